@@ -1,5 +1,6 @@
 """Resolved configurations in YAML, whole or the slice that one stage reads."""
 
+import math
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,8 +13,54 @@ from kareus.artifacts.seals import check_text_if_sealed
 from kareus.errors import ArtifactError, ConfigError
 
 Slice = TypeVar("Slice")
+MOST_VALUES = 100_000
+"""Values of a YAML file, each alias counted as what it stands for; a few lines of aliases may stand for millions."""
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Of libyaml where PyYAML has it: ten times as fast, for jobs that do little else."""
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""Of libyaml where PyYAML has it: ten times as fast, for jobs and runs that do little else."""
+
+
+def parse_yaml(text: str) -> Any:
+    """Parse YAML.
+
+    Raises:
+        ConfigError: the text is not YAML, or its aliases stand for too much.
+    """
+    try:
+        check_aliases(text)
+        return yaml.load(text, Loader=LOADER)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise ConfigError(f"not valid YAML{f' (line {mark.line + 1})' if mark else ''}") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or as many brackets
+        raise ConfigError("not valid YAML (a number too long, or lists too deep)") from error
+
+
+def check_aliases(text: str | bytes) -> None:
+    """Check, without building them, that the values that aliases of a YAML text stand for are not too many.
+
+    Raises:
+        ConfigError: they are more than `MOST_VALUES`, or a value contains itself.
+        yaml.YAMLError: the text is not YAML.
+    """
+    if b"&" not in (text.encode() if isinstance(text, str) else text):
+        return
+    sizes, opened, counts = dict[str | None, float](), list[str | None](), [0.0]
+    for event in yaml.parse(text, Loader=LOADER):
+        anchor = getattr(event, "anchor", None)
+        if isinstance(event, yaml.CollectionStartEvent):
+            opened.append(anchor)
+            counts.append(1.0)
+        elif isinstance(event, (yaml.CollectionEndEvent, yaml.ScalarEvent, yaml.AliasEvent)):
+            count = 1.0
+            if isinstance(event, yaml.CollectionEndEvent):
+                anchor, count = opened.pop(), counts.pop()
+            elif isinstance(event, yaml.AliasEvent):
+                count = math.inf if anchor in opened else sizes.get(anchor, 1.0)
+            sizes[anchor] = count
+            counts[-1] += count
+        if counts[-1] > MOST_VALUES:
+            raise ConfigError(f"its aliases stand for more than {MOST_VALUES:,} values, or for themselves")
 
 
 def load_slice(path: Path, cls: type[Slice]) -> Slice:
@@ -24,12 +71,8 @@ def load_slice(path: Path, cls: type[Slice]) -> Slice:
     """
     text = read_text(path)
     try:
-        record = from_plain(cls, yaml.load(text, Loader=LOADER))  # first, since it names the key that is wrong
+        record = from_plain(cls, parse_yaml(text))  # first, since it names the key that is wrong
         check_text_if_sealed(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" (line {mark.line + 1})" if mark else ""
-        raise ArtifactError(f"{path}: not valid YAML{where}; delete it and rerun the stage that makes it.") from error
     except ConfigError as error:
         problem = str(error).rstrip(".")
         raise ArtifactError(f"{path}: {problem}. Delete it and rerun the stage that makes it.") from error
@@ -38,7 +81,7 @@ def load_slice(path: Path, cls: type[Slice]) -> Slice:
 
 def to_yaml(record: Any) -> str:
     """YAML text of a record, keys in the order of its fields."""
-    text: str = yaml.safe_dump(to_plain(record), sort_keys=False, width=120, allow_unicode=True)
+    text: str = yaml.dump(to_plain(record), Dumper=DUMPER, sort_keys=False, width=120, allow_unicode=True)
     return text
 
 

@@ -142,16 +142,22 @@ def read_text(path: Path) -> str:
         ) from error
 
 
-def read_bytes(path: Path) -> bytes:
-    """Read a regular file, or a link to one.
+def read_bytes(path: Path, most: int = -1) -> bytes:
+    """Read a regular file, or a link to one; no more than its first `most` bytes if that is not negative.
 
     Raises:
         OSError: the file cannot be read, or is no regular file: a pipe would be waited for, a device might never end.
     """
-    with open(path, "rb", opener=_without_waiting) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "no regular file", str(path))
-        return file.read()
+    with _open_regular(path) as file:
+        return file.read(most)
+
+
+def _open_regular(path: Path) -> io.BufferedReader:
+    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - its caller closes it
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return file
 
 
 def _without_waiting(path: str, flags: int) -> int:
@@ -171,8 +177,8 @@ def read_json(path: Path) -> Any:
 
 
 def file_hash(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
+    """Return the SHA-256 of a file's bytes; errors as of `read_bytes`."""
+    with _open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -215,12 +221,15 @@ def exclusive_lock(path: Path) -> Iterator[None]:
         ArtifactError: the filesystem has no locks.
     """
     make_folder(path.parent)
-    with path.open("a") as handle:
+    descriptor = _open_lock(path)
+    try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError as error:
             raise ArtifactError(f"{path}: cannot be locked ({error.strerror}); {_LOCKS_NEEDED}") from error
         yield
+    finally:
+        os.close(descriptor)
 
 
 def lock_until_exit(path: Path) -> None:
@@ -249,13 +258,18 @@ def lock_at_once(path: Path) -> Iterator[None]:
 def _lock_at_once(path: Path) -> int:
     """Lock a file; returns its descriptor, with which the lock goes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = _open_lock(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         raise ArtifactError(f"{path}: another run is at work in this folder; wait until it has ended.") from None
     return descriptor
+
+
+def _open_lock(path: Path) -> int:
+    """Open a lock file, which is made if need be; for reading too, since a pipe opened for writing alone waits."""
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
 
 def require_locked(path: Path) -> None:

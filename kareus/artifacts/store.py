@@ -25,6 +25,7 @@ from kareus.artifacts.files import (
     exclusive_lock,
     free_name,
     make_folder,
+    read_bytes,
     remove_temporaries,
     set_aside,
     sync_folder,
@@ -230,7 +231,7 @@ def _set_lines_aside(journal: Path, damaged: Mapping[int, bytes], good: Sequence
 
 def _lines(journal: Path) -> tuple[list[bytes], bytes]:
     """The whole lines of a journal, and what follows the last one."""
-    *lines, torn = journal.read_bytes().split(b"\n")
+    *lines, torn = read_bytes(journal).split(b"\n")
     return lines, torn
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from kareus.artifacts import records
-from kareus.artifacts.files import write_atomically
+from kareus.artifacts.files import read_bytes, write_atomically
 from kareus.artifacts.parquet_footer import MAGIC, FooterError, key_values
 from kareus.artifacts.provenance import Provenance
 from kareus.errors import ArtifactError, ConfigError, DamagedFileError
@@ -147,7 +147,7 @@ def _read(path: Path) -> bytes:
     if not path.is_file():
         raise ArtifactError(f"{path}: no such file; rerun the stage that makes it.")
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except OSError as error:
         raise ArtifactError(f"{path}: {error.strerror}; check its permissions and its disk.") from error
     problem = _damage(content)
@@ -172,7 +172,7 @@ def check_bytes(path: Path) -> None:
 def is_written_by_kareus(path: Path) -> bool | None:
     """Return whether a Parquet file has metadata of Kareus; None if that cannot be parsed, or the file not be read."""
     try:
-        return METADATA_KEY in key_values(path.read_bytes())
+        return METADATA_KEY in key_values(read_bytes(path))
     except (OSError, FooterError):
         return None
 

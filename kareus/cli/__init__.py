@@ -5,6 +5,7 @@ error and exit code 2.
 """
 
 import importlib
+import io
 import logging
 import os
 import sys
@@ -15,6 +16,7 @@ import kareus
 from kareus.artifacts.records import suggest
 from kareus.cli.commands import BUILT_IN, COMMANDS, EVERY, STAGE, STAGES
 from kareus.errors import ConfigError, KareusError, one_line, printable_lines, refused_by_system
+from kareus.processes import STANDARD_STREAMS
 
 __all__ = ["COMMANDS", "EVERY", "STAGES", "main", "words_of"]
 
@@ -24,11 +26,14 @@ NO_READER, REFUSED, INTERRUPTED = 1, 2, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    _open_streams()
     argv = sys.argv[1:] if argv is None else list(argv)
     called = f"kareus {words_of(argv)}".rstrip()
     try:
-        code = _run(argv)
-        sys.stdout.flush()  # here, where a reader that is gone is no traceback
+        try:
+            code = _run(argv)
+        finally:  # after `--help` as well, which ends by itself
+            sys.stdout.flush()  # here, where a reader that is gone is no traceback
     except KareusError as error:
         return _refused(f"{called}: {error}")
     except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
@@ -40,6 +45,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{called}: interrupted; run it again to go on.", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     return code
+
+
+def _open_streams() -> None:
+    """Have standard streams that take any text, also where they are closed (`>&-`) or only take ASCII.
+
+    A closed descriptor would be that of the next file that is opened, into which other libraries then print.
+    """
+    for number in STANDARD_STREAMS:
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run(argv: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ import importlib
 import json
 import os
 import secrets
-import select
+import selectors
 import signal
 import socket
 import struct
@@ -126,11 +126,14 @@ def _asking(listener: socket.socket, silent: dict[socket.socket, float]) -> list
         silent: those that have yet to say something, with the time until when they may; changed.
     """
     first = max(min(silent.values()) - time.monotonic(), 0.0) if silent else None
-    ready, _, _ = select.select([listener, *silent], [], [], first)
+    ready = _ready([listener, *silent], first)
     if listener in ready:
         try:
             connection, _ = listener.accept()
-            silent[connection] = time.monotonic() + RECEIVED_WITHIN_S
+            if _user_of(connection) == os.getuid():
+                silent[connection] = time.monotonic() + RECEIVED_WITHIN_S
+            else:  # it could hold all descriptors by saying nothing
+                connection.close()
         except OSError:  # who connected is gone again, or no descriptor is left until a command has ended
             time.sleep(ACCEPTED_AGAIN_AFTER_S)
     asking = [connection for connection in ready if connection in silent]
@@ -143,6 +146,22 @@ def _asking(listener: socket.socket, silent: dict[socket.socket, float]) -> list
     return asking
 
 
+def _ready(sockets: list[socket.socket], timeout_s: float | None) -> list[socket.socket]:
+    """Return the sockets that have something to be received; unlike `select`, whatever their numbers are."""
+    with selectors.PollSelector() as selector:
+        for one in sockets:
+            selector.register(one, selectors.EVENT_READ)
+        ready = {key.fd for key, _ in selector.select(timeout_s)}
+    return [one for one in sockets if one.fileno() in ready]
+
+
+def _user_of(connection: socket.socket) -> int:
+    """Return the number of the user who connected, which the kernel tells."""
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return int(user)
+
+
 def _reap(*_: object) -> None:
     """Let go of processes that have ended."""
     try:
@@ -153,13 +172,8 @@ def _reap(*_: object) -> None:
 
 
 def _received(connection: socket.socket, streams: list[int], own: dict[str, object]) -> ForkRequest | None:
-    """Return what is asked for, if it is this user's and would run as the server does; descriptors go to `streams`."""
+    """Return what is asked for, if it would run as the server does; descriptors go to `streams`."""
     connection.settimeout(0.0)  # it has something to be received
-    _, user, _ = struct.unpack(
-        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    )
-    if user != os.getuid():
-        return None
     content, received, _, _ = socket.recv_fds(connection, MOST_BYTES, len(STANDARD_STREAMS))
     streams += received
     if len(streams) != len(STANDARD_STREAMS):

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import yaml
 
+from kareus.artifacts.configuration import parse_yaml
 from kareus.artifacts.files import read_text
-from kareus.errors import ArtifactError
+from kareus.errors import ArtifactError, ConfigError
 from kareus.gpu_model.gpu import KernelUncertainty
 
 NOTE = "# measured kernels: "
@@ -28,8 +29,8 @@ def check_lines(source: Path) -> None:
 def is_gpu(path: Path) -> bool:
     """Return whether a file is a GPU's configuration, which a fit may replace."""
     try:
-        content = yaml.safe_load(read_text(path))
-    except (ArtifactError, yaml.YAMLError):
+        content = parse_yaml(read_text(path))
+    except (ArtifactError, ConfigError):
         return False
     return isinstance(content, dict) and bool({"coefficients", "defaults"} & set(content))
 

@@ -3,12 +3,14 @@
 import csv
 import gzip
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from io import TextIOWrapper
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import TypeVar
 
+from kareus.artifacts.files import read_bytes
 from kareus.errors import ArtifactError
 
 Value = TypeVar("Value", int, float)
@@ -18,6 +20,8 @@ SWITCHES = {"true": True, "false": False}
 MOST_PERCENT = 1e6
 MOST_DIGITS = 9
 """Of the number of a point or of a clock."""
+MOST_BYTES = 1 << 28
+"""Of a file, unpacked: a hundred times the largest set of kernels measured so far."""
 
 
 class LineValueError(ArtifactError):
@@ -77,7 +81,7 @@ class Line:
         """Return a number above 0 and from `least` to `most`."""
         text = self.text(column)
         try:
-            value = parse(text)
+            value = parse(_digits(text))
         except ValueError:
             value = parse("0")
         if not 0 < value < float("inf"):
@@ -92,7 +96,7 @@ class Line:
         """Return a percentage, which may be negative."""
         text = self.text(column)
         try:
-            value = float(text)
+            value = float(_digits(text))
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
@@ -111,6 +115,17 @@ class Line:
                 f"{self.path}: line {self.number}: {column}={text!r}: must be a whole number, 0 or more."
             )
         return int(text)
+
+
+def _digits(text: str) -> str:
+    """Return the text of a number; Python would read `1_0` as 10.
+
+    Raises:
+        ValueError: there is an underscore in it.
+    """
+    if "_" in text:
+        raise ValueError(text)
+    return text
 
 
 def usable(lines: Sequence[Line], path: Path, read: Callable[[Line], Row]) -> tuple[list[Row], tuple[Refusal, ...]]:
@@ -141,19 +156,30 @@ def read_lines(path: Path) -> tuple[Sequence[str], list[Line]]:
     """Return the header and the lines of a CSV file, which may be compressed (`.gz`).
 
     Raises:
-        ArtifactError: missing, no text, or a column that is there twice.
+        ArtifactError: missing, damaged, no text, of more than `MOST_BYTES` bytes, or a column that is there twice.
     """
-    opened = gzip.open if path.suffix == ".gz" else Path.open
     try:
-        with opened(path, "rb") as raw:  # spreadsheets begin files with a mark
-            reader = csv.DictReader(TextIOWrapper(raw, encoding="utf-8-sig", newline=""))
-            header = reader.fieldnames or []
-            _check_once(header, path)
-            return header, [Line(path, reader.reader.line_num, line) for line in reader]
+        text = TextIOWrapper(
+            BytesIO(_content(path)), encoding="utf-8-sig", newline=""
+        )  # spreadsheets begin with a mark
+        reader = csv.DictReader(text)
+        header = reader.fieldnames or []
+        _check_once(header, path)
+        return header, [Line(path, reader.reader.line_num, line) for line in reader]
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror or error}); give a CSV file.") from error
-    except (UnicodeDecodeError, csv.Error, EOFError) as error:
+    except (UnicodeDecodeError, csv.Error, EOFError, zlib.error) as error:
         raise ArtifactError(f"{path}: cannot be read ({error}); give a CSV file.") from error
+
+
+def _content(path: Path) -> bytes:
+    content = read_bytes(path, MOST_BYTES + 1)
+    if path.suffix == ".gz":
+        with gzip.GzipFile(fileobj=BytesIO(content)) as packed:
+            content = packed.read(MOST_BYTES + 1)  # a few bytes may stand for any number of them
+    if len(content) > MOST_BYTES:
+        raise ArtifactError(f"{path}: has more than {MOST_BYTES:,} bytes of text; give a shorter file.")
+    return content
 
 
 def _check_once(header: Sequence[str], path: Path) -> None:

@@ -63,6 +63,8 @@ def read_series(path: Path) -> HourlySeries:
 def _value(path: Path, hour: int, row: list[str]) -> float:
     try:
         hour_text, value_text = row
+        if "_" in hour_text + value_text:  # Python would read `1_0` as 10
+            raise ValueError
         found, value = int(hour_text), float(value_text)
     except ValueError:
         raise ConfigError(f"{path}: row {hour + 1}: '{','.join(row)}' is not an hour and a number.") from None

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kareus.artifacts.records import parse_json
-from kareus.errors import ConfigError
+from kareus.artifacts.files import read_json
+from kareus.errors import ArtifactError
 
 HISTORY = Path(".snakemake/kareus/durations.json")
 """Place of the file, below the folder in which the workflow runs."""
@@ -22,8 +22,8 @@ KEPT = 20
 def read_history(path: Path) -> dict[str, list[float]]:
     """Read durations in seconds by rule, oldest first; none if there is no file, or none that can be used."""
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ConfigError):
+        found = read_json(path)
+    except ArtifactError:
         return {}
     if not isinstance(found, dict):
         return {}

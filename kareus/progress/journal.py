@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kareus.artifacts.files import temporary_of
-from kareus.artifacts.records import from_plain, parse_json
-from kareus.errors import ConfigError
+from kareus.artifacts.files import read_json, temporary_of
+from kareus.artifacts.records import from_plain
+from kareus.errors import ArtifactError, ConfigError
 
 SUFFIX = ".progress.json"
 """End of a journal's name, which distinguishes it from a log."""
@@ -87,6 +87,6 @@ def read_standing(path: Path, since_s: float) -> Standing | None:
     try:
         if path.stat().st_mtime < since_s:
             return None
-        return from_plain(Standing, parse_json(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, ConfigError):
+        return from_plain(Standing, read_json(path))
+    except (OSError, ArtifactError, ConfigError):
         return None

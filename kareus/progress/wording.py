@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from kareus.artifacts.files import read_bytes
 from kareus.progress.events import Failed
 from kareus.progress.journal import SUFFIX, Standing
 from kareus.progress.run_state import RunState, TimeLeft
@@ -109,6 +110,6 @@ def message(text: str) -> str:
 
 def _lines(path: Path) -> Iterable[str]:
     try:
-        return [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        return [line for line in read_bytes(path).decode(errors="replace").splitlines() if line.strip()]
     except OSError:
         return []

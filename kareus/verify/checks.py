@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from kareus.artifacts.files import file_hash, read_json, read_text
+from kareus.artifacts.files import file_hash, read_bytes, read_json, read_text
 from kareus.artifacts.manifest import SUFFIX, read_manifest
 from kareus.artifacts.records import parse_json
 from kareus.artifacts.seals import KEY, SEAL_LENGTH, check_text_if_sealed, unsealed
@@ -65,7 +65,7 @@ def _has_mark(path: Path) -> bool:
     if path.suffix == ".parquet":
         return is_written_by_kareus(path) is True
     try:
-        return _MARK.search(path.read_bytes()) is not None
+        return _MARK.search(read_bytes(path)) is not None
     except OSError:
         return False
 

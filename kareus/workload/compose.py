@@ -18,6 +18,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
+from kareus.artifacts.configuration import check_aliases
 from kareus.artifacts.names import check_name
 from kareus.artifacts.records import content_hash, differences, from_plain, to_plain
 from kareus.errors import ConfigError
@@ -95,12 +96,24 @@ def _content(config_dir: Path) -> str:
     """Return a hash of all files that Hydra may read in a folder, by which what it made of them is kept."""
     digest = hashlib.sha256()
     for path in sorted(config_dir.rglob("*.yaml")):
+        if path.exists() and not (path.is_file() or path.is_dir()):  # Hydra would wait for a pipe
+            raise ConfigError(f"{path}: no regular file; replace it by a YAML file.")
         try:
             content = path.read_bytes()
         except OSError:  # Hydra says so, if it needs the file
             continue
+        _check_aliases(path, content)
         digest.update(f"{path.relative_to(config_dir)}\0{len(content)}\0".encode(errors="surrogateescape") + content)
     return digest.hexdigest()
+
+
+def _check_aliases(path: Path, content: bytes) -> None:
+    try:
+        check_aliases(content)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}; write the values themselves.") from error
+    except yaml.YAMLError:  # Hydra says so, if it needs the file
+        pass
 
 
 def _named(
@@ -181,6 +194,8 @@ def _merged(
     config = hydra_compose(primary, overrides=list(choices), return_hydra_config=True)
     options: dict[str, str] = dict(config.hydra.runtime.choices)
     for group in own:
+        if group not in options:
+            raise ConfigError(f"{primary}.yaml: has no option of {group} among its defaults; add '- {group}: NAME'.")
         check_name(str(options[group]), f"option of {group}")
     values = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     return {group: options[group] for group in own}, values
@@ -192,14 +207,20 @@ def _one_line(config_dir: Path) -> Iterator[None]:
     try:
         yield
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{config_dir}: cannot be composed: {reason}") from error
+        raise ConfigError(f"{config_dir}: cannot be composed: {_reason(error)}") from error
     except RecursionError as error:
         raise ConfigError(f"{config_dir}: cannot be composed: lists in lists too deep.") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{_not_text(config_dir)}: not a text file; save it as UTF-8.") from error
     except ValueError as error:  # a number of thousands of digits, which Python does not read
         raise ConfigError(f"{config_dir}: cannot be composed: {error}.") from error
+
+
+def _reason(error: BaseException) -> str:
+    """What an error says, else what its cause says, else of what kind it is."""
+    said = " ".join(str(error).split())
+    cause = error.__cause__ or error.__context__
+    return said or (_reason(cause) if cause else type(error).__name__)
 
 
 def _not_text(config_dir: Path) -> Path:

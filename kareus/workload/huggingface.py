@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from kareus.artifacts.files import read_bytes
 from kareus.artifacts.names import shortened
 from kareus.artifacts.records import unique_keys
 from kareus.errors import ConfigError
@@ -161,7 +162,7 @@ def _load(file: Path) -> Mapping[str, Any]:
     if file.exists() and not file.is_dir() and not (file.is_file() and file.stat().st_size <= MOST_BYTES):
         raise ConfigError(f"{file}: no configuration of a model (not a file of at most {MOST_BYTES:,} bytes).")
     try:
-        config = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=unique_keys)
+        config = json.loads(read_bytes(file).decode(), object_pairs_hook=unique_keys)
     except FileNotFoundError:
         raise ConfigError(
             f"{file}: no such file; 'model' takes an option of config/model, or the path of a Hugging Face config.json "

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-import yaml
-
+from kareus.artifacts.configuration import parse_yaml
 from kareus.artifacts.files import read_text
 from kareus.artifacts.names import check_product
 from kareus.artifacts.ranges import within
 from kareus.artifacts.records import from_plain
-from kareus.errors import ArtifactError
+from kareus.errors import ArtifactError, ConfigError
 from kareus.model.config import AttentionKernel
 from kareus.workload.compose import compose_file
 from kareus.workload.config import Workload
@@ -146,7 +145,7 @@ def read_software(option: str, config_dir: Path) -> Software:
 def is_software(path: Path) -> bool:
     """Return whether a file is a profile of software, which a fit may replace."""
     try:
-        content = yaml.safe_load(read_text(path))
-    except (ArtifactError, yaml.YAMLError):
+        content = parse_yaml(read_text(path))
+    except (ArtifactError, ConfigError):
         return False
     return isinstance(content, dict) and "accounting" in content

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,8 +25,8 @@ def test_a_file_in_place_of_a_folder_is_named(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "workloads.parquet").mkdir()
     assert main(["resolve", "--output", str(tmp_path)]) == 2
     assert capsys.readouterr().err == (
-        f"kareus resolve: {tmp_path}/workloads.parquet: Is a directory; check the path, its permissions and the space "
-        "on its disk.\n"
+        f"kareus resolve: {tmp_path}/workloads.parquet: is a folder; give the path of a file, such as "
+        f"{tmp_path}/workloads.parquet/NAME.\n"
     )
 
 
@@ -72,3 +73,24 @@ def test_a_place_is_optional_where_it_has_a_default(tmp_path: Path, monkeypatch:
     assert main(["results", str(tmp_path / "results")]) == 0
     monkeypatch.chdir(tmp_path)
     assert main(["results"]) == 0
+
+
+@pytest.mark.parametrize("streams", ["", ">&-", "2>&-", "<&-", ">&- 2>&- <&-", "| head -c 1", "> /dev/full"])
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_no_stream_of_any_kind_ends_in_a_traceback(streams: str, encoding: str) -> None:
+    for words in (["plan", "--help"], ["no-such-µ-command"]):
+        line = f'"$0" -m kareus "$@" {streams}'
+        environment = os.environ | {"PYTHONIOENCODING": encoding}
+        ran = subprocess.run(
+            ["bash", "-c", line, sys.executable, *words], env=environment, capture_output=True, check=False
+        )
+        assert b"Traceback" not in ran.stderr
+        assert b"Exception ignored" not in ran.stderr
+
+
+def test_what_a_stream_cannot_write_is_escaped() -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    line = [sys.executable, "-m", "kareus", "no-such-\xb5"]
+    ran = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert r"unknown command 'no-such-\xb5'" in ran.stderr

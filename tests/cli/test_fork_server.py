@@ -1,6 +1,7 @@
 """The fork server: its commands are like any other, end with who asked, and run by themselves where it is no help."""
 
 import contextlib
+import fcntl
 import os
 import resource
 import signal
@@ -233,6 +234,28 @@ def test_a_silent_connection_is_closed_in_time(listening):
     assert silent.recv(1) == b"", "the server has closed it"
     for connection in connections:
         connection.close()
+
+
+def test_a_connection_of_a_high_number_is_served(listening):
+    listener, _ = listening
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, before[1]), before[1]))
+    ours, theirs = socket.socketpair()
+    with ours, theirs, socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD, 1500)) as high:
+        theirs.send(b"a command")
+        assert fork_server._asking(listener, {high: time.monotonic() + 10}) == [high]
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_connection_of_another_user_is_closed_at_once(listening, monkeypatch):
+    listener, connected = listening
+    stranger = connected()
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    connections: dict[socket.socket, float] = {}
+    assert fork_server._asking(listener, connections) == []
+    assert connections == {}
+    stranger.settimeout(10)
+    assert stranger.recv(1) == b""
 
 
 def test_who_spoke_in_time_is_heard_by_a_late_server(listening):

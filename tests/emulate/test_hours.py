@@ -151,6 +151,8 @@ def test_a_series_may_come_from_a_spreadsheet(tmp_path):
         ("hour,price_per_kwh\n0,1\n2,1\n", "row 2: hour 2, expected 1"),
         ("hour,price_per_kwh\n0,cheap\n", "row 1: '0,cheap' is not an hour and a number"),
         ("hour,price_per_kwh\n0\n", "row 1: '0' is not an hour and a number"),
+        ("hour,price_per_kwh\n0,1_0\n", "row 1: '0,1_0' is not an hour and a number"),
+        ("hour,price_per_kwh\n0_0,1\n", "row 1: '0_0,1' is not an hour and a number"),
         ("hour,price_per_kwh\n0,0,31\n", "row 1: '0,0,31' is not an hour and a number"),
         (f"hour,price_per_kwh\n0,{'1' * 140_000}\n", "is not CSV: field larger than field limit"),
         ("hour,price_per_kwh\n0,nan\n", "row 1: nan is not a finite number"),

@@ -1,12 +1,16 @@
 """Reading reference data: what is in the file comes back, and what cannot be used is named with its place."""
 
 import dataclasses
+import gzip
+import os
 
 import pytest
 from helpers.builders import CONFIG
 from helpers.references import FRONTIER, REDUCTION, SMALL, B, F, write_csv
 
 from kareus.errors import ArtifactError, ConfigError
+from kareus.fidelity import lines
+from kareus.fidelity.lines import Line, LineValueError, read_lines
 from kareus.fidelity.reference import METRICS, FrontierRow, ReductionRow, read_reference
 from kareus.fidelity.subject import subject
 
@@ -248,3 +252,41 @@ def test_a_missing_or_binary_file_or_a_folder_cannot_be_read(path, tmp_path):
 def test_a_cell_without_end_cannot_be_read(path):
     path.write_text(f'metric,kareus\n"{"x" * 200_000}\n')
     assert refusal(path).startswith("cannot be read (field larger than")
+
+
+def test_no_damage_of_a_packed_file_is_a_traceback(tmp_path):
+    packed, path = gzip.compress(("metric,kareus\n" + "x,1\n" * 300).encode(), mtime=0), tmp_path / "rows.csv.gz"
+    for place in range(len(packed)):
+        for bit in (1, 16, 128):
+            damaged = bytearray(packed)
+            damaged[place] ^= bit
+            path.write_bytes(damaged)
+            try:
+                read_lines(path)
+            except ArtifactError as error:
+                assert str(error).startswith(f"{path}: ")
+
+
+def test_what_a_file_unpacks_to_is_bounded(tmp_path, monkeypatch):
+    path = tmp_path / "rows.csv.gz"
+    for content, is_packed in ((b"a\n" * 50_000, True), (b"a\n" * 50_000, False)):
+        monkeypatch.setattr(lines, "MOST_BYTES", 99_999)
+        path = path.with_suffix(".gz" if is_packed else "")
+        path.write_bytes(gzip.compress(content) if is_packed else content)
+        with pytest.raises(ArtifactError, match="has more than 99,999 bytes of text; give a shorter file"):
+            read_lines(path)
+        monkeypatch.setattr(lines, "MOST_BYTES", 100_000)
+        assert len(read_lines(path)[1]) == 49_999
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_is_not_waited_for(path):
+    os.mkfifo(path)
+    assert refusal(path).startswith("cannot be read (no regular file)")
+
+
+def test_underscores_make_no_number(tmp_path):
+    line = Line(tmp_path, 1, {"n": "1_0"})
+    for read in (lambda: line.positive("n", float, 0, 100), lambda: line.percent("n"), lambda: line.count("n")):
+        with pytest.raises(LineValueError, match="n='1_0': must be a"):
+            read()

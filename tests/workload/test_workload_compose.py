@@ -1,4 +1,5 @@
 import dataclasses
+import os
 import shutil
 from functools import cache
 from pathlib import Path
@@ -274,6 +275,53 @@ def test_endless_brackets_get_one_line(edited: Path, file: str) -> None:
     with pytest.raises(ConfigError) as raised:
         compose([], edited)
     assert str(raised.value) == f"{edited}: cannot be composed: lists in lists too deep."
+
+
+BOMB = "a0: &a0 [1, 2, 3, 4, 5, 6, 7, 8, 9]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 8)
+)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", [BOMB, "a: &a [*a]\n", "a: &a {b: {c: *a}}\n"])
+def test_aliases_that_stand_for_too_much_are_refused(edited: Path, text: str) -> None:
+    (edited / "gpu/bomb.yaml").write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        compose(["gpu=bomb"], edited)
+    assert str(raised.value) == (
+        f"{edited}/gpu/bomb.yaml: its aliases stand for more than 100,000 values, or for themselves; write the values "
+        "themselves."
+    )
+
+
+def test_aliases_that_stand_for_little_are_read(edited: Path) -> None:
+    path = edited / "gpu/a100-sxm4-40gb.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("static_power_w: 60", "static_power_w: &p 60") + "\n# R & D\n")
+    assert compose([], edited) == compose([], CONFIG)
+
+
+def test_a_refusal_has_a_reason(edited: Path) -> None:
+    (edited / "gpu/h200.yaml").write_text("~: 1\n")
+    with pytest.raises(ConfigError, match=r"cannot be composed: \S"):
+        compose(["gpu=h200"], edited)
+
+
+@pytest.mark.parametrize("group", groups())
+def test_a_group_without_a_default_is_named(edited: Path, group: str) -> None:
+    path = edited / "config.yaml"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if not line.startswith(f"  - {group}:")))
+    with pytest.raises(ConfigError, match=f"has no option of {group} among its defaults"):
+        compose([], edited)
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_in_the_folder_is_not_waited_for(edited: Path) -> None:
+    (edited / "gpu/h200.yaml").unlink()
+    os.mkfifo(edited / "gpu/h200.yaml")
+    with pytest.raises(ConfigError, match=r"h200\.yaml: no regular file"):
+        compose(["gpu=h200"], edited)
 
 
 def test_a_folder_without_a_configuration_says_what_to_pass(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def stale():
         f"results/{job['workload']}/config/{job['stage']}.yaml": text_of(**job)
         for job in JOBS["write_config"]
     } | {
-        f"results/graphs/{job['graph']}/config.yaml": graph_text_of(**job)
+        f"results/graphs/{job['graph']}/config.yaml": graph_text_of(job["graph"])
         for job in JOBS["write_graph_config"]
     }
     return {
