@@ -265,12 +265,14 @@ def _model(name: str, config: Mapping[str, Any]) -> Model:
 
 def _rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the keys of rotary embeddings: `rope_parameters`, or before transformers 5 two keys."""
-    newer, older = (_checked_rotary(key, config.get(key) or {}) for key in ("rope_parameters", "rope_scaling"))
+    newer, older = (_checked_rotary(key, config.get(key)) for key in ("rope_parameters", "rope_scaling"))
     return {**_given(config, "rope_theta"), **newer} if newer else {**older, **_given(config, "rope_theta")}
 
 
 def _checked_rotary(key: str, rotary: Any) -> Mapping[str, Any]:
     """Return what one key defines of rotary embeddings; refuse what is not supported."""
+    if rotary is None:
+        return {}
     if not isinstance(rotary, Mapping):
         raise ConfigError(f"{key}={rotary!r}: expected keys and values.")
     kind = _rotary_kind(rotary)

@@ -76,11 +76,10 @@ def test_a_place_is_optional_where_it_has_a_default(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("streams", ["", ">&-", "2>&-", "<&-", ">&- 2>&- <&-", "| head -c 1", "> /dev/full"])
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_no_stream_of_any_kind_ends_in_a_traceback(streams: str, encoding: str) -> None:
+def test_no_stream_of_any_kind_ends_in_a_traceback(streams: str) -> None:
     for words in (["plan", "--help"], ["no-such-µ-command"]):
         line = f'"$0" -m kareus "$@" {streams}'
-        environment = os.environ | {"PYTHONIOENCODING": encoding}
+        environment = os.environ | {"PYTHONIOENCODING": "ascii"}
         ran = subprocess.run(
             ["bash", "-c", line, sys.executable, *words], env=environment, capture_output=True, check=False
         )

@@ -174,6 +174,8 @@ def test_fields_left_out_have_the_defaults_of_their_class(tmp_path: Path) -> Non
             {"layer_types": ["full_attention"]},
             "layer_types: has 1 entries; expected one for each of num_hidden_layers.",
         ),
+        ({"rope_scaling": []}, "rope_scaling=[]: expected keys and values."),
+        ({"rope_scaling": -0.0}, "rope_scaling=-0.0: expected keys and values."),
         ({"rope_scaling": [1]}, "rope_scaling=[1]: expected keys and values."),
         ({"rope_scaling": "yarn"}, "rope_scaling='yarn': expected keys and values."),
         (
