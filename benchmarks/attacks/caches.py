@@ -20,13 +20,13 @@ from attacks.rows import Row, Try, row
 from attacks.target import Target
 
 NOBODY = 65534
-PREDICT = ("-m", "kareus", "predict", "--json")
+PREDICT = ("-m", "kareus", "predict", "--json", "--config-dir", "config")
 SCRIPTS = ("-c", "from kareus.report.vega import vega_scripts; print(vega_scripts()[-2000:])")
-EVIL = "</script><script>alert(document.domain)</script>"
-OWN_EDITS = 20
-"""Edits of a trace, sealed again."""
+EVIL = "alert(document.domain)"
+OWN_EDITS = 6
 
-Spoil = Callable[[Target, Path], None]
+Spoil = Callable[[Target, Path], object]
+"""What is done to one file of a cache."""
 
 
 def attacks(target: Target) -> Iterator[Row]:
@@ -35,41 +35,27 @@ def attacks(target: Target) -> Iterator[Row]:
         cache = target.folder("cache")
         expected = _said(target, command, cache)
         assert expected.code == 0, expected.output
-        tries = [
-            Try(how, partial(_spoilt, target, command, cache, spoil, expected))
-            for how, spoil in (SPOILS | spoils).items()
-        ]
+        every = SPOILS | spoils
+        tries = [Try(how, partial(_spoilt, target, command, cache, every[how], expected)) for how in every]
         if command is PREDICT:
-            edits = range(OWN_EDITS // 6 if target.quick else OWN_EDITS)
-            tries += [Try(f"own edit {n:04d}", partial(_edited, target, cache, n)) for n in edits]
-        yield row(f"folder of caches spoilt: {name}", tries, target.jobs)
+            edits = [partial(_edited, number) for number in range(OWN_EDITS)]
+            tries += [Try(f"own edit {n}", partial(_spoilt, target, command, cache, e)) for n, e in enumerate(edits)]
+        yield row(f"folder of caches spoilt: {name}", target.some(tries), target.jobs)
 
 
 def _said(target: Target, command: tuple[str, ...], cache: Path, limit_s: float = HANG_S) -> Done:
-    return target.python(target.folder(), *command, limit_s=limit_s, KAREUS_CACHE=str(cache))
+    return target.python(target.source, *command, limit_s=limit_s, KAREUS_CACHE=str(cache))
 
 
-def _spoilt(target: Target, command: tuple[str, ...], cache: Path, spoil: Spoil, expected: Done) -> str:
+def _spoilt(target: Target, command: tuple[str, ...], cache: Path, spoil: Spoil, expected: Done | None = None) -> str:
+    """Spoil a copy and ask again; None for `expected` accepts whatever is said."""
     copy = target.folder() / "cache"
     shutil.copytree(cache, copy)
-    spoil(target, copy)
+    for path in sorted(copy.glob("*/*.json")):
+        spoil(target, path)
     done = _said(target, command, copy, limit_s=120)
-    return broken_promise(done) or (
-        "" if done.output == expected.output else f"says something else: {done.output[:60]!a}"
-    )
-
-
-def _edited(target: Target, cache: Path, number: int) -> str:
-    copy = target.folder() / "cache"
-    shutil.copytree(cache, copy)
-    for path in _files(copy):
-        chance = random.Random(f"caches {target.seed} {number}")
-        _resealed(target, path, mutated_document(json.loads(path.read_text()), chance))
-    return broken_promise(_said(target, PREDICT, copy))
-
-
-def _files(cache: Path) -> list[Path]:
-    return sorted(cache.glob("*/*.json"))
+    is_other = expected is not None and done.output != expected.output
+    return broken_promise(done) or (f"says something else: {done.output[:60]!a}" if is_other else "")
 
 
 def _resealed(target: Target, path: Path, document: object) -> None:
@@ -77,47 +63,34 @@ def _resealed(target: Target, path: Path, document: object) -> None:
     target.python(path.parent, "-c", SEAL, path)
 
 
-def _another_users(path: Path) -> None:
-    """Make a file one that another user wrote."""
-    if os.geteuid() == 0:
-        os.chown(path, NOBODY, NOBODY)
-    else:
-        path.chmod(0o666)
-
-
-def _each(spoil: Callable[[Path], object]) -> Spoil:
-    return lambda _, cache: [spoil(path) for path in _files(cache)] and None
+def _edited(number: int, target: Target, path: Path) -> None:
+    chance = random.Random(f"caches {target.seed} {number}")
+    _resealed(target, path, mutated_document(json.loads(path.read_text()), chance))
 
 
 def _replaced(make: Callable[[Path], object]) -> Spoil:
-    return _each(lambda path: (path.unlink(), make(path)))
+    return lambda _, path: (path.unlink(), make(path))
 
 
-def _file_for_folder(_: Target, cache: Path) -> None:
-    shutil.rmtree(cache)
-    cache.write_text("a file")
-
-
-def _of_another_structure(target: Target, cache: Path) -> None:
-    """Sound traces of a model with context parallelism and norms of queries, under the names of the default's."""
-    other = target.folder("cache")
-    arguments = ("model=qwen3-1.7b", "parallelism=cp2tp4")
-    done = _said(target, (*PREDICT, *arguments), other)
+def _of_another_structure(target: Target, path: Path) -> None:
+    """A sound trace of a model with context parallelism and norms of queries, under the name of the default's."""
+    cache = target.folder("cache")
+    done = _said(target, (*PREDICT, "model=qwen3-1.7b", "parallelism=cp2tp4"), cache)
     assert done.code == 0, done.output
-    for path in _files(cache):
-        shutil.copy(_files(other)[0], path)
+    shutil.copy(next(cache.glob("*/*.json")), path)
 
 
-def _told(key: str, value: object, *, by_another: bool) -> Spoil:
-    """Give a key of the content another value, and seal it again."""
+def _told(key: str, value: object, *, by_another: bool = False) -> Spoil:
+    """Give a key of the content another value, and seal it again; `by_another` user."""
 
-    def spoil(target: Target, cache: Path) -> None:
-        for path in _files(cache):
-            document = json.loads(path.read_text())
-            document.get("content", document)[key] = value  # in earlier versions the content was the document
-            _resealed(target, path, document)
-            if by_another:
-                _another_users(path)
+    def spoil(target: Target, path: Path) -> None:
+        document = json.loads(path.read_text())
+        document.get("content", document)[key] = value  # in versions before, the content was the document
+        _resealed(target, path, document)
+        if by_another and os.geteuid() == 0:
+            os.chown(path, NOBODY, NOBODY)
+        elif by_another:
+            path.chmod(0o666)
 
     return spoil
 
@@ -126,18 +99,21 @@ SPOILS: dict[str, Spoil] = {
     "a FIFO": _replaced(os.mkfifo),
     "a folder": _replaced(Path.mkdir),
     "a link that leads nowhere": _replaced(lambda path: path.symlink_to("nowhere")),
-    "no text": _each(lambda path: path.write_bytes(b"\xff\xfe")),
-    "deep JSON": _each(lambda path: path.write_text("[" * 200_000)),
-    "damaged": _each(lambda path: path.write_bytes(mutated(path.read_bytes(), random.Random(0)))),
-    "a file for the folder": _file_for_folder,
+    "no text": lambda _, path: path.write_bytes(b"\xff\xfe"),
+    "deep JSON": lambda _, path: path.write_text("[" * 200_000),
+    "damaged": lambda target, path: path.write_bytes(mutated(path.read_bytes(), target.random("caches"))),
+    "a folder that is a file": lambda _, path: (
+        shutil.rmtree(path.parent, ignore_errors=True),
+        path.parent.write_text("a file"),
+    ),
 }
 TRACES: dict[str, Spoil] = {
     "traces of another structure": _of_another_structure,
     "another user's edit, sealed again": _told("lasting", [], by_another=True),
 }
 VEGA: dict[str, Spoil] = {
-    "another user's script, sealed again": _told("scripts", "alert(document.domain)", by_another=True),
-    "the end of the element": _told("scripts", EVIL, by_another=False),
-    "a number": _told("scripts", 5, by_another=False),
-    "nothing": _told("scripts", None, by_another=False),
+    "another user's script, sealed again": _told("scripts", EVIL, by_another=True),
+    "the end of the element": _told("scripts", f"</script><script>{EVIL}</script>"),
+    "a number": _told("scripts", 5),
+    "nothing": _told("scripts", None),
 }

@@ -86,13 +86,10 @@ def _attacked(target: Target, sent: bytes, greeting: dict[str, Any] | None = Non
                 connection.recv(MEBIBYTE)  # the welcome
             for start in range(0, len(sent), MEBIBYTE):
                 connection.sendall(sent[start : start + MEBIBYTE])
-        growth, failure = _growth(process, before), ""
-        if ends:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(30)
-            failure = "" if process.poll() is not None else "goes on for 30 s"
-        elif process.poll() is not None:
-            failure = f"ended with code {process.poll()}"
+        growth = _growth(process, before)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(30 * ends)
+        failure = "" if (process.poll() is not None) is ends else "goes on for 30 s" if ends else "ended"
         process.kill()
         said = process.communicate()[1]
     if growth > MOST_GROWTH:
