@@ -22,6 +22,7 @@ PARTS = (
     "deletions",
     "damage",
     "outputs",
+    "repairs",
     "journals",
     "checkpoints",
     "plans",
@@ -30,6 +31,9 @@ PARTS = (
     "numbers",
     "claims",
     "refusals",
+    "ranks",
+    "caches",
+    "unpacking",
     "training",
 )
 

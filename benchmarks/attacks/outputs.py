@@ -1,7 +1,11 @@
 """Outputs over artifacts, and below folders that a typo names: refused, with nothing overwritten and nothing made."""
 
+import os
+import socket
+import stat
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 from attacks.commands import refusal_missing
 from attacks.rows import Row, Try, row
@@ -40,12 +44,43 @@ MISSPELT = {
 """Commands with the folder `resutls`, which is not there, nor shall it be."""
 
 
+def _listening(path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.bind(f"/proc/self/fd/{folder}/{path.name}")  # a socket's path has to be short
+    os.close(folder)
+
+
+NODES = {
+    "a FIFO": os.mkfifo,
+    "a socket": _listening,
+    "a device": lambda path: os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 7)),
+    "a link to a device": lambda path: path.symlink_to("/dev/full"),
+    "a link that leads nowhere": lambda path: path.symlink_to("nowhere"),
+    "a link to a file": lambda path: (path.with_name("target").write_text("a user's"), path.symlink_to("target")),
+}
+"""What exists and is no regular file. Only root makes devices."""
+TO_NODES = (
+    "select edp {w} --output {node}",
+    "export {w}/plan/fastest.json --format trace --output {node}",
+    "validate gpu=a100-sxm4-40gb --page {node}",
+    "resolve --output {node}",
+)
+
+
 def attacks(target: Target) -> Iterator[Row]:
     """Ask for each output."""
     tries = [Try(name, partial(_over, target, name)) for name in OVER]
     yield row("outputs over artifacts", target.some(tries), target.jobs)
     tries = [Try(name, partial(_misspelt, target, name)) for name in MISSPELT]
     yield row("outputs and results below a folder that is not there", target.some(tries), target.jobs)
+    nodes = [name for name in NODES if name != "a device" or os.geteuid() == 0]
+    tries = [
+        Try(f"{command.split()[0]} to {name}", partial(_to_node, target, command, name))
+        for command in TO_NODES
+        for name in nodes
+    ]
+    yield row("outputs over what is no regular file", target.some(tries), target.jobs)
 
 
 def _over(target: Target, name: str) -> str:
@@ -65,3 +100,22 @@ def _misspelt(target: Target, name: str) -> str:
     if (folder / "resutls").exists():
         return f"the folder was made (exit code {done.code})"
     return refusal_missing(done)
+
+
+def _to_node(target: Target, command: str, name: str) -> str:
+    folder = target.planned()
+    node = folder / "node"
+    NODES[name](node)
+    before, others = _kind(node), sorted(folder.iterdir())
+    done = target.kareus(folder, *command.format(w=workload_in(folder).relative_to(folder), node="node").split())
+    if _kind(node) != before:
+        return f"replaced (exit code {done.code})"
+    made = set(folder.iterdir()) - set(others)
+    return f"{made.pop().name} made" if made else refusal_missing(done)
+
+
+def _kind(node: Path) -> tuple[object, ...]:
+    """What a node is, which one, and what it leads to."""
+    status = node.lstat()
+    leads_to = (str(node.readlink()), node.is_file() and node.read_text()) if node.is_symlink() else ()
+    return (status.st_mode, status.st_ino, *leads_to)

@@ -1,16 +1,27 @@
 """The other ranks' side of the watching of ranks: a connection to rank 0."""
 
 import contextlib
-import json
 import socket
 import threading
 import time
-from typing import IO, Any
+from typing import IO
 
-from kareus.errors import EngineError
+from kareus.artifacts.records import from_plain, parse_json
+from kareus.errors import ConfigError, EngineError
 from kareus.launch.heartbeats import JOIN_TIMEOUT_S, LifeSigns, Patience, exchange_heartbeats
 from kareus.launch.monitor import RankMonitor
-from kareus.launch.wire import ADDRESS_KEY, REPLY_TIMEOUT_S, AddressStore, Urgency, keep_alive, receive, send
+from kareus.launch.wire import (
+    ADDRESS_KEY,
+    REPLY_TIMEOUT_S,
+    Address,
+    AddressStore,
+    Message,
+    Urgency,
+    keep_alive,
+    receive,
+    send,
+    shortened,
+)
 
 _RETRY_S = 0.05
 
@@ -38,21 +49,21 @@ class CoordinatorClient:
 
     def fail(self, urgency: Urgency, message: str) -> None:
         """Send a failure to rank 0 and wait for the end."""
-        self._send({"urgency": urgency, "failure": message})
+        self._send(Message(urgency=urgency, failure=shortened(message)))
         self._reader.join(REPLY_TIMEOUT_S)
 
     def finish(self) -> None:
         """Report to rank 0 that this rank is done, and wait for all others."""
-        self._send({"done": True})
+        self._send(Message(done=True))
         self._reader.join()
         self._finished = True
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: Message) -> None:
         with self._sending:
             send(self._coordinator, message)
 
     def _beat(self) -> None:
-        self._send({"beat": self._monitor.steps, "doing": self._monitor.doing})
+        self._send(Message(beat=self._monitor.steps, doing=self._monitor.doing))
 
     def _check(self) -> bool:
         missed = None if self._finished else self._signs.missed(self._patience)
@@ -65,11 +76,11 @@ class CoordinatorClient:
 
     def _listen(self, lines: IO[bytes]) -> None:
         """Receive the messages of rank 0 until all are done, or end if it asks for it or dies."""
-        while "beat" in (message := receive(lines)):
+        while (message := receive(lines)).beat is not None:
             self._signs.hear(0, None)
-        if "end" in message:
+        if message.end:
             self._monitor.end()
-        if "done" not in message:
+        if not message.done:
             reason = f"rank 0 died; all others end, {self._monitor.remains}"
             self._monitor.end(reason if self._monitor.rank == 1 else None)
 
@@ -83,23 +94,25 @@ def _connect(rank: int, store: AddressStore) -> tuple[socket.socket, IO[bytes], 
     Raises:
         EngineError: rank 0 does not answer.
     """
-    deadline_s = time.monotonic() + JOIN_TIMEOUT_S
+    deadline_s, place = time.monotonic() + JOIN_TIMEOUT_S, "an address that is none"
     while True:
-        host, port, token = json.loads(store.get(ADDRESS_KEY))
-        with contextlib.suppress(OSError):
-            coordinator = socket.create_connection((host, port), timeout=REPLY_TIMEOUT_S)
+        published = store.get(ADDRESS_KEY)
+        with contextlib.suppress(OSError, OverflowError, ConfigError):  # nobody there, or no address
+            address = from_plain(Address, parse_json(published.decode(errors="replace")))
+            place = f"{address.host}:{address.port}"
+            coordinator = socket.create_connection((address.host, address.port), timeout=REPLY_TIMEOUT_S)
             keep_alive(coordinator)
             lines = coordinator.makefile("rb")
-            send(coordinator, {"token": token, "rank": rank})
+            send(coordinator, Message(token=address.token, rank=rank))
             welcome = receive(lines)
-            if "run" in welcome:
+            if welcome.run is not None:
                 coordinator.settimeout(None)
-                return coordinator, lines, welcome["run"]
+                return coordinator, lines, welcome.run
             lines.close()
             coordinator.close()
         if time.monotonic() > deadline_s:
             raise EngineError(
-                f"rank {rank}: rank 0 does not answer at {host}:{port}; check that it runs, and that machines reach "
-                "each other at MASTER_ADDR."
+                f"rank {rank}: rank 0 does not answer at {place}; check that it runs, and that machines reach each "
+                "other at MASTER_ADDR."
             )
         time.sleep(_RETRY_S)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
-from kareus.errors import KareusError
+from kareus.errors import KareusError, printable_lines
 
 EXIT_CODE = 2
 _EXIT_TIMEOUT_S = 10.0
@@ -65,5 +65,5 @@ class RankMonitor:
 
     def _print(self, message: str) -> None:
         with contextlib.suppress(OSError):  # stderr may be closed, and clocks are still to be restored
-            sys.stderr.write(f"{self._name}: {message}\n")
+            sys.stderr.write(f"{self._name}: {printable_lines(message)}\n")  # it may be of another process
             sys.stderr.flush()

@@ -5,6 +5,9 @@ the kernel closes it when a rank dies, however it dies, or its whole machine is 
 tells all others, which restore their clocks and end. If rank 0 dies, all others see that.
 
 Two failures close no connection: a process that is stopped, and a main thread that hangs. Heartbeats find both.
+
+Torch's own store and elastic agent do not do this: the store notices no client that dies, and takes keys from anybody;
+the agent sees only its own machine's ranks, and a signal reaches no main thread that waits in a collective.
 """
 
 import contextlib

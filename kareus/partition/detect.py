@@ -77,6 +77,18 @@ def segments_of(trace: Trace, scope: Scope, direction: Direction) -> tuple[Segme
     return tuple(replace(segment, name=name) for segment, name in zip(segments, names, strict=True))
 
 
+def graph_of(traced: Trace) -> BlockGraph:
+    """Return the operator graph of a trace."""
+    return BlockGraph(
+        forward=segments_of(traced, Scope.BLOCK, Direction.FORWARD),
+        backward=segments_of(traced, Scope.BLOCK, Direction.BACKWARD),
+        embedding_forward=segments_of(traced, Scope.EMBEDDING, Direction.FORWARD),
+        embedding_backward=segments_of(traced, Scope.EMBEDDING, Direction.BACKWARD),
+        head_forward=segments_of(traced, Scope.HEAD, Direction.FORWARD),
+        head_backward=segments_of(traced, Scope.HEAD, Direction.BACKWARD),
+    )
+
+
 def detect_partitions(
     graph: BlockGraph, *, recomputation: Recomputation, split_backward: bool = False
 ) -> dict[Partition, int]:

@@ -1,9 +1,9 @@
 """Extraction: from a model and its parallelism to the operator graph of its block."""
 
 from kareus.errors import KareusError, RefusedWorkloadError
-from kareus.graph.records import Batch, BlockGraph, Direction, Partition, Scope
+from kareus.graph.records import Batch, BlockGraph, Partition
 from kareus.model.config import AttentionKernel, Model, Parallelism
-from kareus.partition.detect import detect_partitions, segments_of
+from kareus.partition.detect import detect_partitions, graph_of
 from kareus.partition.events import Trace
 from kareus.partition.names import Extracted, expected_partitions
 from kareus.partition.structure import dimensions_of, structure_of
@@ -72,15 +72,3 @@ def _trace(
     dimensions = dimensions_of(model, parallelism, batch, sequence_length)
     template = cached_template(structure_of(model, parallelism, dimensions, attention_kernel))
     return template.trace(dimensions, {"tp": parallelism.tp, "cp": parallelism.cp})
-
-
-def graph_of(traced: Trace) -> BlockGraph:
-    """Return the operator graph of a trace."""
-    return BlockGraph(
-        forward=segments_of(traced, Scope.BLOCK, Direction.FORWARD),
-        backward=segments_of(traced, Scope.BLOCK, Direction.BACKWARD),
-        embedding_forward=segments_of(traced, Scope.EMBEDDING, Direction.FORWARD),
-        embedding_backward=segments_of(traced, Scope.EMBEDDING, Direction.BACKWARD),
-        head_forward=segments_of(traced, Scope.HEAD, Direction.FORWARD),
-        head_backward=segments_of(traced, Scope.HEAD, Direction.BACKWARD),
-    )

@@ -118,18 +118,33 @@ def from_plain(plain: Mapping[str, Any]) -> TraceTemplate:
     Raises:
         KeyError, TypeError, ValueError or IndexError: something else.
     """
-    products: list[Product] = [(constant, tuple(names)) for constant, *names in plain["products"]]
-    return TraceTemplate(
-        events=tuple(
-            EventOutline(path, Direction(direction), kernel, tuple(reads), tuple(writes), axis)
-            for path, direction, kernel, reads, writes, axis in plain["events"]
-        ),
-        regions=tuple(
-            (buffer, start, products[elements], tuple([products[n] for n in shape]), itemsize)
-            for buffer, start, elements, shape, itemsize in plain["regions"]
-        ),
-        lasting=frozenset(plain["lasting"]),
+    products: list[Product] = [(_whole(constant), tuple(names)) for constant, *names in plain["products"]]
+    regions = tuple(
+        (
+            _whole(buffer),
+            _whole(start),
+            products[_whole(elements)],
+            tuple([products[_whole(n)] for n in shape]),
+            _whole(itemsize),
+        )
+        for buffer, start, elements, shape, itemsize in plain["regions"]
     )
+    events = tuple(
+        EventOutline(path, Direction(direction), kernel, tuple(map(_whole, reads)), tuple(map(_whole, writes)), axis)
+        for path, direction, kernel, reads, writes, axis in plain["events"]
+    )
+    return TraceTemplate(events, regions, frozenset(map(_whole, plain["lasting"])))
+
+
+def _whole(number: Any) -> int:
+    """Return an index or a count; a negative index would be another's.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if type(number) is not int or number < 0:
+        raise TypeError(f"{number!r}: expected a whole number")
+    return number
 
 
 def _evaluator(dimensions: Dimensions) -> Callable[[Product], int]:

@@ -1,8 +1,8 @@
 """The trace of each structure, made once: kept in this process, and in a folder for other processes.
 
-A file in the folder of caches holds one structure for one version of the code and of torch, sealed. It may be deleted
-at any time; one that is damaged is ignored and written anew, and where nothing can be written every process traces for
-itself.
+A file in the folder of caches (`kareus.artifacts.cache`) holds one structure for one version of the code and of torch.
+What is read must be a template of that structure from which an operator graph follows; else it is traced and written
+anew.
 """
 
 import hashlib
@@ -13,15 +13,14 @@ from pathlib import Path
 
 import kareus
 from kareus.artifacts import records
-from kareus.artifacts.cache import cache_folder
-from kareus.artifacts.files import read_json, write_text
-from kareus.artifacts.seals import sealed, unsealed
-from kareus.errors import ArtifactError, ConfigError
+from kareus.artifacts.cache import keep, kept, place_of
+from kareus.partition.detect import graph_of
 from kareus.partition.structure import Structure, probes
 from kareus.partition.template import TraceTemplate, from_plain, template_of, to_plain
 
 TRACED_ROOMS = ("graph", "model", "partition")
 """Packages whose code decides what is traced."""
+_KIND = "traces"
 
 logger = logging.getLogger(__name__)
 
@@ -33,26 +32,18 @@ def cached_template(structure: Structure) -> TraceTemplate:
     Raises:
         KareusError: it has to be traced, and this process already runs distributed training.
     """
-    path = _place(structure)
-    if path is None:
-        return _traced(structure)
-    known = _read(path)
-    if known is None:
-        known = _traced(structure)
-        _write(path, known)
-    return known
+    key = _key(structure)
+    template = _read(structure, key)
+    if template is None:
+        template = _traced(structure)
+        keep(_KIND, key, to_plain(template))
+    return template
 
 
 def is_kept(structure: Structure) -> bool:
     """Return whether the folder has a file of a structure, whole or not."""
-    path = _place(structure)
+    path = place_of(_KIND, _key(structure))
     return path is not None and path.exists()
-
-
-def _place(structure: Structure) -> Path | None:
-    """Return the file of a structure; None where nothing is kept."""
-    folder = cache_folder()
-    return None if folder is None else folder / "traces" / f"{_key(structure)}.json"
 
 
 def _traced(structure: Structure) -> TraceTemplate:
@@ -76,18 +67,19 @@ def code_of(rooms: tuple[str, ...]) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path) -> TraceTemplate | None:
-    """Read a template; None where there is none that is whole and may be read."""
-    try:
-        return from_plain(unsealed(read_json(path)))
-    except (ArtifactError, ConfigError, KeyError, TypeError, ValueError, IndexError) as error:
-        logger.debug("%s: not used (%s); traced anew", path, error)
+def _read(structure: Structure, key: str) -> TraceTemplate | None:
+    """Read a template; None where none is kept that is sound."""
+    plain = kept(_KIND, key)
+    if plain is None:
         return None
-
-
-def _write(path: Path, template: TraceTemplate) -> None:
-    """Write a template; a folder that cannot be written costs time and nothing else."""
     try:
-        write_text(path, records.canonical_json(sealed(to_plain(template))))
-    except OSError as error:
-        logger.debug("%s: not written (%s)", path, error)
+        template = from_plain(plain)
+        sizes = probes(structure)[0]
+        trace = template.trace(sizes, {"tp": 2, "cp": structure.cp})
+        graph_of(trace)
+        if template_of([(trace, sizes)]) != template:
+            raise ValueError("no template")
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with it, the trace is made anew
+        logger.debug("%s: a damaged trace (%r); traced anew", key, error)
+        return None
+    return template

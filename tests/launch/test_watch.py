@@ -1,22 +1,24 @@
 """When one rank fails all end, whatever they hang in, and one line says why."""
 
+import contextlib
 import json
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kareus.launch import client, coordinator, heartbeats
+from kareus.launch import client, coordinator, heartbeats, wire
 from kareus.launch.client import CoordinatorClient
 from kareus.launch.coordinator import Coordinator
 from kareus.launch.heartbeats import Patience
 from kareus.launch.monitor import RankMonitor
-from kareus.launch.wire import send
+from kareus.launch.wire import Message, Urgency, receive_greeting, send
 
 PROBES = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 RANK = """
@@ -31,7 +33,7 @@ rank, size, folder, act = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]),
 class Store:
     def set(self, key, value):
         if act == "haunted":
-            self.stranger = socket.create_connection(json.loads(value)[:2])
+            self.stranger = socket.create_connection([json.loads(value)[key] for key in ("host", "port")])
         (folder / "new").write_text(value)
         (folder / "new").rename(folder / key)
     def get(self, key):
@@ -83,6 +85,16 @@ with watch.watched(Store(), rank, size, "program", patience) as own:
         time.sleep(0.2)
         raise RuntimeError("connection closed by peer")
 """
+
+
+class Store:
+    """Of ranks in this process."""
+
+    def set(self, key: str, value: str) -> None:
+        self.value = value
+
+    def get(self, key: str) -> bytes:
+        return self.value.encode()
 
 
 def ended(folder: Path, *acts: str, heartbeat_s: float = 60.0) -> tuple[str, list[int], set[str]]:
@@ -182,8 +194,8 @@ def test_a_heartbeat_during_a_welcome_parts_no_rank(monkeypatch: pytest.MonkeyPa
     store = Store()
     coordinating = _coordinator(ends, store)
 
-    def beat_first(member: socket.socket, message: dict[str, Any]) -> None:
-        if "run" in message:
+    def beat_first(member: socket.socket, message: Message) -> None:
+        if message.run is not None:
             coordinating._beat()
         send(member, message)
 
@@ -215,7 +227,7 @@ def test_a_rank_that_never_joins_is_named_after_the_timeout(monkeypatch: pytest.
 def test_an_address_of_an_earlier_start_is_not_used(tmp_path: Path) -> None:
     """As in torchrun's store, where it starts ranks again."""
     with socket.create_server(("localhost", 0)) as gone:
-        address = ["localhost", gone.getsockname()[1], "token"]
+        address = {"host": "localhost", "port": gone.getsockname()[1], "token": "token"}
     (tmp_path / "kareus-watch").write_text(json.dumps(address))
     assert ended(tmp_path, "end", "end") == ("", [0, 0], set())
     assert (tmp_path / "run-0").read_text() == (tmp_path / "run-1").read_text()
@@ -286,7 +298,7 @@ def test_news_from_several_ranks_at_once_end_all_once(monkeypatch: pytest.Monkey
 def test_a_rank_that_ends_when_told_is_not_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     ends: list[str | None] = []
     coordinating = _coordinator(ends, Store())
-    coordinating._members.append(socket.socket())
+    coordinating._members[2] = socket.socket()
     monkeypatch.setattr(coordinator, "send", lambda *_: coordinating._failures.append((1, 1, "rank 1 died")))
     coordinating._failures.append((1, 2, "rank 2 died"))
     coordinating._end()
@@ -299,15 +311,159 @@ def test_a_silent_stranger_does_not_delay_the_watching(tmp_path: Path) -> None:
     assert codes == [2, 2, 9]
 
 
-def test_a_stranger_who_has_not_the_token_is_turned_away() -> None:
+def greeting(store: Store, **greeting: Any) -> bytes:
+    return json.dumps({"token": json.loads(store.get("at"))["token"], "rank": 1, **greeting}).encode() + b"\n"
+
+
+def connected(store: Store) -> socket.socket:
+    address = json.loads(store.get("at"))
+    return socket.create_connection((address["host"], address["port"]), timeout=10)
+
+
+STRANGERS = {
+    "a token that is none": {"token": "guessed"},
+    "a token of other letters": {"token": "\u0663"},
+    "no rank": {"rank": None},
+    "a rank that there is not": {"rank": 99},
+    "rank 0": {"rank": 0},
+    "a rank below": {"rank": -1},
+    "a list": {"rank": []},
+    "a truth": {"rank": True},
+    "a number beyond 64 bits": {"rank": 10**30},
+    "a key too many": {"more": 1},
+}
+
+
+@pytest.mark.parametrize("odd", STRANGERS.values(), ids=STRANGERS)
+def test_who_is_no_rank_of_this_start_is_turned_away(odd: dict[str, Any], threads_that_died: list[Any]) -> None:
     ends: list[str | None] = []
     store = Store()
     _coordinator(ends, store)
-    host, port, _ = json.loads(store.get("at"))
-    with socket.create_connection((host, port), timeout=10) as stranger:
-        stranger.sendall(b'{"token": "guessed", "rank": 1}\n')
+    with connected(store) as stranger:
+        stranger.sendall(greeting(store, **odd))
         assert stranger.recv(1) == b""
-    assert ends == []
+    assert ends == threads_that_died == []
+
+
+@pytest.mark.parametrize("line", [b"[" * 200_000 + b"\n", b"\xff\n", b"5\n", b"x" * 10_000_000], ids=len)
+def test_what_is_no_message_ends_its_connection_only(line: bytes, threads_that_died: list[Any]) -> None:
+    ends: list[str | None] = []
+    store = Store()
+    _coordinator(ends, store)
+    with connected(store) as stranger, contextlib.suppress(ConnectionError):  # hung up amid the line
+        stranger.sendall(line)
+        assert stranger.recv(1) == b""
+    assert ends == threads_that_died == []
+
+
+def test_a_greeting_that_comes_drop_by_drop_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "REPLY_TIMEOUT_S", 0.5)
+    ours, theirs = socket.socketpair()
+    dripping = threading.Thread(target=lambda: [(time.sleep(0.1), send_quietly(theirs)) for _ in range(40)])
+    dripping.start()
+    started_s = time.monotonic()
+    assert receive_greeting(ours) == Message()
+    assert time.monotonic() - started_s < 3.5
+    ours.close()
+    dripping.join()
+    theirs.close()
+
+
+def send_quietly(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.sendall(b"{")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"beat": "many"},
+        {"failure": "lost", "urgency": 7},
+        {"failure": ["lost"]},
+        {"failure": "x" * 2**20, "urgency": 0},
+        {"beat": 10**30},
+    ],
+    ids=lambda message: str(message)[:24],
+)
+def test_a_rank_that_sends_no_message_counts_as_dead(
+    message: dict[str, Any], monkeypatch: pytest.MonkeyPatch, threads_that_died: list[Any]
+) -> None:
+    monkeypatch.setattr(coordinator, "_GRACE_S", 0.0)
+    ends: list[str | None] = []
+    store = Store()
+    _coordinator(ends, store)
+    with connected(store) as rank:
+        rank.sendall(greeting(store))
+        assert "run" in json.loads(rank.makefile().readline())
+        rank.sendall(json.dumps(message).encode() + b"\n")
+        wait_for(lambda: ends)
+    assert ends == ["rank 1 died; all others end, there is no checkpoint yet."]
+    assert threads_that_died == []
+
+
+def test_a_rank_is_welcomed_once(threads_that_died: list[Any]) -> None:
+    ends: list[str | None] = []
+    store = Store()
+    _coordinator(ends, store)
+    with connected(store) as rank, connected(store) as double:
+        rank.sendall(greeting(store))
+        assert "run" in json.loads(rank.makefile().readline())
+        double.sendall(greeting(store))
+        assert double.recv(1) == b""
+        assert ends == threads_that_died == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "addresses"),
+    [
+        ({"MASTER_ADDR": "localhost"}, ("127.0.0.1", "::1")),
+        ({"MASTER_ADDR": "127.0.0.1"}, ("127.0.0.1",)),
+        ({"MASTER_ADDR": "node-17.invalid", "LOCAL_WORLD_SIZE": "3"}, ("127.0.0.1", "::1")),
+        ({"MASTER_ADDR": "node-17.invalid", "LOCAL_WORLD_SIZE": "1"}, ("0.0.0.0",)),  # known to others only
+        ({"MASTER_ADDR": "192.0.2.1", "LOCAL_WORLD_SIZE": "1"}, ("0.0.0.0",)),  # of a service
+    ],
+)
+def test_rank_0_listens_where_its_ranks_reach_it(
+    variables: dict[str, str], addresses: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    host, server = coordinator._open_server(3)
+    with server:
+        assert server.getsockname()[0] in addresses
+        assert host == (variables["MASTER_ADDR"] if variables.get("LOCAL_WORLD_SIZE", "1") == "1" else "localhost")
+
+
+def test_what_a_rank_says_does_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    RankMonitor(0, "program")._print("rank 1: \x1b[2J\ud800\nTraceback")
+    assert capsys.readouterr().err == "program: rank 1: \\x1b[2J\\ud800\nTraceback\n"
+
+
+def test_a_failure_of_any_length_and_letters_reaches_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "_GRACE_S", 0.0)
+    ends: list[str | None] = []
+    store = Store()
+    _coordinator(ends, store)
+    CoordinatorClient(NotedEnd(1, []), store).fail(Urgency.FATAL, "begun" + "\U0001f525" * 100_000 + "ended")
+    (said,) = ends
+    assert said is not None
+    assert said.startswith("begun")
+    assert said.endswith("ended")
+
+
+@pytest.fixture
+def threads_that_died(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What threads ended with, if not by themselves."""
+    died: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", died.append)
+    return died
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + 20
+    while not condition() and time.monotonic() < deadline_s:
+        time.sleep(0.02)
 
 
 def test_both_ends_of_a_connection_miss_a_machine_that_vanishes() -> None:
@@ -318,7 +474,7 @@ def test_both_ends_of_a_connection_miss_a_machine_that_vanishes() -> None:
     for thread in finishing:
         thread.start()
     coordinating.finish()
-    connections = [*coordinating._members, *(member._coordinator for member in members)]
+    connections = [*coordinating._members.values(), *(member._coordinator for member in members)]
     assert len(connections) == 4
     for connection in connections:
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -329,16 +485,6 @@ def test_both_ends_of_a_connection_miss_a_machine_that_vanishes() -> None:
         thread.join()
     for connection in connections:
         connection.close()
-
-
-class Store:
-    """Of ranks in this process."""
-
-    def set(self, key: str, value: str) -> None:
-        self.value = value
-
-    def get(self, key: str) -> bytes:
-        return self.value.encode()
 
 
 class NotedEnd(RankMonitor):

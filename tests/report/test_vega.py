@@ -1,6 +1,9 @@
 """The scripts of pages, kept in the folder of caches."""
 
+import json
+
 import pytest
+from helpers.builders import resealed
 
 from kareus.artifacts.cache import CACHE_VARIABLE
 from kareus.report import vega
@@ -29,7 +32,22 @@ def test_scripts_are_bundled_once_for_all_processes(bundled):
     assert len(bundled) == 1
 
 
-@pytest.mark.parametrize("damage", [lambda text: text.replace("vegaEmbed", "evil"), lambda _: "", lambda _: "[]"])
+def scripts(value):
+    """What another process keeps in place of the scripts."""
+    return lambda text: json.dumps(resealed({**json.loads(text), "content": {"scripts": value}}))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text.replace("vegaEmbed", "evil"),
+        lambda _: "",
+        lambda _: "[]",
+        scripts(5),
+        scripts(None),
+        scripts("</SCRIPT><script>alert(1)</script>"),
+    ],
+)
 def test_a_damaged_file_is_made_anew(bundled, tmp_path, damage):
     first = again()
     (path,) = (tmp_path / "cache/vega").iterdir()

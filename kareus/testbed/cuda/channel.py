@@ -1,6 +1,5 @@
 """Lines of JSON between the process that measures and its workers: nothing that crosses it can run."""
 
-import json
 import os
 import select
 import socket
@@ -8,7 +7,10 @@ import threading
 import time
 from typing import Any
 
-from kareus.artifacts.records import to_plain
+from kareus.artifacts.messages import message_line, read_message
+
+_MOST_BYTES = 2**28
+"""Length of a line: programs of whole instructions are a few megabytes."""
 
 
 class Channel:
@@ -25,18 +27,16 @@ class Channel:
 
     def send(self, value: Any) -> None:
         """Send a record or plain data."""
-        self._connection.sendall(json.dumps(to_plain(value), allow_nan=False).encode() + b"\n")
+        self._connection.sendall(message_line(value))
 
     def receive(self) -> Any:
         """Wait for what the other end sends.
 
         Raises:
             EOFError: it has gone.
+            ConfigError: it sent what is not a line of JSON.
         """
-        line = self._lines.readline()
-        if not line.endswith(b"\n"):
-            raise EOFError
-        return json.loads(line)
+        return read_message(self._lines, _MOST_BYTES)
 
     def close(self) -> None:
         """Hang up."""

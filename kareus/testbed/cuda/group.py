@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kareus.errors import DeviceError
+from kareus.errors import ConfigError, DeviceError
 from kareus.testbed.config import CudaConfig
 from kareus.testbed.cuda.channel import Channel
 
@@ -120,6 +120,8 @@ class WorkerGroup:
             raise DeviceError(
                 f"GPU {rank}: its worker ended unexpectedly (exit code {code}); its last words are above."
             ) from None
+        except ConfigError as error:
+            raise DeviceError(f"GPU {rank}: its worker answers what is no answer ({error}).") from None
         if "error" in reply:
             raise DeviceError(reply["error"])
         return reply["answer"]

@@ -78,9 +78,8 @@ def _called(rank: Rank, call: Sequence[Any]) -> Any:
 
 def _answer(channel: Channel, act: Callable[[Any], Any]) -> None:
     """Execute each request and send its result; an error that a user can act on is sent as a result."""
-    received = channel.receive()
     try:
-        answer = {"answer": act(received)}
+        answer = {"answer": act(channel.receive())}
     except KareusError as error:
         answer = {"error": str(error)}
     channel.send(answer)
