@@ -28,7 +28,7 @@ from iteration.growth import DEADLINES, solve_each
 from iteration.instances import Instances
 from iteration.peer import run_lowtime
 
-COMPARED = ((2, 8), (4, 16), (10, 16))
+COMPARED = ((2, 8), (4, 8), (4, 16), (10, 16))
 GROWING = ((10, 16), (10, 32), (10, 64), (10, 128))
 
 
