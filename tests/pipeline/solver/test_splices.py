@@ -34,7 +34,7 @@ def test_only_wide_gaps_of_long_pipelines_are_narrowed(monkeypatch):
     gaps = before_j / np.array([starts.bound_j(deadline_s) for deadline_s in deadlines_s]) - 1
     is_wide = gaps > np.median(gaps)
     monkeypatch.setattr(search, "WIDE", float(np.median(gaps)))
-    narrowed_j = energies_in_time_j(own, search.search(starts, deadlines_s), deadlines_s)
+    narrowed_j = energies_in_time_j(own, search.search(Starts(own), deadlines_s), deadlines_s)
     assert (narrowed_j[~is_wide] == before_j[~is_wide]).all()
     assert (narrowed_j[is_wide] <= before_j[is_wide]).all()
     assert narrowed_j[is_wide].sum() < before_j[is_wide].sum()
