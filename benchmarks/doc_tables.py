@@ -7,7 +7,9 @@ A test under `pytest -m acceptance` runs the commands and compares.
 """
 
 import argparse
+import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
@@ -43,8 +45,7 @@ def main() -> None:
     for name, rows in made_tables(arguments.results).items():
         print(f"{name}\n\n{chr(10).join((*HEADS[name], *rows))}\n")
         if arguments.write:
-            page = ROOT / name
-            page.write_text(replaced(page.read_text(encoding="utf-8"), HEADS[name], rows), encoding="utf-8")
+            put(ROOT / name, HEADS[name], rows)
 
 
 def made_tables(results: Path) -> dict[str, list[str]]:
@@ -59,6 +60,19 @@ def made_tables(results: Path) -> dict[str, list[str]]:
         "docs/pipelines.md": list(pipeline_rows(comparison)),
         "docs/emulation.md": list(emulation_rows(fleets)),
     }
+
+
+def made() -> str:
+    """Return the date and the commit that a row of a table is made of, for its last cell."""
+    commit = subprocess.run(
+        ["git", "-C", ROOT, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    return f"{datetime.now(UTC).date()}, `{commit}`"
+
+
+def put(page: Path, head: tuple[str, str], rows: list[str]) -> None:
+    """Put a table into a page, in the place of that with the same head."""
+    page.write_text(replaced(page.read_text(encoding="utf-8"), head, rows), encoding="utf-8")
 
 
 def printed_rows(page: str) -> list[str]:
@@ -91,7 +105,7 @@ def pipeline_rows(comparison: pl.DataFrame) -> Iterator[str]:
         for method in ("sequential", "kareus"):
             row = found[name, method]
             cells += [f"{row['time_s']:.3f}", f"{row['energy_j'] / 1e3:.2f}"]
-        yield _row(cells)
+        yield table_row(cells)
 
 
 def emulation_rows(fleets: pl.DataFrame) -> Iterator[str]:
@@ -102,10 +116,11 @@ def emulation_rows(fleets: pl.DataFrame) -> Iterator[str]:
         cells = [str(own["num_microbatches"][0])]
         cells += [percent(row[f"{cost}_reduction_percent"]) for cost in ("time", "energy") for row in (perseus, ours)]
         cells += [percent(ours[f"{iso}_reduction_percent"]) for iso in ("iso_time_energy", "iso_energy_time")]
-        yield _row(cells)
+        yield table_row(cells)
 
 
-def _row(cells: list[str]) -> str:
+def table_row(cells: list[str]) -> str:
+    """Return one row of a table."""
     return f"| {' | '.join(cells)} |"
 
 

@@ -2,16 +2,15 @@
 
     python benchmarks/local_search.py [--quick] [--table FILE]
 
-Leaves out one move, or halves or doubles one constant, and prints the gaps of the plans to the optimum of the
+Leaves out one part, or halves or doubles one constant, and prints the gaps of the plans to the optimum of the
 relaxation (mean and largest), how many plans became cheaper and dearer, and the CPU time. Pipelines are 1F1B, of 2 to 8
-stages and 4 to 64 microbatches, in three groups: short ones (up to 64 instructions), medium ones (up to 187, the most
-that get exchanges) and long ones. Their points are those of `kareus` for the default workload, searched exhaustively on
+stages and 4 to 64 microbatches, in three groups: short ones (up to 64 instructions), medium ones (up to 187) and long
+ones. Their points are those of `kareus` for the default workload, searched exhaustively on
 the simulated testbed; with `--table results/<workload>/frontier/microbatch.parquet`, a table of the default workload,
 also those of `kareus` and `sequential` there.
 
 `other optima of the relaxation` is the noise: its linear programs have many optima, and which one the simplex method
-ends in depends on where it starts. Branch and bound takes longer than all else on short pipelines and concerns one
-deadline alone, so the first part leaves it out.
+ends in depends on where it starts.
 """
 
 import argparse

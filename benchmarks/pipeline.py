@@ -1,6 +1,6 @@
 """The solver of iteration frontiers against lowtime, the solver of Perseus, and its growth with the pipeline.
 
-    python benchmarks/pipeline.py [--quick] [--json]
+    python benchmarks/pipeline.py [--quick] [--json] [--write]
 
 Needs the extra `bench` and no results: instruction frontiers come from the simulated testbed, searched exhaustively.
 
@@ -19,16 +19,29 @@ import argparse
 import json
 import multiprocessing
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any, TextIO
 
+from doc_tables import made, put, table_row
 from iteration.compare import Comparison, compare
 from iteration.growth import DEADLINES, solve_each
 from iteration.instances import Instances
 from iteration.peer import run_lowtime
 
-COMPARED = ((2, 8), (4, 16), (10, 16))
+PAGE = Path(__file__).parent / "README.md"
+COMPARISON = (
+    "| stages x microbatches | lowtime s | ours s | speedup | largest excess energy % | the same at all its plans | "
+    "mean gap % | largest gap % | made |",
+    "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+)
+GROWTH = (
+    "| stages x microbatches | instructions | ours s | bounds s | peak GiB | mean gap % | largest gap % | made |",
+    "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+)
+"""Heads of the tables of `PAGE`; each row has its date and its commit."""
+COMPARED = ((2, 8), (4, 8), (4, 16), (10, 16))
 GROWING = ((10, 16), (10, 32), (10, 64), (10, 128))
 
 
@@ -37,6 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="only compare, do not grow (under 5 minutes)")
     parser.add_argument("--json", action="store_true", help="print the comparison as one JSON object")
+    parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
     arguments = parser.parse_args()
     instances = Instances()
     output = sys.stderr if arguments.json else sys.stdout
@@ -52,8 +66,12 @@ def main() -> None:
     for name, problem in problems.items():
         compared[name] = compare(problem, runs[name])
         print(f"{name:>7}  {_line(compared[name])}", file=output, flush=True)
+    if arguments.write:
+        put(PAGE, COMPARISON, [_comparison_row(name, own) for name, own in compared.items()])
     if not arguments.quick:
-        _grow(instances, output)
+        rows = list(_grow(instances, output))
+        if arguments.write:
+            put(PAGE, GROWTH, rows)
     if arguments.json:
         print(json.dumps(_summary(instances.label, compared)))
 
@@ -65,8 +83,14 @@ def _line(c: Comparison) -> str:
     )
 
 
-def _grow(instances: Instances, output: TextIO) -> None:
-    """Print one line for each size."""
+def _comparison_row(name: str, c: Comparison) -> str:
+    figures = [f"{c.peer_cpu_s:.2f}", f"{c.cpu_s:.3f}", f"{c.speedup:.0f}"]
+    shares = (c.excesses.max(), c.everywhere.max(), c.gaps.mean(), c.gaps.max())
+    return table_row([name.replace("x", " x "), *figures, *(f"{100 * share:.3f}" for share in shares), made()])
+
+
+def _grow(instances: Instances, output: TextIO) -> Iterator[str]:
+    """Print one line for each size, and yield its row."""
     header = "instructions  CPU s  wall s  bounds alone  peak GiB  gap %: mean  largest"
     print(f"\n         {header}  ({DEADLINES} deadlines)", file=output)
     problems = (instances.problem(*size) for size in GROWING)
@@ -78,6 +102,10 @@ def _grow(instances: Instances, output: TextIO) -> None:
             file=output,
             flush=True,
         )
+        figures = (f"{solved.cpu_s:.2f}", f"{solved.relaxation_cpu_s:.2f}", f"{solved.peak_gib:.2f}")
+        gaps = (sum(solved.gaps) / len(solved.gaps), max(solved.gaps))
+        size = f"{stages} x {microbatches}", str(solved.instructions)
+        yield table_row([*size, *figures, *(f"{100 * gap:.3f}" for gap in gaps), made()])
 
 
 def _summary(label: str, compared: Mapping[str, Comparison]) -> dict[str, Any]:

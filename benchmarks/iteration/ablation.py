@@ -11,8 +11,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from kareus.pipeline.solver import exact, frontier, rounding
-from kareus.pipeline.solver.local_search import exchanges, search, splices, trades
+from kareus.pipeline.solver import beam, frontier, search, splices
 from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.solver.relaxation import Relaxation
 from kareus.pipeline.solver.starts import Starts
@@ -21,7 +20,9 @@ Array = NDArray[np.float64]
 Change = tuple[Any, str, Any]
 """A module or a class, the name of one of its constants or functions, and what it is instead."""
 SHORT, MEDIUM, LONG = GROUPS = ("short", "medium", "long")
-"""Groups of pipelines: with trades and exchanges, with exchanges and splices, with splices alone."""
+"""Groups of pipelines by their number of instructions; see `MOST`."""
+MOST = {SHORT: 64, MEDIUM: 187}
+"""Instructions that pipelines of a group have at most."""
 DEADLINES = 20
 BUDGETS = (5, 10, 15)
 """Indices of the deadlines from whose bounds the energies are made that `fastest_within` is given."""
@@ -82,35 +83,24 @@ def case(problem: Problem) -> Case:
     starts = Starts(problem)
     deadlines_s = np.linspace(*starts.range_s(), DEADLINES)
     bounds_j = [starts.relaxation.solve(deadline_s).energy_j for deadline_s in deadlines_s[::-1]]
-    group = MEDIUM if exchanges.exchanges(problem).steps else LONG
+    count = len(problem.point_sets)
     return Case(
         problem=problem,
-        group=SHORT if len(problem.point_sets) <= exact.MOST_INSTRUCTIONS else group,
+        group=next((group for group, most in MOST.items() if count <= most), LONG),
         deadlines_s=deadlines_s,
         bounds_j=np.array(bounds_j[::-1]),
     )
 
 
 def studies() -> list[Study]:
-    """Return the study of relaxation, rounding and local search, that of branch and bound, that of energies."""
+    """Return the study of relaxation, beams and splices, and that of energies."""
     base = Variant(name="as it is")
     noise = Variant(name="other optima of the relaxation", changes=((Starts, "plans", _from_another_basis),))
-    exact_groups = (SHORT, MEDIUM)
     return [
         Study(
-            title=f"{DEADLINES} deadlines, without branch and bound",
+            title=f"{DEADLINES} deadlines",
             score=_energy_gaps,
             variants=[base, noise, *_removals(), *_scalings()],
-        ),
-        Study(
-            title="the least makespan alone, with branch and bound",
-            score=_first_gap,
-            variants=[
-                Variant(name="as it is", groups=exact_groups),
-                Variant(name="no branch and bound", changes=(_WITHOUT_EXACT,), groups=(SHORT,)),
-                *_scaled(exact, "MOST_NODES", _counts(exact.MOST_NODES), (SHORT,)),
-                *_scaled(exact, "MOST_INSTRUCTIONS", _counts(exact.MOST_INSTRUCTIONS), exact_groups),
-            ],
         ),
         Study(
             title=f"{len(BUDGETS)} energies, gaps in time",
@@ -125,39 +115,25 @@ def studies() -> list[Study]:
 
 
 def _removals() -> Iterator[Variant]:
-    """Yield the variants of the local search and of rounding that leave something out."""
-    spliced = (MEDIUM, LONG)
-    yield Variant(name="no exchanges", changes=((exchanges, "EFFORT", 0),), groups=(SHORT, MEDIUM))
-    yield Variant(name="no trades", changes=((trades, "STEPS", ()),), groups=(SHORT,))
-    for left_out in trades.STEPS:
-        steps = tuple(step for step in trades.STEPS if step != left_out)
-        name = "no trades of {} against {}".format(*left_out)
-        yield Variant(name=name, changes=((trades, "STEPS", steps),), groups=(SHORT,))
-    yield Variant(name="no start that aims earlier", changes=((search, "EARLIER", (0.0,)),), groups=(SHORT,))
-    yield Variant(name="no splices", changes=((search, "WIDE", math.inf),), groups=spliced)
-    yield Variant(name="no plans nearby to splice", changes=((search, "NEARBY", (1.0,)),), groups=spliced)
-    yield Variant(name="no shifts of splices", changes=((splices, "SHIFTS", (0.0,)),), groups=spliced)
-    yield Variant(name="no SNAP", changes=((rounding, "SNAP", 0.0),))
+    """Yield the variants that leave something out."""
+    yield Variant(name="no splices", changes=((search, "WIDE", math.inf),))
+    yield Variant(name="no plans nearby to splice", changes=((search, "NEARBY", (1.0,)),))
+    yield Variant(name="no shifts of splices", changes=((splices, "SHIFTS", (0.0,)),))
+    yield Variant(name="no charge for straying", changes=((beam, "STRAY", 0.0),))
+    yield Variant(name="no points near the relaxation's but one", changes=((beam, "NEAREST", 1),))
 
 
 def _scalings() -> Iterator[Variant]:
-    """Yield the variants of the local search and of rounding with a constant halved or doubled."""
-    spliced = (MEDIUM, LONG)
-    yield from _scaled(exchanges, "EFFORT", _counts(exchanges.EFFORT), (SHORT, MEDIUM))
-    yield from _scaled(search, "EARLIER", [tuple(s * f for s in search.EARLIER) for f in (0.5, 2)], (SHORT,))
-    yield from _scaled(search, "WIDE", (search.WIDE / 2, search.WIDE * 2), spliced)
+    """Yield the variants with a constant halved or doubled."""
+    for owner, name in ((beam, "EFFORT"), (beam, "STRAY"), (beam, "ALIKE"), (search, "WIDE")):
+        value = getattr(owner, name)
+        yield from _scaled(owner, name, (value / 2, value * 2), GROUPS)
+    yield from _scaled(beam, "CHEAPEST", (2, 6), GROUPS)
+    yield from _scaled(beam, "WIDTHS", [tuple(w * f for w in beam.WIDTHS) for f in (0.5, 2)], GROUPS)
     nearby = [tuple(round(1 + (share - 1) * f, 6) for share in search.NEARBY) for f in (0.5, 2)]
-    yield from _scaled(search, "NEARBY", nearby, spliced)
-    yield from _scaled(splices, "REACH", (1, 2, 6), spliced)
-    yield from _scaled(splices, "SHIFTS", [tuple(s * f for s in splices.SHIFTS) for f in (0.5, 2)], spliced)
-    yield from _scaled(search, "MOST_INSTRUCTIONS", _counts(search.MOST_INSTRUCTIONS), (SHORT, MEDIUM))
-    yield from _scaled(rounding, "SNAP", (rounding.SNAP / 2, rounding.SNAP * 2), GROUPS)
-    for count in _counts(len(rounding.LATENESS) - 1):
-        # The first share of lateness, for a plan that is in time for certain, has a margin of its own.
-        margin = np.array([rounding.MARGIN[0], *np.full(count, rounding.MARGIN[-1])])
-        shares = (rounding, "LATENESS", np.array([0.0, *np.linspace(0.0, 1.0, count)]))
-        changes = (shares, (rounding, "MARGIN", margin))
-        yield Variant(name=f"LATENESS: {count} shares", changes=changes, is_scaled=True)
+    yield from _scaled(search, "NEARBY", nearby, GROUPS)
+    yield from _scaled(splices, "REACH", (1, 2, 6), GROUPS)
+    yield from _scaled(splices, "SHIFTS", [tuple(s * f for s in splices.SHIFTS) for f in (0.5, 2)], GROUPS)
 
 
 def _scaled(owner: Any, name: str, values: Sequence[Any], groups: tuple[str, ...]) -> Iterator[Variant]:
@@ -173,20 +149,10 @@ def _counts(count: int) -> tuple[int, int]:
 
 def _energy_gaps(own: Case) -> Scored:
     """Score the energies of the plans for all deadlines."""
-    owner, name, value = _WITHOUT_EXACT
-    with mock.patch.object(owner, name, value):
-        began_s = time.process_time()
-        plans = frontier.plans_within(own.problem, own.deadlines_s.tolist())
-        cpu_s = time.process_time() - began_s
-    return Scored(np.array([plan.energy_j for plan in plans]) / own.bounds_j - 1, cpu_s)
-
-
-def _first_gap(own: Case) -> Scored:
-    """Score the energy at the least makespan."""
     began_s = time.process_time()
-    plan = frontier.cheapest_within(own.problem, float(own.deadlines_s[0]))
+    plans = frontier.plans_within(own.problem, own.deadlines_s.tolist())
     cpu_s = time.process_time() - began_s
-    return Scored(np.array([plan.energy_j / own.bounds_j[0] - 1]), cpu_s)
+    return Scored(np.array([plan.energy_j for plan in plans]) / own.bounds_j - 1, cpu_s)
 
 
 def _time_gaps(own: Case) -> Scored:
@@ -201,11 +167,10 @@ def _time_gaps(own: Case) -> Scored:
     return Scored(np.array(slower), cpu_s)
 
 
-_WITHOUT_EXACT: Change = (frontier, "least_energy_plan", lambda problem, choice, deadline_s: choice)
 _plans = Starts.plans
 
 
-def _from_another_basis(starts: Starts, deadlines_s: Array) -> Any:
+def _from_another_basis(starts: Starts, deadlines_s: Array, **order: bool) -> Any:
     """Make plans after solving for the slowest iteration: where optima are many, the simplex method ends in others."""
     starts.relaxation.solve(starts.relaxation.slowest_s)
-    return _plans(starts, deadlines_s)
+    return _plans(starts, deadlines_s, **order)

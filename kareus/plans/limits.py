@@ -12,7 +12,13 @@ from kareus.errors import ArtifactError
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.frontiers import method_problem, plan_columns
 from kareus.pipeline.methods import method_named
-from kareus.pipeline.solver.frontier import PlannedIteration, cheapest_within, fastest_within, plans_from
+from kareus.pipeline.solver.frontier import (
+    PlannedIteration,
+    cheapest_within,
+    fastest_within,
+    plans_from,
+    sound_bound_j,
+)
 from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.solver.starts import Starts
 from kareus.pipeline.warm import with_warm_energy
@@ -121,7 +127,7 @@ def _within_deadline(deadline_s: float, row: IterationRow, problem: Problem, con
     planned = cheapest_within(problem, deadline_s)
     better = planned.time_s <= deadline_s and planned.energy_j < row["energy_j"]
     chosen = {**row, **plan_columns(config, planned)} if better else row
-    bound_j = min(planned.lower_bound_j, chosen["energy_j"])
+    bound_j = sound_bound_j(planned.lower_bound_j, chosen["energy_j"])
     return {**chosen, "lower_bound_j": bound_j, "gap": chosen["energy_j"] / bound_j - 1}
 
 

@@ -50,6 +50,19 @@ class Dag:
         return Dag(self.order[::-1], predecessors=self.successors, successors=self.predecessors)
 
     @cached_property
+    def depth_first(self) -> "Dag":
+        """The same in another order of dependency: what has just become possible comes first."""
+        waits = [len(edges) for edges in self.predecessors]
+        ready, order = [i for i in self.order if not waits[i]], list[int]()
+        while ready:
+            order.append(ready.pop())
+            for after, _ in self.successors[order[-1]]:
+                waits[after] -= 1
+                if not waits[after]:
+                    ready.append(after)
+        return Dag(tuple(order), predecessors=self.predecessors, successors=self.successors)
+
+    @cached_property
     def waves(self) -> tuple[Wave, ...]:
         """All instructions, each in the first wave after those of all that it waits for."""
         waves: list[list[int]] = []

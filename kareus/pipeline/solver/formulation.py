@@ -45,6 +45,8 @@ class Formulation:
     """By entry of the matrix, its row, ascending; so are `columns` and `values`."""
     columns: Indices
     values: Array
+    edges: tuple[tuple[int, int], ...]
+    """By row, its two instructions; the end of the iteration has the number after the last."""
     lower: Array
     """By row, the least value in units of time; there is no largest."""
 
@@ -95,6 +97,7 @@ def formulate(problem: Problem, options: AllowedPoints) -> Formulation:
         rows=np.repeat(np.arange(len(edges)), [2 + len(steps[i]) for i, _, _ in edges]),
         columns=np.concatenate([[after, i, *range(ends[i] - len(steps[i]), ends[i])] for i, after, _ in edges]),
         values=np.concatenate([[1.0, -1.0, *-steps[i]] for i, _, _ in edges]),
+        edges=tuple((i, after) for i, after, _ in edges),
         lower=np.array([(times_s[i][0] + transfer_s) / unit_s for i, _, transfer_s in edges]),
     )
 

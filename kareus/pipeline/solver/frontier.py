@@ -1,7 +1,7 @@
 """The iteration frontier: plans from the least makespan to the least total energy, each with a certified gap.
 
 The paper adopts Perseus's iterative algorithm here (section 4.4). This solver answers the same question from below: the
-linear program says what no plan can undercut, and rounding its optimum gives a plan made of real points.
+linear program says what no plan can undercut, and its prices guide the search for a plan made of real points.
 """
 
 from collections.abc import Sequence
@@ -9,19 +9,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kareus.arrays import Array
 from kareus.errors import ConfigError
 from kareus.pareto import pareto_mask
-from kareus.pipeline.solver.exact import least_energy_plan
 from kareus.pipeline.solver.lanes import TOLERANCE
-from kareus.pipeline.solver.local_search.search import search
 from kareus.pipeline.solver.problem import Problem
+from kareus.pipeline.solver.search import search
 from kareus.pipeline.solver.starts import Starts
 
 RESOLUTION = 1e-5
 """Share of the iteration time to which `fastest_within` finds the deadline."""
 ATTEMPTS = 24
 """Deadlines that `fastest_within` plans for."""
+
+ROUNDING = 1e-9
+"""Share of its energy by which a plan may seem to be below its bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ def iteration_frontier(problem: Problem, deadlines: int) -> list[PlannedIteratio
     """
     starts = Starts(problem)
     deadlines_s = np.unique(np.linspace(*starts.range_s(), deadlines))
-    choices = _plan(starts, deadlines_s)
+    choices = search(starts, deadlines_s).T.tolist()
     costs = np.array([problem.cost(choice) for choice in choices])
     kept = sorted(np.flatnonzero(pareto_mask(costs)), key=lambda n: costs[n, 0])
     return [_planned(starts, choices[n], float(deadlines_s[n]), certified_s=costs[n, 0]) for n in kept]
@@ -91,7 +92,7 @@ def plans_from(starts: Starts, deadlines_s: Sequence[float]) -> list[PlannedIter
 
     # Each useful deadline is planned for once, and a plan for an earlier one is taken where it costs less.
     useful_s, inverse = np.unique(np.clip(deadlines_s, fastest_s, frugal_s), return_inverse=True)
-    choices = _plan(starts, useful_s)
+    choices = search(starts, useful_s).T.tolist()
     costs_j = [starts.problem.cost(choice)[1] for choice in choices]
     best = [min(range(n + 1), key=costs_j.__getitem__) for n in range(len(choices))]
     return [
@@ -124,7 +125,7 @@ def fastest_within(problem: Problem, energy_j: float, between_s: tuple[float, fl
         return None
 
     deadlines_s = low_s + np.geomspace(closest_s, high_s - low_s, ATTEMPTS)[:-1]
-    choices = _plan(starts, deadlines_s)
+    choices = search(starts, deadlines_s).T.tolist()
     costs = [problem.cost(choice) for choice in choices]
 
     frugal = [n for n, (_, used_j) in enumerate(costs) if used_j <= energy_j]
@@ -134,13 +135,18 @@ def fastest_within(problem: Problem, energy_j: float, between_s: tuple[float, fl
     return _planned(starts, choices[best], float(deadlines_s[best]), certified_s=costs[best][0])
 
 
-def _plan(starts: Starts, deadlines_s: Array) -> list[list[int]]:
-    """Return a plan for each of rising deadlines, the first one exact where it is that of the fastest plan."""
-    choices: list[list[int]] = search(starts, deadlines_s).T.tolist()
-    fastest_s = starts.relaxation.fastest_s
-    if deadlines_s[0] <= fastest_s:
-        choices[0] = least_energy_plan(starts.problem, choices[0], fastest_s)
-    return choices
+def sound_bound_j(bound_j: float, energy_j: float) -> float:
+    """Return a bound on the energy of a plan that it bounds: of an optimal plan it may be off by rounding errors.
+
+    Raises:
+        ArithmeticError: the bound is above the energy, so one of them is wrong.
+    """
+    if bound_j > energy_j + ROUNDING * abs(energy_j):
+        raise ArithmeticError(
+            f"a plan uses {energy_j!r} J, and its lower bound is {bound_j!r} J; this is a fault of the solver of "
+            "iteration frontiers, so please report it with the configuration of the workload."
+        )
+    return min(bound_j, energy_j)
 
 
 def _planned(starts: Starts, choice: Sequence[int], deadline_s: float, certified_s: float) -> PlannedIteration:
@@ -151,7 +157,6 @@ def _planned(starts: Starts, choice: Sequence[int], deadline_s: float, certified
         time_s=time_s,
         energy_j=energy_j,
         deadline_s=deadline_s,
-        # An exact plan can lie a rounding error below the computed bound.
-        lower_bound_j=min(starts.bound_j(certified_s), energy_j),
+        lower_bound_j=sound_bound_j(starts.bound_j(certified_s), energy_j),
         points=tuple(points.points[c] for points, c in pairs),
     )

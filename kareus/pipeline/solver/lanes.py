@@ -115,3 +115,20 @@ def energies_in_time_j(problem: Problem, choices: Choices, deadlines_s: Array) -
     makespans_s = (earliest_starts_s(problem, seconds) + seconds).max(axis=0)
     energies_j = problem.table.joules.take(places).sum(axis=0) + problem.waiting_power_w * makespans_s
     return np.where(makespans_s <= deadlines_s, energies_j, np.inf)
+
+
+def reclaim(problem: Problem, choices: Choices, deadlines_s: Array) -> Choices:
+    """Slow instructions into the slack around them, in order of dependency, until no single one can be slowed.
+
+    Args:
+        problem: The instructions and their points.
+        choices: Plans, shape (instructions, plans); where one misses its deadline, instructions are sped up, and slack
+            may be left.
+        deadlines_s: By plan, the bound on its makespan; at least that of the fastest plan.
+    """
+    ends_s = latest_ends(problem.dag, times_s(problem, choices), deadlines_s)
+
+    def pick(members: Indices, start_s: Array) -> Choices:
+        return slowest_within(problem, members, ends_s[members] - start_s)
+
+    return sweep(problem, len(deadlines_s), pick)

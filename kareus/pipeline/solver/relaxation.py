@@ -29,6 +29,8 @@ class Relaxed:
     """Makespan."""
     times_s: Array
     """Of each instruction."""
+    prices_w: Array
+    """Joules that a second of each edge is worth, in the order of `Formulation.edges`; none is negative."""
     intercept_j: float
     """Value of the supporting line at a makespan of 0."""
     slope_w: float
@@ -56,6 +58,11 @@ class Relaxation:
         self._formulation = formulate(problem, [hulls[id(points)] for points in problem.point_sets])
         self._highs = load(self._formulation)
 
+    @property
+    def edges(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of instructions, in the order of prices; the end of the iteration has the number after the last."""
+        return self._formulation.edges
+
     def solve(self, deadline_s: float) -> Relaxed:
         """Minimise energy over all relaxed plans with a makespan of at most `deadline_s` (may be infinite).
 
@@ -70,11 +77,13 @@ class Relaxation:
         # The bound comes from the prices of the rows, not from the value of the objective: see `_supporting_line`.
         solution = self._highs.getSolution()
         times_s = self._formulation.times_s(self._formulation.shares(np.asarray(solution.col_value)))
-        intercept_j, slope_w = self._supporting_line(np.asarray(solution.row_dual))
+        prices = np.maximum(np.asarray(solution.row_dual), 0.0)
+        intercept_j, slope_w = self._supporting_line(prices)
         return Relaxed(
             energy_j=intercept_j + slope_w * deadline_s,
             time_s=makespan(self._dag, times_s.tolist()),
             times_s=times_s,
+            prices_w=prices * (self._formulation.unit_j / self._formulation.unit_s),
             intercept_j=intercept_j,
             slope_w=slope_w,
             least_j=self._least_j,
@@ -133,7 +142,7 @@ class Relaxation:
         Whatever the prices of the rows are, as long as none is negative: so a solution within HiGHS' tolerances gives
         a bound that needs none. Starts and makespan lie between 0 and the deadline, shares between 0 and 1.
         """
-        own, prices = self._formulation, np.maximum(prices, 0.0)
+        own = self._formulation
         earned = np.bincount(own.columns, weights=own.values * prices[own.rows], minlength=len(own.cost))
         negative = np.minimum(own.cost - earned, 0.0)
         intercept = own.offset + prices @ own.lower + own.shares(negative).sum()

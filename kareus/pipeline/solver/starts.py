@@ -1,16 +1,21 @@
-"""Plans that the local search starts from: the relaxation's optima, rounded; and the bounds that come with them."""
+"""Plans found by beams that the relaxation's optima guide; and the bounds that come with them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
 from kareus.arrays import Array
+from kareus.pipeline.solver.beam import Guide, guided_plans
 from kareus.pipeline.solver.lanes import TOLERANCE, Choices
 from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.solver.relaxation import Relaxation, Relaxed
-from kareus.pipeline.solver.rounding import round_plans
+from kareus.pipeline.solver.tight import tightened
 
 
 class Starts:
-    """Relaxation and rounding of one problem; every optimum is kept, since each one bounds all plans."""
+    """Relaxation and beams of one problem; every optimum is kept, since each one bounds all plans."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -26,8 +31,12 @@ class Starts:
             self._frugal_s = max(cheapest.time_s, own.makespan_at_points(cheapest), own.fastest_s)
         return own.fastest_s, self._frugal_s
 
-    def plans(self, deadlines_s: Array) -> Choices:
+    def plans(self, deadlines_s: Array, *, depth_first: bool = False) -> Choices:
         """Return a plan for each of rising deadlines in seconds; shape (instructions, deadlines).
+
+        Args:
+            deadlines_s: bounds on the makespan.
+            depth_first: go through instructions in the other order of dependency, which makes other plans.
 
         Raises:
             ValueError: No plan keeps one of the deadlines.
@@ -36,8 +45,32 @@ class Starts:
         # From the latest to the earliest: starting each from the one before is a tenth faster that way than the other.
         relaxed = [self.relaxation.solve(deadline_s * (1 + TOLERANCE)) for deadline_s in deadlines_s[::-1]][::-1]
         self._relaxed += relaxed
-        return round_plans(self.problem, np.column_stack([solved.times_s for solved in relaxed]), deadlines_s)
+        problem = replace(self.problem, dag=self.problem.dag.depth_first) if depth_first else self.problem
+        return guided_plans(problem, self._guide(relaxed), deadlines_s)
 
     def bound_j(self, time_s: float) -> float:
         """Return the energy that no plan with this makespan or less undercuts; tight where `plans` was called."""
-        return max(solved.bound_j(time_s * (1 + TOLERANCE)) for solved in self._relaxed)
+        allowed_s = time_s * (1 + TOLERANCE)
+        bound_j = max(solved.bound_j(allowed_s) for solved in self._relaxed)
+        return bound_j if time_s > self.relaxation.fastest_s else max(bound_j, self._fastest_bound_j)
+
+    @cached_property
+    def _fastest_bound_j(self) -> float:
+        """Energy that no plan of the least makespan undercuts."""
+        return Relaxation(tightened(self.problem)).solve(self.relaxation.fastest_s * (1 + TOLERANCE)).energy_j
+
+    def _guide(self, relaxed: Sequence[Relaxed]) -> Guide:
+        """Return what optima say, by deadline in the last axis."""
+        count, edges = len(self.problem.point_sets), self.relaxation.edges
+        prices_w = np.column_stack([solved.prices_w for solved in relaxed])
+        worth_w, ends = (
+            np.zeros((count, len(relaxed))),
+            [number for number, edge in enumerate(edges) if edge[1] == count],
+        )
+        np.add.at(worth_w, [before for before, _ in edges], prices_w)
+        return Guide(
+            seconds=np.column_stack([solved.times_s for solved in relaxed]),
+            prices_w=dict(zip(edges, prices_w, strict=True)),
+            worth_w=worth_w,
+            deadline_w=prices_w[ends].sum(axis=0),
+        )

@@ -23,6 +23,7 @@ from kareus.pipeline.solver.frontier import (
 )
 from kareus.pipeline.solver.lanes import TOLERANCE
 from kareus.pipeline.solver.problem import PointSet, Problem, point_set
+from kareus.pipeline.solver.starts import Starts
 
 CLOSE = 1e-9
 
@@ -301,3 +302,10 @@ def test_a_solver_that_finds_nothing_is_one_line(monkeypatch):
     ) as raised:
         iteration_frontier(realistic(), 3)
     assert "\n" not in str(raised.value)
+
+
+def test_a_bound_above_its_plan_is_a_fault_and_not_a_gap_of_nothing(monkeypatch):
+    bound_j = Starts.bound_j
+    monkeypatch.setattr(Starts, "bound_j", lambda starts, time_s: 1.01 * bound_j(starts, time_s))
+    with pytest.raises(ArithmeticError, match="a fault of the solver of iteration frontiers, so please report it"):
+        iteration_frontier(realistic(), 3)

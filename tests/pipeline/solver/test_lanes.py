@@ -1,15 +1,14 @@
-"""Many plans at once against one plan at a time, and what rounding does to them."""
+"""Many plans at once against one plan at a time, and what reclaiming does to them."""
 
 import numpy as np
 import pytest
 from helpers.examples import about
-from helpers.pipelines import all_plans, one_f_one_b, tiny_problems
+from helpers.pipelines import one_f_one_b, tiny_problems
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.pipeline.solver.dag import build_dag, earliest_starts, makespan
-from kareus.pipeline.solver.lanes import Choices, energies_in_time_j, latest_ends, mirrored, parts
-from kareus.pipeline.solver.rounding import reclaim, round_plans
+from kareus.pipeline.solver.lanes import Choices, energies_in_time_j, latest_ends, mirrored, parts, reclaim
 
 drawn_times = st.lists(st.integers(1, 50), min_size=24, max_size=24)
 
@@ -63,18 +62,6 @@ def test_reclaiming_keeps_the_deadline_and_leaves_no_slack(problem, share, data)
             if choice[i] + 1 < len(points.times_s):
                 slower = [*choice[:i], choice[i] + 1, *choice[i + 1 :]]
                 assert problem.cost(slower)[0] > deadline_s * (1 - 1e-12)
-
-
-@about(30)
-@given(tiny_problems(), st.floats(1e-9, 1), st.data())
-def test_a_rounded_plan_is_in_time_whatever_it_is_rounded_from(problem, share, data):
-    deadline_s = problem.cost([0] * len(problem.point_sets))[0] * (1 + share)
-    times_s = [[data.draw(st.floats(p.times_s[0], p.times_s[-1]))] for p in problem.point_sets]
-    plan = round_plans(problem, np.array(times_s), np.array([deadline_s]))[:, 0].tolist()
-    time_s, energy_j = problem.cost(plan)
-    assert time_s <= deadline_s
-    best_j = min(used_j for taken_s, used_j in all_plans(problem) if taken_s <= deadline_s * (1 + 1e-9))
-    assert energy_j >= best_j * (1 - 1e-9)
 
 
 @given(st.integers(1, 50), st.integers(1, 3_000_000))
