@@ -137,6 +137,8 @@ class Advice:
         first, last = self.chosen.layout.fastest, self.chosen.layout.plans[-1]
         if self.chosen.cost == first:
             return "fastest"
+        if self.chosen.cost == self.chosen.layout.plans[0]:
+            return "straggler=1x"
         if self.chosen.cost.time_s >= last.time_s:
             return "min-energy"
         return f"deadline={self.chosen.cost.time_s * (1 + NOISE):.4g}s"

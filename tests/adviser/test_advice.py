@@ -85,6 +85,7 @@ def test_prices_decide_between_time_and_energy(fastest):
     by_time = chosen_by(fastest, gpu_price="100perGPUh")
     assert by_energy.energy_j < by_time.energy_j
     assert by_time == fastest.size.frontier[0].cost
+    assert replace(fastest, chosen=fastest.size.frontier[0]).selector == "straggler=1x"
 
 
 def test_more_gpus_are_compared():
