@@ -12,15 +12,17 @@ from threadpoolctl import threadpool_limits
 
 from kareus.adviser.answers import Advice, Depth, Effort, LayoutAnswer, LayoutChoice, SizeAnswer
 from kareus.adviser.bounds import Bound, computing_bound
-from kareus.adviser.errors import ModelError, model_error
 from kareus.adviser.feasible import Candidate, Sorted, sort_layouts
+from kareus.adviser.goals import Least
 from kareus.adviser.layouts import Constraints, counted, layouts_of
 from kareus.adviser.planning import frontier_of, plan_layout
 from kareus.adviser.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
 from kareus.adviser.pruning import KnownPlans
 from kareus.adviser.question import Question
+from kareus.adviser.ties import TieMargin, tie_margin
 from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.pareto import as_fast_s, pareto_order
 from kareus.plans.units import duration, scaled
 from kareus.testbed.config import TestbedKind
 from kareus.workload.config import Workload
@@ -57,7 +59,7 @@ def answer(question: Question) -> Advice:
         left_out=left_out,
         chosen=chosen,
         chosen_gpus=chosen.layout.candidate.layout.gpus,
-        uncertainty=model_error(base.gpu),
+        ties=tie_margin(base.gpu),
     )
 
 
@@ -98,7 +100,7 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     predicted = time.perf_counter()
     planned = followed.plan()
     done = time.perf_counter()
-    layouts = _layout_answers(followed, planned, model_error(base.gpu))
+    layouts = _layout_answers(followed, planned, tie_margin(base.gpu))
     depths = [one.depth for one in layouts]
     return SizeAnswer(
         gpus=gpus,
@@ -241,9 +243,7 @@ def _ruled_out(predictor: LayoutPredictor, computing: Bound, candidate: Candidat
     return None
 
 
-def _layout_answers(
-    followed: Followed, planned: dict[int, list[LayoutCost]], uncertainty: ModelError
-) -> list[LayoutAnswer]:
+def _layout_answers(followed: Followed, planned: dict[int, list[LayoutCost]], margin: TieMargin) -> list[LayoutAnswer]:
     """Return all layouts that can run, by rising time."""
     front = frontier_of([plan for plans in planned.values() for plan in plans])
     found = []
@@ -276,17 +276,17 @@ def _layout_answers(
                 sequential=prediction.sequential,
                 bubble_share=prediction.bubble_share,
                 exposed_share=prediction.exposed_share,
-                is_tied=_is_tied(plans, front, uncertainty),
+                is_tied=_is_tied(plans, front, margin),
             )
         )
-    found.sort(key=lambda one: (one.plans[0].time_s if one.plans else float("inf"), one.bound_s))
+    found.sort(key=lambda one: (one.fastest.time_s if one.plans else float("inf"), one.bound_s))
     return [replace(one, number=number) for number, one in enumerate(found, start=1)]
 
 
-def _is_tied(plans: Iterable[LayoutCost], front: Sequence[LayoutCost], uncertainty: ModelError) -> bool:
-    """Whether a plan would be on the frontier if the model were off by its error, in its favour."""
-    time_share = 1 - uncertainty.time_percent / 100
-    energy_share = 1 - uncertainty.energy_percent / 100
+def _is_tied(plans: Iterable[LayoutCost], front: Sequence[LayoutCost], margin: TieMargin) -> bool:
+    """Whether a plan would be on the frontier with so much less time and energy than predicted."""
+    time_share = 1 - margin.time_percent / 100
+    energy_share = 1 - margin.energy_percent / 100
     return any(
         all(plan.time_s * time_share < other.time_s or plan.energy_j * energy_share < other.energy_j for other in front)
         for plan in plans
@@ -298,11 +298,7 @@ def _frontier(layouts: Sequence[LayoutAnswer]) -> list[LayoutChoice]:
     choices = [
         LayoutChoice(layout=one, cost=plan) for one in layouts if one.depth is Depth.PLANNED for plan in one.plans
     ]
-    kept: list[LayoutChoice] = []
-    for choice in sorted(choices, key=lambda c: (c.cost.time_s, c.cost.energy_j)):
-        if not kept or choice.cost.energy_j < kept[-1].cost.energy_j:
-            kept.append(choice)
-    return kept
+    return [choices[n] for n in pareto_order([(choice.cost.time_s, choice.cost.energy_j) for choice in choices])]
 
 
 def _baseline(layouts: Sequence[LayoutAnswer], followed: Followed) -> LayoutChoice:
@@ -329,8 +325,11 @@ def choose(question: Question, sizes: Sequence[SizeAnswer]) -> LayoutChoice:
                 kept.append(choice)
     if not kept:
         raise ConfigError(_nearest(question, all_choices))
+    if goals.minimised is Least.TIME:
+        within_s = as_fast_s(choice.cost.time_s for choice in kept)
+        kept = [choice for choice in kept if choice.cost.time_s <= within_s]
     measure = {
-        "time": lambda c: (c.cost.time_s, c.cost.energy_j),
+        "time": lambda c: (c.cost.energy_j, c.cost.time_s),
         "energy": lambda c: (c.cost.energy_j, c.cost.time_s),
         "edp": lambda c: (c.cost.energy_j * c.cost.time_s,),
         "cost": lambda c: (cost_of(question, c),),

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
-from kareus.adviser.errors import ModelError
 from kareus.adviser.feasible import Candidate, RefusedLayout
 from kareus.adviser.predictions import LayoutCost
 from kareus.adviser.question import Question
+from kareus.adviser.ties import TieMargin
+from kareus.pareto import as_fast_s
 
 NOISE = 0.005
 """Share of a time by which plans that are measured may lie beside those of the GPU model."""
@@ -45,7 +47,13 @@ class LayoutAnswer:
     exposed_share: float | None
     """Share of that iteration that collectives of its blocks add to computation."""
     is_tied: bool
-    """Whether the model's error may decide whether it is on the frontier."""
+    """Whether it would be on the frontier with as much less time and energy as the margin of ties allows."""
+
+    @property
+    def fastest(self) -> LayoutCost:
+        """Its plan `fastest`; there is none where it was only bounded."""
+        within_s = as_fast_s(plan.time_s for plan in self.plans)
+        return [plan for plan in self.plans if plan.time_s <= within_s][-1]  # energy falls along a frontier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +111,9 @@ class Advice:
     """Numbers of GPUs that were left out, and why."""
     chosen: LayoutChoice
     chosen_gpus: int
-    uncertainty: ModelError
-    """Error of the GPU model within which layouts are tied."""
+    ties: TieMargin
+    output: Path = Path("advised")
+    """Folder into which the commands that go on from the answer write."""
 
     @property
     def size(self) -> SizeAnswer:
@@ -125,9 +134,11 @@ class Advice:
     @property
     def selector(self) -> str:
         """Selector of the chosen plan on the chosen layout's own frontier, with room for the noise of measuring."""
-        first, last = self.chosen.layout.plans[0], self.chosen.layout.plans[-1]
-        if self.chosen.cost.time_s <= first.time_s:
+        first, last = self.chosen.layout.fastest, self.chosen.layout.plans[-1]
+        if self.chosen.cost == first:
             return "fastest"
+        if self.chosen.cost == self.chosen.layout.plans[0]:
+            return "straggler=1x"
         if self.chosen.cost.time_s >= last.time_s:
             return "min-energy"
         return f"deadline={self.chosen.cost.time_s * (1 + NOISE):.4g}s"

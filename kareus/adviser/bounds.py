@@ -15,6 +15,7 @@ import numpy as np
 from kareus.adviser.prices import FASTEST, NOTHING, PRICES_W, InstructionPrices, Priced
 from kareus.arrays import Array, Indices
 from kareus.graph.records import Direction, instruction_directions
+from kareus.pareto import ROUNDING
 from kareus.profile.programs import StageShape, chunk_shapes
 from kareus.workload.config import Workload
 
@@ -22,9 +23,6 @@ SLOWEST = 2.2
 """Largest deadline that is bounded by itself, relative to the least time."""
 DEADLINES = 1 + (SLOWEST - 1) * np.linspace(0, 1, 48) ** 2
 """Deadlines that are bounded, relative to the least time: denser where frontiers are steep."""
-
-ROUNDING = 1e-9
-"""Share by which sums of floats may differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,14 +2,14 @@
 
 import shlex
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 
 from kareus.adviser.advice import iterations_of
 from kareus.adviser.answers import NOISE, Advice, LayoutAnswer, LayoutChoice, SizeAnswer
 from kareus.adviser.layouts import counted
+from kareus.adviser.ties import TieMargin
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.pipeline.compare import OURS
-from kareus.plans.answer import BASELINE, model_error_line
+from kareus.plans.answer import BASELINE, meaning, model_error_line
 from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
 from kareus.workload.model_flops import mfu, tokens_per_iteration
 from kareus.workload.overlap import nothing_to_overlap
@@ -19,18 +19,16 @@ MOST_ROWS = 12
 """Layouts in the table of the terminal; all are in the files."""
 FEW_KG = 10_000
 """Masses below this are given in kilograms."""
-FOLDER = "advised"
-"""Folder of the printed commands."""
 
 
 def answer_lines(advice: Advice) -> Iterator[str]:
     """Yield an answer for a terminal."""
     yield headline(advice)
     yield comparison(advice)
-    yield model_error_line(chips(advice), advice.uncertainty.words)
+    yield model_error_line(chips(advice), advice.ties.error)
     for size in advice.sizes:
         yield ""
-        yield from _size_lines(size)
+        yield from _size_lines(size, advice.ties)
     for gpus, reason in advice.left_out.items():
         yield f"{gpus} GPUs: {reason}"
     yield ""
@@ -43,7 +41,7 @@ def headline(advice: Advice) -> str:
     layout = chosen.layout.candidate.layout
     return (
         f"{question.base.model.name} on {layout.gpus} {question.base.gpu.name}: {layout.words}; plan "
-        f"`{advice.selector}`: {', '.join(costs(advice, chosen))}"
+        f"`{advice.selector}`{meaning(advice.selector)}: {', '.join(costs(advice, chosen))}"
     )
 
 
@@ -84,7 +82,7 @@ def comparison(advice: Advice) -> str:
     )
 
 
-def _size_lines(size: SizeAnswer) -> Iterator[str]:
+def _size_lines(size: SizeAnswer, margin: TieMargin) -> Iterator[str]:
     effort = size.effort
     yield (
         f"{effort.configurations:,} layouts of {size.gpus} GPUs: {effort.bounded:,} can run, {effort.predicted:,} "
@@ -96,8 +94,8 @@ def _size_lines(size: SizeAnswer) -> Iterator[str]:
     ties = sum(one.is_tied and one.number not in on_frontier for one in size.layouts)
     if ties:
         yield (
-            f"~ tied: {ties:,} more layout{'s' * (ties > 1)} would be on the frontier (*) if the model were off by its "
-            "error. Measure the fastest two or three of * and ~ before a long training"
+            f"~ tied: {ties:,} more layout{'s' * (ties > 1)} would be on the frontier (*) with "
+            f"{margin.words}. Measure the fastest two or three of * and ~ before a long training"
         )
 
 
@@ -116,7 +114,7 @@ HEADS = (
 
 def cells(one: LayoutAnswer) -> tuple[str, ...]:
     """Return the figures of a layout, in the order of `HEADS`."""
-    workload, first, last = one.candidate.workload, one.plans[0], one.plans[-1]
+    workload, first, last = one.candidate.workload, one.fastest, one.plans[-1]
     tokens = tokens_per_iteration(workload)
     return (
         str(one.number),
@@ -149,9 +147,9 @@ def commands(advice: Advice) -> Iterator[str]:
     """Yield the commands that make the chosen plan and export it."""
     overrides = " ".join(shlex.quote(text) for text in advice.overrides)
     (resolved,) = resolve(advice.overrides, advice.question.config_dir)
-    plan = WorkloadFolder(Path(FOLDER) / resolved.name).plan(advice.selector, OURS)
-    yield f"kareus plan {overrides} --select {advice.selector} --output {FOLDER} --force"
-    yield f"kareus export {plan} --format {export_format(advice)}"
+    plan = WorkloadFolder(advice.output / resolved.name).plan(advice.selector, OURS)
+    yield f"kareus plan {overrides} --select {advice.selector} --output {shlex.quote(str(advice.output))} --force"
+    yield f"kareus export {shlex.quote(str(plan))} --format {export_format(advice)}"
 
 
 def export_format(advice: Advice) -> str:

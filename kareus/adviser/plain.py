@@ -24,7 +24,7 @@ def plain(advice: Advice) -> dict[str, Any]:
         "sizes": [_size(advice, size) for size in advice.sizes],
         "left_out": {str(gpus): reason for gpus, reason in advice.left_out.items()},
         "chips": chips(advice),
-        "uncertainty": to_plain(advice.uncertainty),
+        "ties": to_plain(advice.ties),
     }
 
 

@@ -6,6 +6,7 @@ iteration frontier is solved as there.
 """
 
 from kareus.adviser.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
+from kareus.pareto import pareto_order
 from kareus.pipeline.solver.frontier import iteration_frontier
 from kareus.pipeline.solver.problem import Problem, point_set
 from kareus.workload.config import Workload
@@ -49,8 +50,4 @@ def layout_problem(predictor: LayoutPredictor, workload: Workload) -> Problem:
 
 def frontier_of(plans: list[LayoutCost]) -> list[LayoutCost]:
     """Return the plans that no other dominates, by rising time."""
-    kept: list[LayoutCost] = []
-    for plan in sorted(plans, key=lambda p: (p.time_s, p.energy_j)):
-        if not kept or plan.energy_j < kept[-1].energy_j:
-            kept.append(plan)
-    return kept
+    return [plans[n] for n in pareto_order([(plan.time_s, plan.energy_j) for plan in plans])]

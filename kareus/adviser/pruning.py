@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from kareus.adviser.bounds import ROUNDING, Bound
+from kareus.adviser.bounds import Bound
 from kareus.arrays import Array
-from kareus.pareto import pareto_front
+from kareus.pareto import ROUNDING, pareto_front
 
 
 class KnownPlans:

@@ -50,7 +50,11 @@ ADVISED_LAYOUTS = TableSchema(
             "bubble_share", pl.Float64, "share of the sequential iteration that GPUs wait for others", nullable=True
         ),
         Column("exposed_share", pl.Float64, "share of it that collectives of blocks add", nullable=True),
-        Column("is_tied", pl.Boolean, "whether the model's error may decide that it is on the frontier"),
+        Column(
+            "is_tied",
+            pl.Boolean,
+            "whether it would be on the frontier within the margin of ties",
+        ),
     ),
     key=("gpus", *(column.name for column in _LAYOUT)),
 )
@@ -92,7 +96,7 @@ def layouts_frame(advice: Advice) -> pl.DataFrame:
 
 
 def _layout_row(gpus: int, one: LayoutAnswer) -> dict[str, Any]:
-    candidate, first, last = one.candidate, one.plans[:1], one.plans[-1:]
+    candidate, first, last = one.candidate, [one.fastest] if one.plans else [], one.plans[-1:]
     tokens = tokens_per_iteration(candidate.workload)
     row: dict[str, Any] = dict.fromkeys(ADVISED_LAYOUTS.polars.names())
     row |= _cells_of(candidate.layout) | {

@@ -1,6 +1,7 @@
 """Command `advise`: which layout and which plan for a model on so many GPUs, and the commands to go on with."""
 
 import argparse
+import dataclasses
 import json
 import logging
 from collections.abc import Sequence
@@ -75,6 +76,8 @@ def run(arguments: argparse.Namespace) -> None:
         config_dir=arguments.config_dir,
     )
     advice = answer(question)
+    if arguments.output is not None:
+        advice = dataclasses.replace(advice, output=arguments.output)
     lines: Sequence[str] = [json.dumps(plain(advice), allow_nan=False)] if arguments.json else [*answer_lines(advice)]
     print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command
     if arguments.output is not None:

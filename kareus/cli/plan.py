@@ -1,6 +1,6 @@
 """Command `plan`: a first look at workloads in one process, without the workflow.
 
-It resolves, plans, selects and, where there is a folder for it, writes the tables, the plan and the page of each
+It resolves, plans, selects and, where there is a folder for it, writes the tables, the plans and the page of each
 workload. It never writes into results of the workflow: Snakemake remains the only scheduler, and measurements that are
 to be kept are its own.
 """
@@ -8,7 +8,7 @@ to be kept are its own.
 import argparse
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from kareus.artifacts.outputs import check_folder
 from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
 from kareus.plans.run_totals import check_tokens, run_savings, run_totals
-from kareus.plans.selectors import parse_selector
+from kareus.plans.selectors import Goal, check_selectors, parse_selector
 from kareus.workload.arguments import add_overrides
 from kareus.workload.config import Workload
 from kareus.workload.naming import plain_name
@@ -37,19 +37,21 @@ MARKS = ("measurements", "campaigns", "workloads.parquet")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the overrides, the request and the output."""
     add_overrides(parser)
-    parser.add_argument("--select", default="fastest", help="selector, as of `kareus select` (default: fastest)")
+    text = "selector, as of `kareus select` (default: fastest); give it again for a further plan"
+    parser.add_argument("--select", action="append", metavar="SELECTOR", help=text)
     parser.add_argument("--method", default="kareus", help="whose frontier to select from (default: kareus)")
     text = "plan from what a job of yours was measured to take, in this folder (see docs/howto/inplace.md)"
     parser.add_argument("--measured", type=Path, metavar="FOLDER", help=text)
     parser.add_argument("--tokens", type=float, help="also print what training on so many tokens takes and saves")
-    text = "folder for a folder of each workload: tables, plan and page (default: nothing is written)"
+    text = "folder for a folder of each workload: tables, plans and page (default: nothing is written)"
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=text)
     parser.add_argument("--force", action="store_true", help="make missing folders, and replace what is there")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Plan every workload that can run, one after the other."""
-    parse_selector(arguments.select)
+    arguments.select = arguments.select or [Goal.FASTEST]
+    check_selectors(arguments.select)
     if arguments.tokens is not None:
         check_tokens(arguments.tokens)
     if arguments.output is not None:
@@ -86,39 +88,51 @@ def check_not_results(output: Path) -> None:
 
 
 def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
-    """Plan one workload, print the answer, and write its folder."""
+    """Plan one workload, print the answers, and write its folder."""
     from kareus.pipeline.methods import check_method  # noqa: PLC0415 - the solver, for which bad overrides need not wait
-    from kareus.plans.answer import answer_of, no_limit  # noqa: PLC0415 - as above
     from kareus.plans.build import select_plan  # noqa: PLC0415
     from kareus.plans.measured import plan_measured  # noqa: PLC0415
     from kareus.plans.planning import plan_tables  # noqa: PLC0415
 
     check_method(arguments.method)
-    selector = parse_selector(arguments.select)
     logger.info("%s: planning ...", name)
     with _quiet():
         planned = None if arguments.measured else plan_tables(workload)
         frontiers = planned.frontiers if planned else plan_measured(WorkloadFolder(arguments.measured), workload)
     if arguments.method not in frontiers.methods:
         raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, frontiers.methods)}.")
-    plan = select_plan(workload, frontiers, arguments.select, arguments.method, name=name)
-    answer = answer_of(plan, frontiers.iteration)
-    logger.info("%s [%s]", answer.sentence, frontiers.testbed.label)
-    logger.info("%s", answer.warm)
-    beyond = no_limit(selector, frontiers.plans(arguments.method))
-    if beyond is not None:
-        logger.info("%s", beyond)
-    if arguments.tokens is not None:
-        logger.info("%s", run_totals(plan.prediction, workload, arguments.tokens, selector.prices))
-        logger.info("%s", run_savings(answer, workload, arguments.tokens, selector.prices))
+    plans = [select_plan(workload, frontiers, text, arguments.method, name=name) for text in arguments.select]
+    for plan in plans:
+        for line in _answer_lines(plan, frontiers, workload, arguments.tokens):
+            logger.info("%s", line)
     if arguments.output is not None:
-        _write(WorkloadFolder(arguments.output / name), workload, planned or frontiers, plan, force=arguments.force)
+        _write(WorkloadFolder(arguments.output / name), workload, planned or frontiers, plans, force=arguments.force)
+
+
+def _answer_lines(plan: "Plan", frontiers: "Frontiers", workload: Workload, tokens: float | None) -> Iterator[str]:
+    """Yield what a plan saves, also on warm chips and over a whole run, and that its limit limits nothing."""
+    from kareus.plans.answer import answer_of, no_limit  # noqa: PLC0415 - the solver's tables, for which errors need not wait
+
+    selector, answer = parse_selector(plan.selector), answer_of(plan, frontiers.iteration)
+    yield f"{answer.sentence} [{frontiers.testbed.label}]"
+    yield answer.warm
+    beyond = no_limit(selector, frontiers.plans(plan.method))
+    if beyond is not None:
+        yield beyond
+    if tokens is not None:
+        yield run_totals(plan.prediction, workload, tokens, selector.prices)
+        yield run_savings(answer, workload, tokens, selector.prices)
 
 
 def _write(
-    folder: WorkloadFolder, workload: Workload, planned: "PlannedTables | Frontiers", plan: "Plan", *, force: bool
+    folder: WorkloadFolder,
+    workload: Workload,
+    planned: "PlannedTables | Frontiers",
+    plans: "Sequence[Plan]",
+    *,
+    force: bool,
 ) -> None:
-    """Write the folder of a workload: the tables, the plan and the page."""
+    """Write the folder of a workload: the tables, the plans and the page of all of them."""
     from kareus.plans.file import write_plan  # noqa: PLC0415 - only where something is written
     from kareus.plans.frontiers import Frontiers  # noqa: PLC0415 - as above
     from kareus.plans.planned_folder import write_frontiers, write_planned  # noqa: PLC0415
@@ -127,11 +141,12 @@ def _write(
         write_frontiers(folder, workload, planned)
     else:
         write_planned(folder, workload, planned)
-    path = folder.plan(plan.selector, plan.method)
-    write_plan(path, plan)
+    paths = [folder.plan(plan.selector, plan.method) for plan in plans]
+    for path, plan in zip(paths, plans, strict=True):
+        write_plan(path, plan)
     searches = [] if isinstance(planned, Frontiers) else list(planned.searches)
-    page = _write_report(folder, path, searches=searches, force=force)
-    logger.info("plan   %s\npage   %s", path, page)
+    page = _write_report(folder, paths, searches=searches, force=force)
+    logger.info("%s\npage   %s", "\n".join(f"plan   {path}" for path in paths), page)
 
 
 @contextlib.contextmanager
@@ -146,7 +161,7 @@ def _quiet() -> Iterator[None]:
         stages.setLevel(before)
 
 
-def _write_report(folder: WorkloadFolder, plan: Path, searches: list[str], *, force: bool) -> Path:
+def _write_report(folder: WorkloadFolder, plans: list[Path], searches: list[str], *, force: bool) -> Path:
     """Write the report on a folder, as `kareus stage report` does; returns the path of its page."""
     from kareus.artifacts.outputs import check_report_folder  # noqa: PLC0415 - only where a report is written
     from kareus.report.workload.inputs import Paths  # noqa: PLC0415 - as above
@@ -162,7 +177,7 @@ def _write_report(folder: WorkloadFolder, plan: Path, searches: list[str], *, fo
         config=folder.config("plan"),
         iteration=folder.iteration,
         microbatch=folder.microbatch,
-        plans=[plan],
+        plans=plans,
         **found,
     )
     write_report(folder.name, paths, output)

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import polars as pl
 
 from kareus.emulate.joined import joining
 from kareus.emulate.resolve import Fleet
-from kareus.pareto import pareto_mask
+from kareus.pareto import pareto_order
 from kareus.pipeline.compare import FRONTIER_BASELINE
 from kareus.pipeline.frontiers import method_problem
 from kareus.pipeline.methods import method_named
@@ -89,6 +88,5 @@ def with_iso_plans(
         ends = ((plan.time_s, plan.energy_j) for plan in plans[within - 1 : within + 1])
         fastest = fastest_under(problem, (energy_j, 0.0), *ends)
         added += [fastest] if fastest is not None else []
-    found = sorted([*plans, *added], key=lambda plan: (plan.time_s, plan.energy_j))
-    mask = pareto_mask(np.array([(plan.time_s, plan.energy_j) for plan in found]))
-    return tuple(plan for plan, kept in zip(found, mask, strict=True) if kept)
+    found = [*plans, *added]
+    return tuple(found[n] for n in pareto_order([(plan.time_s, plan.energy_j) for plan in found]))

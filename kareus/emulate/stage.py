@@ -19,7 +19,8 @@ from kareus.frontier.config import frontier_hash
 from kareus.frontier.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.pipeline.compare import THROUGHPUT_BASELINE
-from kareus.plans.answer import fastest_answer
+from kareus.plans.answer import AS_FAST_WORDS, fastest_answer
+from kareus.plans.selectors import fastest_plan
 from kareus.plans.series import read_series
 from kareus.plans.units import scaled
 from kareus.workload.arguments import add_overrides
@@ -80,11 +81,12 @@ def _provenance(fleet: Fleet, microbatch: Path) -> Provenance:
 
 
 def _lines(frontier: pl.DataFrame) -> list[str]:
-    """Return a line for each method: what its fastest plan takes and saves, and the largest gap of all its plans."""
-    lines = []
+    """Return lines: what `fastest` means, and of each method what that plan takes and saves, and its largest gap."""
+    lines = [f"  fastest: {AS_FAST_WORDS}"]
     for (method,), plans in frontier.group_by("method", maintain_order=True):
+        fastest = fastest_plan(plans)
         time, energy, power = (
-            scaled(plans[column][0], unit, digits=4)
+            scaled(fastest[column], unit, digits=4)
             for column, unit in (("time_s", "s"), ("energy_j", "J"), ("power_w", "W"))
         )
         saved = "" if method == THROUGHPUT_BASELINE else f"; {fastest_answer(frontier, str(method)).saved}"

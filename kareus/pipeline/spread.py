@@ -21,7 +21,8 @@ from kareus.arrays import Array
 from kareus.artifacts.randomness import generator
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Direction
-from kareus.pipeline.compare import FRONTIER_BASELINE, THROUGHPUT_BASELINE, TOLERANCE
+from kareus.pareto import ROUNDING
+from kareus.pipeline.compare import FRONTIER_BASELINE, THROUGHPUT_BASELINE
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.methods import method_named, method_points
@@ -90,7 +91,7 @@ class Spread:
             for before, transfer_s in self._dag.predecessors[number]:
                 start_s = np.maximum(start_s, finished_s[before] + transfer_s)
             times_s, effective_j = own[number]
-            in_time = times_s <= np.maximum(ends_s[number] - start_s, least_s[number]) * (1 + TOLERANCE)
+            in_time = times_s <= np.maximum(ends_s[number] - start_s, least_s[number]) * (1 + ROUNDING)
             pick = np.where(in_time, effective_j, np.inf).argmin(axis=0), np.arange(DRAWS)
             chosen_s[number], chosen_j[number] = times_s[pick], effective_j[pick]
             finished_s[number] = start_s + chosen_s[number]

@@ -4,20 +4,23 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, fastest_plan
+from kareus.pareto import AS_FAST
+from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, max_throughput_plan
 from kareus.plans.document import Plan
-from kareus.plans.selectors import LIMITED, Goal, Selector, absolute_limit, measures_of, parse_selector
+from kareus.plans.selectors import LIMITED, Goal, Selector, absolute_limit, fastest_plan, measures_of, parse_selector
 from kareus.plans.units import common_scale, compared, less, scaled
 
 BASELINE = "Megatron-LM style execution"
 """What the method `sequential` is, to people who do not know its name."""
+AS_FAST_WORDS = f"least energy within {100 * AS_FAST:g} % of the least time"
+"""What `fastest` means."""
 AS_PROFILED = "energies are at the temperatures of profiling"
 """What is said where those of chips that stay warm are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A plan beside the fastest plan of `sequential`; energies are of all GPUs."""
+    """A plan beside that of `sequential`, the plan of the least time where it has several; energies are of all GPUs."""
 
     selector: str
     method: str
@@ -88,12 +91,17 @@ class Answer:
     @property
     def sentence(self) -> str:
         """The plan, what it saves and what it takes, in one sentence."""
-        return f"{self.name}: {self.savings}"
+        return f"{self.name}{meaning(self.selector)}: {self.savings}"
 
     @property
     def name(self) -> str:
         """The plan in words."""
         return f"plan {self.selector}{'' if self.method == OURS else f' of {self.method}'}"
+
+
+def meaning(selector: str) -> str:
+    """Return in brackets what a selector means whose name does not say it; empty for all others."""
+    return f" ({AS_FAST_WORDS})" if selector == Goal.FASTEST else ""
 
 
 def answer_of(plan: Plan, iteration: pl.DataFrame) -> Answer:
@@ -102,7 +110,7 @@ def answer_of(plan: Plan, iteration: pl.DataFrame) -> Answer:
     Raises:
         ArtifactError: the table lacks the baseline.
     """
-    baseline = fastest_plan(iteration, THROUGHPUT_BASELINE)
+    baseline = max_throughput_plan(iteration, THROUGHPUT_BASELINE)
     return Answer(
         selector=plan.selector,
         method=plan.method,
@@ -116,18 +124,19 @@ def answer_of(plan: Plan, iteration: pl.DataFrame) -> Answer:
 
 
 def fastest_answer(plans: pl.DataFrame, method: str) -> Answer:
-    """Return the answer that the fastest plan of a method is.
+    """Return the answer that the plan `fastest` of a method is.
 
     Args:
         plans: a table of plans by method, such as `ITERATION`, or `FLEET` of one fleet.
         method: one of its methods.
 
     Raises:
-        ArtifactError: the table lacks the method or the baseline.
+        ArtifactError: the table lacks the baseline.
     """
-    own, baseline = fastest_plan(plans, method), fastest_plan(plans, THROUGHPUT_BASELINE)
+    own = fastest_plan(plans.filter(pl.col("method") == method))
+    baseline = max_throughput_plan(plans, THROUGHPUT_BASELINE)
     return Answer(
-        selector="fastest",
+        selector=Goal.FASTEST,
         method=method,
         time_s=own["time_s"],
         energy_j=own["energy_j"],
@@ -144,7 +153,7 @@ def no_limit(selector: Selector, plans: pl.DataFrame) -> str | None:
         plans: rows of `ITERATION` of one method.
     """
     limit = absolute_limit(selector, plans)
-    if limit is None:
+    if limit is None or selector.goal is Goal.FASTEST:
         return None
     measure, unit = LIMITED[selector.goal]
     most = max(
@@ -152,7 +161,7 @@ def no_limit(selector: Selector, plans: pl.DataFrame) -> str | None:
     )
     if limit <= most:
         return None
-    end, same = ("slowest", "min-energy") if measure == "time_s" else ("fastest", "fastest")
+    end, same = ("slowest", "min-energy") if measure == "time_s" else ("fastest", "straggler=1x")
     return (
         f"{selector.goal}: {_exact(limit, unit)} lies beyond the frontier, whose {end} plan has {_exact(most, unit)}; "
         f"any {selector.goal} from there on gives the plan of `{same}`"

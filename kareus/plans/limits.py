@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from kareus.errors import ArtifactError
+from kareus.pareto import ROUNDING
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.frontiers import method_problem, plan_columns
 from kareus.pipeline.methods import method_named
@@ -25,8 +26,6 @@ from kareus.pipeline.warm import with_warm_energy
 from kareus.plans.objectives import least_cost, least_product
 from kareus.plans.selectors import Goal, Prices, Selector, absolute_limit
 
-TOLERANCE = 1e-9
-"""Share by which sums of floats may differ."""
 HEADROOM = 1e-5
 """Share of an allowance that `fastest_under` may leave unused."""
 MOST_STEPS = 20
@@ -170,7 +169,7 @@ def _least_product(plans: pl.DataFrame, row: IterationRow, problem: Problem, con
 
 def _check_fastest(problem: Problem, row: Mapping[str, Any]) -> None:
     fastest_s, _ = problem.cost([0] * len(problem.point_sets))
-    if fastest_s > row["time_s"] * (1 + TOLERANCE):
+    if fastest_s > row["time_s"] * (1 + ROUNDING):
         raise ArtifactError(
             f"the iteration frontier has a plan of {row['time_s']:.6g} s, but the microbatch frontiers allow none "
             f"below {fastest_s:.6g} s; rerun the stage 'pipeline'."

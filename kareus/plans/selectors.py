@@ -9,11 +9,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import polars as pl
 
 from kareus.artifacts.records import closest
 from kareus.errors import ConfigError
+from kareus.pareto import as_fast_s
 from kareus.plans.units import JOULES_PER_KWH, SECONDS_PER_HOUR, scaled
 
 ALLOWED = (
@@ -42,7 +44,7 @@ class Goal(StrEnum):
     """What a selector asks for."""
 
     FASTEST = "fastest"
-    """The least time, whatever the energy."""
+    """The least energy within the least time and the little more (`AS_FAST`) that measuring cannot tell from it."""
     MIN_ENERGY = "min-energy"
     """The least energy, whatever the time."""
     EDP = "edp"
@@ -60,7 +62,7 @@ class Goal(StrEnum):
 
 
 MEASURES = {
-    Goal.FASTEST: "time_s",
+    Goal.FASTEST: "energy_j",
     Goal.MIN_ENERGY: "energy_j",
     Goal.EDP: "product_js",
     Goal.DEADLINE: "energy_j",
@@ -71,6 +73,7 @@ MEASURES = {
 }
 """What each goal minimises."""
 LIMITED = {
+    Goal.FASTEST: ("time_s", "s"),
     Goal.DEADLINE: ("time_s", "s"),
     Goal.STRAGGLER: ("time_s", "s"),
     Goal.ENERGY: ("energy_j", "J"),
@@ -204,8 +207,15 @@ def select(selector: Selector, plans: pl.DataFrame, gpus: int) -> int:
     return int(measured.sort(MEASURES[selector.goal], "time_s")["row"][0])
 
 
+def fastest_plan(plans: pl.DataFrame) -> dict[str, Any]:
+    """Return the row of the plan that `fastest` asks for, of plans as `select` takes them."""
+    return plans.row(select(Selector(Goal.FASTEST), plans, gpus=0), named=True)
+
+
 def absolute_limit(selector: Selector, plans: pl.DataFrame) -> float | None:
     """The limit in seconds, joules or watts; None where there is none."""
+    if selector.goal is Goal.FASTEST:
+        return as_fast_s(plans["time_s"])
     if selector.limit is None or selector.goal is not Goal.STRAGGLER:
         return selector.limit
     return selector.limit * min(map(float, plans["time_s"]))

@@ -1,7 +1,7 @@
 """Numbers in words, the same on the terminal and on pages: units that scale to values, and what is saved.
 
-A cap of 0.008 MW reads 8 kW. `scaled`, `duration`, `less` and `compared` have twins of these names in
-`report/static/page.js`.
+A cap of 0.008 MW reads 8 kW. `significant`, `scaled`, `duration`, `less` and `compared` have twins of
+these names in `report/static/page.js`.
 """
 
 import math

@@ -11,7 +11,7 @@ PLOTS = ("iteration", "search", "passes", "microbatch")
 TABLES = ("savings", "iteration", "microbatch", "iterations", "timeline", "power", "candidates", "rounds", "proposals")
 FLEET_TABLES = ("fleet", "stragglers", "power_caps", "hours")
 BASELINE = "baseline"
-"""Name of the plan that others are compared with: the fastest of `sequential`."""
+"""Name of the plan that others are compared with: that of `sequential`."""
 
 
 CAMPAIGN_TABLES = (

@@ -136,7 +136,7 @@ def _advice(path: Path) -> Iterator[str]:
     if path.is_file():
         advice = read_json(path)
         yield from (advice["headline"], advice["comparison"])
-        yield model_error_line(advice["chips"], advice["uncertainty"]["words"])
+        yield model_error_line(advice["chips"], advice["ties"]["error"])
         yield f"page  {path.with_name('page.html')}"
         yield from advice["commands"]
 

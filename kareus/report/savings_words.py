@@ -1,4 +1,4 @@
-"""What the fastest plans of a campaign or of fleets save, in one sentence."""
+"""What plans of a campaign or of fleets save at max throughput, in one sentence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from kareus.plans.units import compared, less, rounded
 
 
 class Compared(Protocol):
-    """A plan that is compared with the fastest of `sequential`."""
+    """A plan that is compared with that of `sequential`."""
 
     @property
     def time_reduction_percent(self) -> float | None:
@@ -29,7 +29,7 @@ class Reductions:
 
 
 def savings_words(plans: Sequence[Compared], what: str) -> str:
-    """Return what the fastest plans of `kareus` save, in one sentence; empty without any.
+    """Return what plans of `kareus` save at max throughput, in one sentence; empty without any.
 
     Args:
         plans: one for each thing that was planned.
@@ -40,7 +40,7 @@ def savings_words(plans: Sequence[Compared], what: str) -> str:
     if not times or not energies:
         return ""
     saved = compared(_range(times, "time"), _range(energies, "energy"), BASELINE)
-    return f"The fastest plan{'s' if len(plans) > 1 else ''} of kareus for {what}: {saved}."
+    return f"At max throughput kareus saves for {what}: {saved}."
 
 
 def _range(values: Sequence[float], of: str) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from kareus.errors import ArtifactError
+from kareus.plans.selectors import fastest_plan
 
 FASTEST = "fastest"
 """Selector of the plans that are compared: the one plan that every method has."""
@@ -14,7 +15,7 @@ WARMUP_ITERATIONS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComparison:
-    """The fastest plan of one method, as it ran; energies are of all GPUs.
+    """The plan `fastest` of one method, as it ran; energies are of all GPUs.
 
     What is predicted is the energy of chips that stay warm, or where that is not known, of chips as warm as profiled.
     Times and energies are of whole iterations if their plans are, else up to the last backward.
@@ -51,10 +52,10 @@ def compare_runs(iterations: pl.DataFrame, iteration: pl.DataFrame) -> list[RunC
 
 
 def _compared(method: str, ran: pl.DataFrame, iteration: pl.DataFrame) -> RunComparison:
-    planned = iteration.filter(pl.col("method") == method).sort("time_s", "energy_j")
+    planned = iteration.filter(pl.col("method") == method)
     if planned.is_empty():
         raise ArtifactError(f"'{method}' ran and was not planned; rerun 'end-to-end'.")
-    predicted = planned.row(0, named=True)
+    predicted = fastest_plan(planned)
     part = "" if ran["includes_update"].all() else "pipeline_"
     predicted_j = predicted["energy_j"] if predicted["warm_energy_j"] is None else predicted["warm_energy_j"]
     totals = ran.group_by("iteration").agg(

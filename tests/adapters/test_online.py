@@ -60,13 +60,14 @@ def test_the_others_meet_a_straggler_within_three_iterations(planned, ran):
     selectors, _ = ran
     plans = frontier_plans(WorkloadFolder(top / "plans"), METHOD)
     times_s = [plan.prediction.time_s for plan in plans]
-    meeting = [plan for plan in plans if plan.prediction.time_s <= 1.15 * times_s[0] * (1 + 1e-9)][-1]
+    usual = [plan for plan in plans if plan.prediction.time_s <= 1.003 * times_s[0]][-1]  # `fastest`
+    meeting = [plan for plan in plans if plan.prediction.time_s <= 1.15 * usual.prediction.time_s * (1 + 1e-9)][-1]
     assert meeting is not plans[-1]
-    assert selectors[2] == [plans[0].selector] * 20  # the slow one stays as fast as it can be
+    assert selectors[2] == [usual.selector] * 20  # the slow one keeps its plan
     for rank in (0, 1, 3):
-        assert selectors[rank][:SLOW] == [plans[0].selector] * SLOW
+        assert selectors[rank][:SLOW] == [usual.selector] * SLOW
         assert selectors[rank][SLOW + 3 : FAST_AGAIN] == [meeting.selector] * (FAST_AGAIN - SLOW - 3)
-        assert selectors[rank][FAST_AGAIN + 3 :] == [plans[0].selector] * (20 - FAST_AGAIN - 3)
+        assert selectors[rank][FAST_AGAIN + 3 :] == [usual.selector] * (20 - FAST_AGAIN - 3)
 
 
 def test_all_ranks_change_at_the_same_iteration(ran):

@@ -2,30 +2,31 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 from helpers.builders import CONFIG
 
 import kareus
 from kareus.adviser.advice import answer, choose
-from kareus.adviser.errors import MEASURED_ITERATIONS, model_error
 from kareus.adviser.goals import goals_of
-from kareus.adviser.lines import HEADS, MOST_ROWS, answer_lines, cells, shown
+from kareus.adviser.lines import HEADS, MOST_ROWS, answer_lines, cells, commands, shown
+from kareus.adviser.planning import DEADLINES, layout_problem
+from kareus.adviser.predictions import LayoutPredictor
+from kareus.adviser.prices import InstructionPrices
 from kareus.adviser.question import ask
 from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
+from kareus.adviser.ties import tie_margin
 from kareus.artifacts.tables import problem_of
 from kareus.cli import main
-from kareus.fidelity.iterations.answer import answer_iterations
-from kareus.fidelity.iterations.rows import read_iterations
-from kareus.fidelity.kernels.shipped import shipped_files
-from kareus.fidelity.lines import read_lines
-from kareus.gpu_model.trust import numbers_of
+from kareus.pipeline.solver.frontier import iteration_frontier
+from kareus.plans.answer import answer_of
+from kareus.plans.build import select_plan
+from kareus.plans.planning import plan_frontiers
 from kareus.workload.compose import compose
 
 FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=1,2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")
-MEASURED_GPUS = ("h100-sxm5-80gb", "a100-sxm4-80gb")
 TRAINING = {"global_batch": 16, "sequence_length": 2048}
 
 
@@ -42,10 +43,12 @@ def fastest():
     return advised()
 
 
-def test_the_fastest_plan_is_the_first_of_the_frontier(fastest):
-    assert fastest.chosen == fastest.size.frontier[0]
+def test_the_fastest_plan_is_the_most_frugal_of_the_fast_end_of_the_frontier(fastest):
+    least_s = fastest.size.frontier[0].cost.time_s
+    as_fast = [choice for choice in fastest.size.frontier if choice.cost.time_s <= 1.003 * least_s]
+    assert fastest.chosen == min(as_fast, key=lambda choice: choice.cost.energy_j)
     assert fastest.selector == "fastest"
-    assert fastest.chosen.cost.time_s <= fastest.size.baseline.cost.time_s
+    assert least_s <= fastest.size.baseline.cost.time_s
 
 
 def test_the_baseline_is_the_fastest_sequential_layout(fastest):
@@ -81,7 +84,8 @@ def test_prices_decide_between_time_and_energy(fastest):
     by_energy = chosen_by(fastest, price_of_energy="1perkWh")
     by_time = chosen_by(fastest, gpu_price="100perGPUh")
     assert by_energy.energy_j < by_time.energy_j
-    assert by_time.time_s == fastest.chosen.cost.time_s
+    assert by_time == fastest.size.frontier[0].cost
+    assert replace(fastest, chosen=fastest.size.frontier[0]).selector == "straggler=1x"
 
 
 def test_more_gpus_are_compared():
@@ -102,7 +106,7 @@ def test_lines_begin_with_the_answer_and_end_with_commands(fastest):
     lines = list(answer_lines(fastest))
     assert lines[0].startswith("qwen3-1.7b on 4 H100")
     assert "Megatron-LM" in lines[1]
-    assert lines[2].startswith("[predicted by the GPU model, for chips at 50 degC; its error: 5.3 % of time (90 % of ")
+    assert lines[2] == f"[predicted by the GPU model, for chips at 50 degC; its error: {fastest.ties.error}]"
     assert lines[-2].startswith("kareus plan model=qwen3-1.7b")
     assert lines[-1].startswith("kareus export")
 
@@ -144,26 +148,61 @@ def test_figures_have_their_digits_and_no_negative_zero(fastest):
     assert row["mJ/token"] == f"{1e3 * plan.energy_j / tokens:,.0f}"
 
 
-def test_ties_name_the_error_that_they_are_within(fastest):
-    assert "114 measured iterations" in fastest.uncertainty.words
-    known = model_error(compose(["gpu=a100-sxm4-40gb"], CONFIG)[0].workload.gpu)
-    assert (known.time_percent, known.energy_percent) == (4.8, 4.0)
-    unknown = model_error(compose(["gpu=h100-96gb-hbm2e"], CONFIG)[0].workload.gpu)
-    assert "assumed: no iteration" in unknown.words
+def test_an_error_that_was_not_measured_is_no_error(fastest):
+    """Iterations were measured on an H100, but predicted with numbers of their software, which the adviser lacks."""
+    assert fastest.ties.error.startswith(
+        "not measured for these predictions (on held-out shapes of kernels 90 % within"
+    )
+    assert not fastest.ties.is_measured
+    assert fastest.ties.words == "5 % less time and energy than predicted (an assumed margin, not an error)"
 
 
-def test_measured_errors_are_of_the_shipped_numbers():
-    shipped = {numbers_of(compose([f"gpu={gpu}"], CONFIG)[0].workload.gpu) for gpu in MEASURED_GPUS}
-    assert shipped == set(MEASURED_ITERATIONS), "predict the shipped iterations anew, as the acceptance test below does"
+def test_ties_are_within_the_error_of_held_out_workloads_where_it_was_measured():
+    known = tie_margin(compose(["gpu=a100-sxm4-40gb"], CONFIG)[0].workload.gpu)
+    assert (known.time_percent, known.energy_percent, known.is_measured) == (4.8, 4.0, True)
+    assert known.error.startswith("on held-out workloads 90 % within 4.8 % of time and 4.0 % of energy")
+    assert known.words == "4.8 % less time and 4 % less energy than predicted (the model's error)"
 
 
-@pytest.mark.acceptance
-@pytest.mark.parametrize("gpu", MEASURED_GPUS)
-def test_measured_errors_are_those_of_the_shipped_rows(gpu):
-    path = shipped_files()["training_iterations"]
-    rows = [row for row in read_iterations(read_lines(path)[1], path) if row.gpu == gpu]
-    scored = answer_iterations(rows, (), CONFIG).scored
-    known = MEASURED_ITERATIONS[numbers_of(compose([f"gpu={gpu}"], CONFIG)[0].workload.gpu)]
-    assert known.rows == len(scored)
-    assert known.of == ", ".join(sorted({one.row.family for one in scored}))
-    assert known.time_percent == pytest.approx(100 * np.percentile([abs(one.error) for one in scored], 90), abs=0.06)
+@pytest.fixture(scope="module")
+def default_layout():
+    """The layout of the default workload, advised and planned in full."""
+    layout = ("tp=8", "pp=2", "dp=1", "cp=1", "microbatch_size=8", "recompute=stage", "sharding=none", "chunks=1")
+    question = ask(
+        [*layout, "sequence_parallel=false", "schedule=1f1b"],
+        gpus=16,
+        global_batch=64,
+        goals=goals_of(),
+        config_dir=CONFIG,
+    )
+    return answer(question)
+
+
+def test_no_advised_plan_is_dearer_than_the_solvers_for_rounding_alone(default_layout):
+    """One of the predicted plans is 18 ps faster than the solver's fastest, and 7 % dearer."""
+    workload = default_layout.chosen.layout.candidate.workload
+    predictor = LayoutPredictor(workload, InstructionPrices(workload))
+    solved = iteration_frontier(layout_problem(predictor, workload), DEADLINES)
+    for plan in default_layout.chosen.layout.plans:
+        as_fast_j = [own.energy_j for own in solved if own.time_s <= plan.time_s * (1 + 1e-9)]
+        assert plan.energy_j <= min(as_fast_j, default=plan.energy_j) * (1 + 1e-9)
+
+
+@pytest.mark.slow
+def test_advice_and_plan_of_one_layout_save_the_same(default_layout):
+    """What advise promises of a layout is what `kareus plan` finds in it, up to noise and the temperature of chips."""
+    (workload,) = kareus.resolve(list(default_layout.overrides), CONFIG)
+    chosen, baseline = default_layout.chosen.cost, default_layout.size.baseline.cost
+    frontiers = plan_frontiers(workload)
+    planned = answer_of(
+        select_plan(workload, frontiers, default_layout.selector, "kareus", name="mine"), frontiers.iteration
+    )
+    assert planned.time_reduction_percent == pytest.approx(100 * (1 - chosen.time_s / baseline.time_s), abs=1.5)
+    assert planned.energy_reduction_percent == pytest.approx(100 * (1 - chosen.energy_j / baseline.energy_j), abs=3)
+
+
+def test_the_commands_write_into_the_folder_of_the_answer(fastest):
+    assert next(iter(commands(fastest))).endswith(" --output advised --force")
+    plan, export = commands(replace(fastest, output=Path("my answers")))
+    assert plan.endswith(" --output 'my answers' --force")
+    assert export.startswith("kareus export 'my answers/qwen3-1.7b_")

@@ -46,6 +46,22 @@ def test_a_first_look_says_what_the_plan_saves(looked, caplog):
     assert len(lines) == 5
 
 
+def test_every_selector_gets_a_plan_and_all_are_on_the_page(tmp_path, caplog):
+    caplog.set_level("INFO")
+    selectors = ["fastest", "straggler=1.05x", "min-energy"]
+    options = [word for text in selectors for word in ("--select", text)]
+    assert main(["plan", *WORDS, *options, "--output", str(tmp_path / "look"), "--force"]) == 0
+    (folder,) = (tmp_path / "look").iterdir()
+    assert sorted(path.stem for path in (folder / "plan").iterdir()) == sorted(selectors)
+    assert sorted(path.stem for path in (folder / "report/plans").iterdir()) == sorted(selectors)
+    assert [f"plan {text}" in caplog.text for text in selectors] == [True] * 3
+
+
+def test_a_selector_given_twice_is_refused_before_planning(capsys):
+    assert main(["plan", *WORDS, "--select", "edp", "--select", "edp"]) == 2
+    assert capsys.readouterr().err == "kareus plan: select: 'edp' is given twice; leave one of the two out.\n"
+
+
 def test_python_and_the_command_plan_the_same(looked):
     (workload,) = kareus.resolve(SMALL, CONFIG)
     plan = kareus.plan(workload, "min-energy")

@@ -127,7 +127,7 @@ def test_a_power_cap_is_kept_by_a_plan_as_fast_as_almost_any(reduction):
 def test_a_cap_between_two_plans_is_used_up():
     one = fleet("emulation.deadlines=2", "emulation.num_microbatches=8")
     frontiers = method_frontiers(one, microbatch(points=12))
-    fast, slow = of(fleet_rows(one, frontiers))[:2]
+    fast, slow = of(fleet_rows(one, frontiers))[-2:]
     cap_w = (fast["power_w"] + slow["power_w"]) / 2 / 64
     capped = dataclasses.replace(one, emulation=dataclasses.replace(one.emulation, power_caps_w=(cap_w,)))
     (row,) = of(power_cap_rows(capped, frontiers))

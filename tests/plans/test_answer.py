@@ -85,7 +85,7 @@ def test_limits_that_warm_chips_exceed_are_named(selector, said):
         (
             "energy=21kJ",
             "energy: 21 kJ lies beyond the frontier, whose fastest plan has 20 kJ; any energy from there on gives "
-            "the plan of `fastest`",
+            "the plan of `straggler=1x`",
         ),
         ("deadline=5s", None),
         ("deadline=4.5s", None),

@@ -226,7 +226,7 @@ def test_paying_almost_only_for_time_selects_the_fastest_plan(folder, prices):
 
 
 def test_the_tokens_of_a_run_scale_what_it_takes_and_costs(folder, caplog):
-    found = predicted(folder, "fastest")
+    found = predicted(folder, "straggler=1x")
     with caplog.at_level("INFO"):
         assert main(["select", "cost=2perGPUh", str(folder), "--tokens", "1e12"]) == 0
     iterations = 1e12 / (4 * 8 * 4096)  # microbatches x sequences x tokens

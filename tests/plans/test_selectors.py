@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kareus.errors import ConfigError
 from kareus.plans.run_totals import check_tokens
-from kareus.plans.selectors import Goal, Prices, Selector, check_selectors, parse_selector, select
+from kareus.plans.selectors import Goal, Prices, Selector, check_selectors, fastest_plan, parse_selector, select
 
 GPUS = 16
 FRONTIER = pl.DataFrame({"time_s": [5.0, 5.5, 6.0], "energy_j": [30e3, 25e3, 22e3]})
@@ -170,6 +170,13 @@ def test_a_selector_has_64_characters_at_most():
 def test_a_cost_is_that_of_energy_and_of_every_gpu():
     """9 MJ are 2.5 kWh; 1,800 s of 16 GPUs are 8 GPU hours."""
     assert Prices(0.12, 2.5).cost(1800.0, 9e6, GPUS) == pytest.approx(2.5 * 0.12 + 8 * 2.5)
+
+
+def test_the_fastest_plan_is_the_most_frugal_of_those_as_fast_as_noise_can_tell():
+    steep = pl.DataFrame({"time_s": [5.0, 5.014, 5.016, 6.0], "energy_j": [30e3, 29e3, 28e3, 22e3]})
+    assert select(parse_selector("fastest"), steep, GPUS) == 1
+    assert select(parse_selector("straggler=1x"), steep, GPUS) == 0
+    assert fastest_plan(steep) == {"time_s": 5.014, "energy_j": 29e3}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ from helpers.report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, write_
 from test_page import NASTY, page_of
 
 from kareus.report.theme import PAPER
+from kareus.report.workload.headline import headline_of
 from kareus.report.workload.inputs import load
+from kareus.report.workload.page import export_command
 
 pytestmark = needs_chromium
 LABEL = "simulated testbed, A100-SXM4-40GB"
@@ -41,6 +43,18 @@ seen.zoomed = ticks("fastest").join() !== before.join();
 one('[data-zoom="0"]', timeline()).click();
 await soon(() => ticks("fastest").join() === before.join());
 seen.unzoomed = ticks("fastest").join() === before.join()
+const head = () => {
+  const [link, copy, command] = one("#taking").children, tiles = all("#tiles strong").map((e) => e.textContent);
+  const file = link.hidden ? null : link.getAttribute("href");
+  return [one("#headline").textContent, tiles, command.textContent, copy.dataset.copy, file];
+};
+seen.heads = [head()];
+all("#selected [role=group] button")[1].click();
+seen.heads.push(head());
+seen.saves = [one("#run output").textContent];
+all("#selected [role=group] button")[0].click();
+seen.heads.push(head());
+seen.saves.push(one("#run output").textContent);
 const saved = one("#run output").textContent;
 one("#run [name=price]").value = 1;
 one("#run [name=price]").dispatchEvent(new Event("input", { bubbles: true }));
@@ -49,7 +63,8 @@ const isThird = ({ __data__: { datum } }) => datum.method === "kareus" && datum.
 clickOn(marksOf("iteration", "frontier_points").find(isThird));
 await soon(() => titles()[0] !== seen.titles[0]);
 const links = all("#fastest [data-kind]").map((a) => a.hidden);
-seen.clicked = { selected: one("#selected").innerText, titles: titles(), links };
+seen.clicked = { selected: one("#selected").innerText, titles: titles(), links, head: head() };
+seen.clicked.pace = one("#bottleneck").textContent;
 one('[data-table="iteration"] summary').click();
 await soon(() => one('[data-table="iteration"] table'));
 seen.behind = all('[data-table="iteration"] tbody tr').length;
@@ -92,7 +107,16 @@ def rgb(colour: str) -> str:
 def read(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wide")
     inputs = load(WORKLOAD, write_inputs(folder / "results"))
-    return {"folder": inputs.folder, **probe(folder, page_of(inputs), READER, LIGHT, "--window-size=1280,900")}
+    heads = [
+        (f"{line.sentence}.", [value for value, _, _ in line.facts], export_command(inputs, name), f"plans/{name}.json")
+        for name, plan in inputs.plans.items()
+        for line in [headline_of(inputs, plan)]
+    ]
+    return {
+        "folder": inputs.folder,
+        "expected": heads,
+        **probe(folder, page_of(inputs), READER, LIGHT, "--window-size=1280,900"),
+    }
 
 
 def test_every_figure_is_drawn_and_names_its_testbed(read):
@@ -132,6 +156,26 @@ def test_a_click_on_a_point_shows_its_plan(read):
     assert f"kareus select deadline=5.0000s {shlex.quote(read['folder'])}" in read["clicked"]["selected"]
     assert "25 % more time and 50 % less energy" in read["clicked"]["selected"]
     assert all(read["clicked"]["links"])  # files are of chosen plans
+
+
+def test_another_plan_changes_the_whole_head_of_the_page(read):
+    """Sentence, tiles, command and savings are those that the page of that plan alone would have."""
+    first, second = read["expected"]
+    assert [head[:2] for head in read["heads"]] == [[sentence, facts] for sentence, facts, *_ in (first, second, first)]
+    for head, (_, _, export, file) in zip(read["heads"], (first, second, first), strict=True):
+        assert head[2:] == [export, export, file.replace("=", "%3D")]
+    assert read["saves"][0] != read["saves"][1]
+
+
+def test_a_point_that_is_no_plan_yet_has_the_command_that_selects_it_at_the_head(read):
+    sentence, tiles, command, copied, link = read["clicked"]["head"]
+    assert sentence.startswith(
+        "Plan deadline=5.0000s: 25 % more time and 50 % less energy than Megatron-LM style execution"
+    )
+    assert tiles[:2] == ["5.00", "10.0"]
+    assert command == copied == f"kareus select deadline=5.0000s {shlex.quote(read['folder'])}"
+    assert link is None
+    assert read["clicked"]["pace"].startswith("Stage 0 is the bottleneck: at the baseline it waits least.")
 
 
 def test_the_table_behind_a_figure_serves_the_keyboard(read):

@@ -9,6 +9,7 @@ from kareus.pipeline.spread import SavingsErrors
 from kareus.report.workload.figures import figures
 from kareus.report.workload.inputs import load
 from kareus.report.workload.page import workload_page
+from kareus.report.workload.savings import ERRORS_NOTE
 from kareus.report.workload.summary import plan_rows, summary_text
 from kareus.workload.overlap import NO_COLLECTIVES, NO_HALVES
 
@@ -103,7 +104,7 @@ def test_every_saving_says_how_far_noise_may_be_off(inputs):
     kareus = [line.split() for line in text.splitlines() if line.startswith("kareus")]
     assert kareus[0][-4:] == ["25.0\u00b10.1", "%", "30.0\u00b10.3", "%"]
     assert kareus[1] == ["kareus", "33.3\u00b10.6", "%", "40.0\u00b10.8", "%"]
-    assert "one standard error from the noise of measuring" in text
+    assert ERRORS_NOTE in text.splitlines()
     assert max(map(len, text.splitlines())) <= 100
     assert "standard error" not in summary_text(inputs)  # of a model without noise
 

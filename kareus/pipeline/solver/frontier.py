@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kareus.arrays import Array
 from kareus.errors import ConfigError
-from kareus.pareto import pareto_mask
+from kareus.pareto import AS_FAST, pareto_order
 from kareus.pipeline.solver.lanes import TOLERANCE
 from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.solver.search import search
@@ -50,14 +51,20 @@ def iteration_frontier(problem: Problem, deadlines: int) -> list[PlannedIteratio
     """Plan for `deadlines` evenly spaced deadlines and keep the plans that no other dominates, by rising time.
 
     The first deadline is the least makespan there is, and a single one is that; the last is the makespan of the least
-    total energy.
+    total energy. Where there are several, one more is the time within which a plan counts as the fastest.
     """
     starts = Starts(problem)
-    deadlines_s = np.unique(np.linspace(*starts.range_s(), deadlines))
+    deadlines_s = _deadlines_s(*starts.range_s(), deadlines)
     choices = search(starts, deadlines_s).T.tolist()
-    costs = np.array([problem.cost(choice) for choice in choices])
-    kept = sorted(np.flatnonzero(pareto_mask(costs)), key=lambda n: costs[n, 0])
-    return [_planned(starts, choices[n], float(deadlines_s[n]), certified_s=costs[n, 0]) for n in kept]
+    costs = [problem.cost(choice) for choice in choices]
+    return [_planned(starts, choices[n], float(deadlines_s[n]), certified_s=costs[n][0]) for n in pareto_order(costs)]
+
+
+def _deadlines_s(fastest_s: float, frugal_s: float, deadlines: int) -> Array:
+    if deadlines == 1:
+        return np.array([fastest_s])
+    as_fast_s = min(fastest_s * (1 + AS_FAST), frugal_s)
+    return np.union1d(np.linspace(fastest_s, frugal_s, deadlines), as_fast_s)
 
 
 def plans_within(problem: Problem, deadlines_s: Sequence[float]) -> list[PlannedIteration]:

@@ -1,4 +1,4 @@
-"""The figure of the adviser: the frontier over layouts, with the model's error as bands, and layouts that are tied."""
+"""The figure of the adviser: the frontier over layouts, with the margin of ties as bands, and layouts that are tied."""
 
 import altair as alt
 import polars as pl
@@ -44,7 +44,7 @@ def frontier_figure(advice: Advice, size: SizeAnswer) -> Figure:
 
 
 def _band_words(advice: Advice) -> str:
-    return f"Bands are the error of energy. Errors: {advice.uncertainty.words}."
+    return f"Bands are the margin of ties: {advice.ties.words}. Error of the model: {advice.ties.error}."
 
 
 def short_name(one: LayoutAnswer) -> str:
@@ -55,7 +55,7 @@ def short_name(one: LayoutAnswer) -> str:
 
 
 def _points(advice: Advice, size: SizeAnswer) -> pl.DataFrame:
-    percent = advice.uncertainty.energy_percent
+    percent = advice.ties.energy_percent
     on_frontier = {choice.layout.number for choice in size.frontier}
     most_s = NEAR * size.frontier[-1].cost.time_s
     rows = []
@@ -68,7 +68,7 @@ def _points(advice: Advice, size: SizeAnswer) -> pl.DataFrame:
                 {
                     "layout": short_name(one) if is_planned else TIES,
                     "words": f"#{one.number} {one.candidate.layout.words}",
-                    "state": "planned" if is_planned else "tied within the error" if one.is_tied else "behind others",
+                    "state": "planned" if is_planned else "tied" if one.is_tied else "behind others",
                     "tokens_per_s": tokens / plan.time_s,
                     "millijoules_per_token": millijoules,
                     "least": millijoules * (1 - percent / 100),

@@ -54,7 +54,7 @@ def advice_page(advice: Advice) -> Page:
 def _answer(advice: Advice) -> Section:
     text = (
         f"{_sentence(comparison(advice))} Energies are of {chips(advice)}. Error of the GPU model: "
-        f"{advice.uncertainty.words}. To make the plan and export it, type:"
+        f"{advice.ties.error}. To make the plan and export it, type:"
     )
     return Section(title="Against Megatron-LM", text=text, commands=tuple(commands(advice)))
 
@@ -87,12 +87,12 @@ def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer])
         for one in followed
     )
     return Sheet(
-        caption="Every layout that was predicted or planned, by its fastest plan",
+        caption="Every layout that was predicted or planned, by its plan `fastest`",
         heads=(("", "layout"), ("", "place"), *(("", name) for name in HEADS[1:])),
         rows=rows,
         texts=2,
         source=ADVISED_LAYOUTS.name,
-        note="Tied: on the frontier if the model were off in its favour by the error above. Measure the fastest two or "
+        note=f"Tied: on the frontier with {advice.ties.words}. Measure the fastest two or "
         "three before a long training.",
     )
 

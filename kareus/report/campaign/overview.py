@@ -1,4 +1,4 @@
-"""All workloads of a campaign beside one another: absolute figures of the fastest plan of each method."""
+"""All workloads of a campaign beside one another: absolute figures at max throughput of each method."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ SHORT_GPU = re.compile(r"-SXM.*|-PCIE.*", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """The fastest plan of one method of one workload."""
+    """The plan of the least time of one method of one workload."""
 
     workload: str
     label: str
@@ -123,7 +123,7 @@ def overview_sheet(overview: list[Overview], members: pl.DataFrame) -> Sheet:
         )
     figures = ("s", "kJ", "tokens/s", "mJ/token")
     return Sheet(
-        caption="The fastest plan of kareus for each workload, beside sequential (Megatron-LM style execution)",
+        caption="The least time of kareus for each workload, beside sequential (Megatron-LM style execution)",
         heads=heads(
             [("", ("workload",)), ("saved", ("time", "energy")), ("kareus", figures), (THROUGHPUT_BASELINE, figures)]
         ),

@@ -53,7 +53,7 @@ def sections(inputs: CampaignInputs, overview: list[Overview], tables: Tables) -
 def _part(part: str, members: pl.DataFrame, comparison: pl.DataFrame) -> Section:
     return Section(
         title=part[0].upper() + part[1:],
-        text="The fastest plans, and what the frontiers give within the time and within the energy of a baseline.",
+        text="Plans of the least time, and what frontiers give within the time and within the energy of a baseline.",
         sheets=(
             throughput_sheet(members, comparison),
             improvement_sheet(members, comparison),

@@ -27,12 +27,12 @@ TIPS: tuple[Tip, ...] = (
 
 
 def overview_figure(overview: list[Overview]) -> Figure:
-    """Return the fastest plans of all workloads and methods; a line joins those of a workload."""
+    """Return the plans of the least time of all workloads and methods; a line joins those of a workload."""
     rows = _points(overview)
     methods = looks_of(rows["method"].unique(maintain_order=True).to_list())
     return Figure(
         name=OVERVIEW,
-        title="Throughput and energy of all workloads, the fastest plan of each method",
+        title="Throughput and energy of all workloads, each method at its least time",
         table=COMPARISON.name,
         spec=spec_of(_chart(rows, list(methods), has_names=rows["workload"].n_unique() <= MOST_NAMES)),
         data={"overview": rows},

@@ -35,7 +35,7 @@ def page_title(inputs: FleetInputs) -> str:
 
 
 def headline(fleets: Sequence[FleetComparison]) -> str:
-    """Return what the fastest plans of `kareus` save over all fleets, in one sentence; empty without any."""
+    """Return what plans of `kareus` save at max throughput over all fleets, in one sentence; empty without any."""
     ours = [row for fleet in fleets for row in fleet.methods if row.method == OURS]
     return savings_words(ours, f"{len(fleets)} fleets" if len(fleets) > 1 else "the fleet")
 
@@ -107,7 +107,7 @@ def _max_throughput(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> S
         for row in own.methods
     ]
     return Sheet(
-        caption=f"Max throughput: the fastest plan of each method; reductions against {THROUGHPUT_BASELINE}",
+        caption=f"Max throughput: the least time of each method; reductions against {THROUGHPUT_BASELINE}",
         heads=heads([("", ("fleet", "method", "time saved", "energy saved", "time", "energy"))]),
         rows=tuple(rows),
         texts=2,

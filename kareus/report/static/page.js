@@ -179,6 +179,26 @@ function otherPlans(shown) {
   return [html("p", { class: "buttons", role: "group", "aria-label": "Chosen plans" }, ...buttons)];
 }
 
+/** The head of the page: the sentence, tiles and command of the plan that is shown, as headline.py writes them. */
+function headline(plan, command) {
+  const { baseline, tokens } = data, kilo = (value, digits) => (value / 1e3).toFixed(digits);
+  const title = plan.title ?? `Plan ${plan.selector}${plan.method === "kareus" ? "" : ` of ${plan.method}`}`;
+  document.getElementById("headline").textContent =
+    `${title}: ${compared(plan, baseline, baseline.name)}: ${plan.time_s.toFixed(2)} s, ${kilo(plan.energy_j, 1)} kJ.`;
+  const values = [...document.querySelectorAll("#tiles strong")];
+  const figures = [
+    plan.time_s.toFixed(2), kilo(plan.energy_j, 1), ...(values.length > 6 ? [kilo(plan.sustained_energy_j, 1)] : []),
+    Math.round(tokens / plan.time_s).toLocaleString("en-US"), significant(plan.energy_j / tokens / data.joules_per_token, 3),
+    `${((100 * data.mfu_s) / plan.time_s).toFixed(1)} %`, kilo(plan.energy_j / plan.time_s, 2),
+  ];
+  values.forEach((value, i) => { value.textContent = figures[i]; });
+  const taking = document.getElementById("taking"), [link, copy, code] = taking.children;
+  link.hidden = !plan.file;
+  link.href = plan.file ?? "";
+  copy.dataset.copy = code.textContent = plan.export ?? command;
+  copy.textContent = "Copy the command";
+}
+
 function choose(plan) {
   const { baseline, folder, tokens } = data;
   const method = plan.method === "kareus" ? "" : ` --method ${plan.method}`;
@@ -197,8 +217,15 @@ function choose(plan) {
     html("p", { class: "quiet" }, plan.rows ? "Its pipeline is below. Click on another point to see its plan." : "Too many plans for one page: the command writes this one, and the pipeline below stays that of the plan before."),
   );
   current = plan;
+  headline(plan, command);
   work();
   if (plan.rows) showTimeline(plan);
+}
+
+/** A value with at least so many significant digits, as `significant` in units.py writes it. */
+function significant(value, digits) {
+  const decimals = Math.max(0, digits - 1 - (value ? Math.floor(Math.log10(Math.abs(value))) : 0));
+  return value.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
 }
 
 /** A value with a unit of its size, as `scaled` in units.py writes it. */
@@ -248,7 +275,7 @@ function showTimeline(plan) {
   const figure = data.figures[data.timeline];
   figure.data.plan = plan.rows;
   figure.spec.vconcat[0].title.text = `${plan.method}, ${plan.selector}: ${plan.time_s.toFixed(3)} s, ${(plan.energy_j / 1e3).toFixed(2)} kJ`;
-  document.getElementById("bottleneck").textContent = plan.bottleneck ?? busiest(plan);
+  document.getElementById("bottleneck").textContent = plan.bottleneck ?? pace(plan);
   const shown = document.getElementById(data.timeline);
   for (const link of shown.querySelectorAll("[data-kind]")) {
     link.hidden = !plan.file;
@@ -260,12 +287,19 @@ function showTimeline(plan) {
   if (box.dataset.drawn !== undefined) draw(box);
 }
 
-function busiest({ rows, time_s }) {
-  const busy = {};
-  rows.stage.forEach((stage, i) => { busy[stage] = (busy[stage] ?? 0) + rows.time_ms[i] / 1e3; });
-  const [[first, most], ...others] = Object.entries(busy).sort((a, b) => b[1] - a[1]);
-  const share = (value) => `${Math.round((100 * value) / time_s)} %`;
-  return `Stage ${first} is the bottleneck: it is busy for ${share(most)} of the iteration${others.length ? `, the others for ${share(others.at(-1)[1])} and more` : ""}.`;
+/** Which stage sets the pace of a plan that was clicked on, as `bottleneck_stage` in headline.py chooses it. */
+function pace({ rows }) {
+  const busy = {}, clocks = {};
+  rows.stage.forEach((stage, i) => {
+    if (/^[REU]/.test(rows.label[i])) return; // the update of the weights
+    busy[stage] = (busy[stage] ?? 0) + rows.time_ms[i];
+    (clocks[stage] ??= []).push([rows.frequency_mhz[i], rows.time_ms[i]]);
+  });
+  if (Object.keys(busy).length === 1) return "The pipeline has one stage, which is busy throughout.";
+  const mean = (stage) => clocks[stage].reduce((sum, [mhz, ms]) => sum + mhz * ms, 0) / busy[stage];
+  const first = data.baseline.waiting_least.reduce((a, b) => (mean(b) > mean(a) ? b : a));
+  const most = Math.max(...clocks[first].map(([mhz]) => mhz)), at = clocks[first].filter(([mhz]) => mhz === most).length;
+  return `Stage ${first} is the bottleneck: at the baseline it waits least. The plan runs ${at} of its ${clocks[first].length} instructions at ${most} MHz.`;
 }
 
 // What a whole run saves.

@@ -8,7 +8,7 @@ import polars as pl
 
 from kareus.gpu_model.gpu import Uncertainty
 from kareus.graph.records import Direction
-from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE, fastest_plan, with_reductions
+from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE, max_throughput_plan, with_reductions
 from kareus.plans.units import less
 from kareus.report.charts import Figure, Tip, chart_of, facet_of, legend_filter, looks, looks_of, spec_of, tooltip, zoom
 from kareus.report.theme import ABLATIONS, METHODS, PALETTE, Look
@@ -59,7 +59,7 @@ def iteration_figure(iteration: pl.DataFrame, plans: Sequence[PlanRow], uncertai
         *_answer(),
     ]
     chart = alt.layer(*layers).properties(height=420, width=720)
-    baseline = fastest_plan(iteration, THROUGHPUT_BASELINE)
+    baseline = max_throughput_plan(iteration, THROUGHPUT_BASELINE)
     return Figure(
         name="iteration",
         title="Iteration time and energy by method",

@@ -3,8 +3,9 @@
 import re
 from dataclasses import dataclass
 
+from kareus.pipeline.compare import OURS
 from kareus.pipeline.config import PipelineSchedule
-from kareus.plans.answer import BASELINE
+from kareus.plans.answer import BASELINE, meaning
 from kareus.plans.document import Plan, StagePlan
 from kareus.plans.throughput import Throughput, throughput
 from kareus.plans.units import common_scale, compared, less, significant
@@ -13,14 +14,14 @@ from kareus.report.workload.summary import PlanRow, plan_rows
 from kareus.workload.config import Workload
 
 FAMILIES = {"llama": "Llama", "qwen": "Qwen"}
+ALIKE = 0.002
+"""Share of a busy time by which stages may differ that wait alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """The first chosen plan, and the fastest plan of `sequential` that it is compared with."""
+    """A chosen plan, and that of `sequential` that it is compared with. Its texts have a twin in `static/page.js`."""
 
-    name: str
-    """Name of the plan's file."""
     row: PlanRow
     runs: Throughput
     baseline: Plan
@@ -32,15 +33,13 @@ class Headline:
         row = self.row
         time, energy = less(row.time_reduction_percent, "time"), less(row.energy_reduction_percent, "energy")
         saved = compared(time, energy, BASELINE)
-        return f"Plan {row.selector}: {saved}: {row.time_s:.2f} s, {row.energy_j / 1e3:.1f} kJ"
+        return f"{plan_title(row.selector, row.method)}: {saved}: {row.time_s:.2f} s, {row.energy_j / 1e3:.1f} kJ"
 
     @property
     def facts(self) -> tuple[tuple[str, str, str], ...]:
         """Figures of one iteration: value, unit, and what the baseline has."""
         row, base, runs, usual = self.row, self.baseline.prediction, self.runs, self.baseline_runs
-        own = row.energy_j / runs.tokens_per_s / row.time_s
-        before = base.energy_j / usual.tokens_per_s / base.time_s
-        factor, per_token = common_scale([own, before], "J/token")
+        (own, before), (factor, per_token) = self._joules_per_token, self.per_token
         return (
             (f"{row.time_s:.2f}", "s an iteration", f"{base.time_s:.2f}"),
             (f"{row.energy_j / 1e3:.1f}", "kJ an iteration", f"{base.energy_j / 1e3:.1f}"),
@@ -56,6 +55,18 @@ class Headline:
         )
 
     @property
+    def per_token(self) -> tuple[float, str]:
+        """Joules and name of the unit in which energies of a token are given."""
+        return common_scale(list(self._joules_per_token), "J/token")
+
+    @property
+    def _joules_per_token(self) -> tuple[float, float]:
+        """Of the plan, and of the baseline."""
+        base, runs, usual = self.baseline.prediction, self.runs, self.baseline_runs
+        own = self.row.energy_j / runs.tokens_per_s / self.row.time_s
+        return own, base.energy_j / usual.tokens_per_s / base.time_s
+
+    @property
     def _warm(self) -> list[tuple[str, str, str]]:
         """The figure of chips that stay warm, where it is known."""
         own, before = self.row.warm_energy_j, self.baseline.prediction.warm_energy_j
@@ -64,13 +75,16 @@ class Headline:
         return [(f"{own / 1e3:.1f}", "kJ on warm chips", f"{before / 1e3:.1f}")]
 
 
-def headline_of(inputs: ReportInputs) -> Headline:
-    """Return the headline of a report: of its first chosen plan."""
-    name, plan = next(iter(inputs.plans.items()))
+def plan_title(selector: str, method: str) -> str:
+    """Return what a page calls a plan, with the meaning of its selector."""
+    return f"Plan {selector}{'' if method == OURS else f' of {method}'}{meaning(selector)}"
+
+
+def headline_of(inputs: ReportInputs, plan: Plan) -> Headline:
+    """Return the headline of a report while it shows a plan."""
     (row,) = plan_rows(inputs.iteration, [plan])
     base = inputs.baseline.prediction
     return Headline(
-        name=name,
         row=row,
         runs=throughput(inputs.configured, row.time_s, row.energy_j),
         baseline=inputs.baseline,
@@ -99,22 +113,35 @@ def model_words(name: str) -> str:
     return f"{FAMILIES[match[1]]}{gap}{match[2]} {match[3]}B"
 
 
-def bottleneck(plan: Plan) -> str:
+def bottleneck(plan: Plan, baseline: Plan) -> str:
     """Return which stage sets the pace of a plan, and why, and what the update of the weights takes, as sentences."""
     if not plan.update_s:
-        return _pace(plan)
+        return _pace(plan, baseline)
     return (
-        f"{_pace(plan)} The update of the weights takes {plan.update_s:.3f} s after the last backward: R reduces "
-        "gradients over replicas (what the last backward does not hide), E exchanges those of tied embeddings, U is "
-        "gradient norm and optimizer step."
+        f"{_pace(plan, baseline)} The update of the weights takes {plan.update_s:.3f} s after the last backward: R "
+        "reduces gradients over replicas (what the last backward does not hide), E exchanges those of tied embeddings, "
+        "U is gradient norm and optimizer step."
     )
 
 
-def _pace(plan: Plan) -> str:
+def bottleneck_stage(plan: Plan, baseline: Plan) -> int:
+    """Return the stage that waits least at the baseline; of those that wait alike, the one that the plan slows least.
+
+    Busy times in the plan do not tell: it slows all other stages until they are about as busy.
+    """
+    return max(waiting_least(baseline), key=lambda stage: _mean_mhz(plan.stages[stage]))
+
+
+def waiting_least(baseline: Plan) -> list[int]:
+    """Return the stages of a baseline that are busy for longest."""
+    most_s = max(map(_busy_s, baseline.stages))
+    return [stage.stage for stage in baseline.stages if _busy_s(stage) >= most_s * (1 - ALIKE)]
+
+
+def _pace(plan: Plan, baseline: Plan) -> str:
     if len(plan.stages) == 1:
         return "The pipeline has one stage, which is busy throughout."
-    slowest = max(plan.stages, key=_busy_s)
-    share = 100 * _busy_s(slowest) / plan.prediction.time_s
+    slowest = plan.stages[bottleneck_stage(plan, baseline)]
     others = [stage for stage in plan.stages if stage is not slowest]
     layers = [stage.layers for stage in plan.stages]
     reasons = []
@@ -123,12 +150,12 @@ def _pace(plan: Plan) -> str:
     if slowest is plan.stages[-1]:
         reasons.append(f"it has the LM head beside its {slowest.layers} blocks")
     why = f": {' and '.join(reasons)}" if reasons else ""
-    slowed = any(i.frequency_mhz < _clock_mhz(slowest) for stage in others for i in stage.passes)
-    waits = f", slowed down where {'they' if len(others) > 1 else 'it'} would only wait" if slowed else ""
+    at_most = sum(i.frequency_mhz == _highest_mhz(slowest) for i in slowest.passes)
     return (
-        f"Stage {slowest.stage} is the bottleneck{why}. It is busy for {_busy_s(slowest):.2f} of "
-        f"{plan.prediction.time_s:.2f} s ({share:.0f} %) mostly at {_clock_mhz(slowest)} MHz; "
-        f"{_others(others)}{waits}."
+        f"Stage {slowest.stage} is the bottleneck{why}. At the baseline it is busy for "
+        f"{_busy_s(baseline.stages[slowest.stage]):.2f} of {baseline.prediction.time_s:.2f} s and waits least. The "
+        f"plan runs {at_most} of its {len(slowest.passes)} instructions at {_highest_mhz(slowest)} MHz; "
+        f"{_others(others)}{_slowed(slowest, others)}."
     )
 
 
@@ -139,8 +166,24 @@ def _others(stages: list[StagePlan]) -> str:
     return f"the other stages mostly run at {clocks[0]} to {clocks[-1]} MHz"
 
 
+def _slowed(slowest: StagePlan, others: list[StagePlan]) -> str:
+    """Return why the others run at lower clocks, where all of them do."""
+    if any(_clock_mhz(stage) >= _highest_mhz(slowest) for stage in others):
+        return ""
+    return f", slowed down where {'they' if len(others) > 1 else 'it'} would only wait"
+
+
 def _busy_s(stage: StagePlan) -> float:
     return sum(i.time_s for i in stage.passes)
+
+
+def _highest_mhz(stage: StagePlan) -> int:
+    return max(i.frequency_mhz for i in stage.passes)
+
+
+def _mean_mhz(stage: StagePlan) -> float:
+    """Mean clock over the time that the stage computes."""
+    return sum(i.frequency_mhz * i.time_s for i in stage.passes) / _busy_s(stage)
 
 
 def _clock_mhz(stage: StagePlan) -> int:

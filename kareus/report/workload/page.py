@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from kareus.artifacts.records import to_plain
+from kareus.plans.answer import BASELINE
 from kareus.plans.document import Plan
 from kareus.report.charts import Figure, columns_of
 from kareus.report.sections import Page, Section, Tables
 from kareus.report.sheets import Sheet, SheetRow, heads
-from kareus.report.workload.headline import bottleneck, headline_of, workload_words
+from kareus.report.workload.headline import bottleneck, headline_of, plan_title, waiting_least, workload_words
 from kareus.report.workload.inputs import ReportInputs
 from kareus.report.workload.schedules import schedules
 from kareus.report.workload.summary import (
@@ -27,11 +28,11 @@ from kareus.workload.model_flops import tokens_per_iteration
 TOKENS = 1e12
 """Tokens of a run whose savings a page works out, unless the reader says otherwise."""
 PLAYED_BACK = (
-    "The fastest plan of each method, played back on the simulated testbed: whole instructions, with noise, on chips "
+    "The plan `fastest` of each method, played back on the simulated testbed: whole instructions, with noise, on chips "
     "that stay warm. Predictions are put together from partitions that were measured one by one, each on a chip that "
     "had cooled down, with what warm chips leak more."
 )
-RUN = "The fastest plan of each method, run by the engine, beside what was predicted."
+RUN = "The plan `fastest` of each method, run by the engine, beside what was predicted."
 
 
 def workload_page(
@@ -47,7 +48,8 @@ def workload_page(
         tokens: of the training run whose savings are worked out at first.
     """
     timelines = [figure for figure in figures if figure.folder == TIMELINES]
-    answer = headline_of(inputs)
+    first = next(iter(inputs.plans))
+    answer = headline_of(inputs, inputs.plans[first])
     return Page(
         title=workload_words(inputs.configured),
         name=inputs.workload,
@@ -61,18 +63,20 @@ def workload_page(
         extra={
             "answer": answer,
             "overlap": " ".join(overlap_note(inputs)),
-            "export": export_command(inputs, answer.name),
+            "name": first,
+            "export": export_command(inputs, first),
             "tokens": f"{tokens:g}",
         },
         data={
             "timeline": timelines[0].name,
-            "chosen": [_chosen(figure, plan) for figure, plan in zip(timelines, inputs.plans.values(), strict=True)],
+            "chosen": [_chosen(inputs, figure, name) for figure, name in zip(timelines, inputs.plans, strict=True)],
             "schedules": schedules(inputs),
             "folder": shlex.quote(inputs.folder),
-            "baseline": _costs(inputs.baseline),
+            "baseline": {**_costs(inputs.baseline), "name": BASELINE, "waiting_least": waiting_least(inputs.baseline)},
             "gpus": inputs.gpus,
             "tokens": tokens_per_iteration(inputs.configured),
             "mfu_s": answer.runs.mfu * answer.row.time_s,
+            "joules_per_token": answer.per_token[0],
         },
     )
 
@@ -82,13 +86,16 @@ def export_command(inputs: ReportInputs, name: str) -> str:
     return f"kareus export {shlex.quote(f'{inputs.folder}/plan/{name}.json')} --format trace"
 
 
-def _chosen(figure: Figure, plan: Plan) -> dict[str, Any]:
+def _chosen(inputs: ReportInputs, figure: Figure, name: str) -> dict[str, Any]:
+    plan = inputs.plans[name]
     return {
         "name": figure.name,
         "selector": plan.selector,
         "method": plan.method,
         **_costs(plan),
-        "bottleneck": bottleneck(plan),
+        "title": plan_title(plan.selector, plan.method),
+        "export": export_command(inputs, name),
+        "bottleneck": bottleneck(plan, inputs.baseline),
         "rows": columns_of(figure.data["plan"]),
     }
 
@@ -108,7 +115,7 @@ def _sections(inputs: ReportInputs, timeline: str) -> list[Section]:
     efforts = efforts_sheet(inputs.searches)
     return [
         Section(title="Time and energy of an iteration", figures=("iteration",)),
-        Section(title="Pipeline", text=bottleneck(first), figures=(timeline,)),
+        Section(title="Pipeline", text=bottleneck(first, inputs.baseline), figures=(timeline,)),
         Section(
             title="Methods",
             text="; ".join([NO_PLAN, *notes(inputs)]),

@@ -11,7 +11,7 @@ from kareus.pipeline.methods import point_method
 from kareus.pipeline.spread import SavingsErrors, Spread, deviation, savings_errors
 from kareus.plans.document import Plan
 
-ERRORS_NOTE = "\u00b1: one standard error from the noise of measuring, in points; a GPU model's errors come on top"
+ERRORS_NOTE = "\u00b1: noise of measuring alone (one standard error); the errors of a GPU model come on top"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

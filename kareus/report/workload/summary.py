@@ -40,7 +40,7 @@ WIDTH = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRow:
-    """One chosen plan, against the fastest plan of `sequential`."""
+    """One chosen plan, against that of `sequential`."""
 
     selector: str
     method: str
@@ -130,7 +130,7 @@ def method_sheets(savings: Sequence[Savings]) -> tuple[Sheet, Sheet]:
     improvement = ("method", "iso-time energy saved", "iso-energy time saved")
     return (
         Sheet(
-            caption=f"Max throughput: the fastest plan of each method; reductions against {THROUGHPUT_BASELINE}",
+            caption=f"Max throughput: the least time of each method; reductions against {THROUGHPUT_BASELINE}",
             heads=heads([("", throughput)]),
             rows=tuple(
                 _row(found.compared.method, *_cost(found.compared), *_reductions(found.compared, found.errors))

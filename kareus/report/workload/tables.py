@@ -13,7 +13,7 @@ _PLAN = (
 TIMELINE = TableSchema(
     name="timeline",
     version=1,
-    meaning="Instructions of the chosen plans and of the baseline's fastest, as one iteration runs them.",
+    meaning="Instructions of the chosen plans and of the baseline, as one iteration runs them.",
     columns=(
         *_PLAN,
         Column("stage", pl.Int64, "pipeline stage, from 0"),
@@ -40,7 +40,7 @@ TIMELINE = TableSchema(
 POWER = TableSchema(
     name="power",
     version=1,
-    meaning="Power of all GPUs over one iteration of the chosen plans and of the baseline's fastest.",
+    meaning="Power of all GPUs over one iteration of the chosen plans and of the baseline.",
     columns=(
         *_PLAN,
         Column("time_s", pl.Float64, "from the start of the iteration; the power holds until the next row"),
@@ -65,12 +65,12 @@ _SHAPE = (
 )
 _COMPARED = (
     Column("method", pl.String, "method that is compared"),
-    Column("time_s", pl.Float64, "iteration time of its fastest plan", positive=True),
+    Column("time_s", pl.Float64, "least iteration time", positive=True),
     Column("energy_j", pl.Float64, "energy of that plan, of all GPUs", positive=True),
     Column("static_energy_j", pl.Float64, "of it, static power times time"),
     Column("dynamic_energy_j", pl.Float64, "the rest"),
-    Column("time_reduction_percent", pl.Float64, "less than the fastest plan of `sequential`", nullable=True),
-    Column("energy_reduction_percent", pl.Float64, "less than the fastest plan of `sequential`", nullable=True),
+    Column("time_reduction_percent", pl.Float64, "less than `sequential` at its least time", nullable=True),
+    Column("energy_reduction_percent", pl.Float64, "less than `sequential` at its least time", nullable=True),
     Column(
         "iso_time_energy_reduction_percent",
         pl.Float64,
@@ -83,8 +83,8 @@ _COMPARED = (
         "time saved within the least energy of `sequential+perseus`; empty where no plan is that frugal",
         nullable=True,
     ),
-    Column("time_increase_percent", pl.Float64, "more than the fastest plan of `kareus`", nullable=True),
-    Column("energy_increase_percent", pl.Float64, "more than the fastest plan of `kareus`", nullable=True),
+    Column("time_increase_percent", pl.Float64, "more than `kareus` at its least time", nullable=True),
+    Column("energy_increase_percent", pl.Float64, "more than `kareus` at its least time", nullable=True),
 )
 
 _ERRORS = tuple(

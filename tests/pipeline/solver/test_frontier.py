@@ -117,8 +117,15 @@ def realistic() -> Problem:
 
 def test_realistic_plans_are_within_a_hundredth_of_the_bound():
     plans = iteration_frontier(realistic(), 10)
-    assert len(plans) == 10
+    assert len(plans) == 11  # one more for the time within which plans count as the fastest
     assert max(plan.gap for plan in plans) < 0.01
+
+
+def test_one_plan_is_made_for_the_time_within_which_plans_count_as_the_fastest():
+    first, second, *_ = iteration_frontier(realistic(), 4)
+    assert second.deadline_s == pytest.approx(1.003 * first.time_s)
+    assert second.energy_j == pytest.approx(cheapest_within(realistic(), second.deadline_s).energy_j)
+    assert second.energy_j < first.energy_j
 
 
 def test_a_deadline_between_two_plans_is_planned_near_its_bound():
