@@ -1,4 +1,4 @@
-"""Clocks that a training can do without: a refusal leaves all ranks at the driver's clock until clocks are taken again."""
+"""Clocks that a training can do without: a refusal leaves all ranks at the driver's clock until it is over."""
 
 import signal
 from collections.abc import Iterator

@@ -10,9 +10,8 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
+import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -26,6 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from helpers.driving import driven_plan
 from helpers.fake_device import FakeDevice, wait_until
+from helpers.worlds import PRELOADED, fork
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.plans.file import write_plan
 
@@ -44,7 +44,7 @@ class Outcome:
     """Number of the step that is saved, and a hash of the weights."""
 
     def __str__(self) -> str:
-        return f"ends {self.ended}, saved {self.saved}" if self.ended == "normally" else f"{self.ended}, {self.saved}"
+        return f"{self.ended}, saved {self.saved}"
 
 
 @dataclass(kw_only=True)
@@ -262,14 +262,13 @@ EVENTS: dict[str, Callable[[Training], None]] = {"SIGTERM": terminate, "refused 
 def outcome_of(trainer: str, event: str, folder: Path, *, has_kareus: bool) -> Outcome:
     """Run a training in a process of its own; what it leaves is in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "helpers.trainer_events", trainer, event, str(folder), str(int(has_kareus))]
-    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, FOLDER_VARIABLE: str(folder / "claims")}
-    with (folder / "printed").open("w") as printed:
-        ended = subprocess.run(command, check=False, env=environment, stdout=printed, stderr=printed, timeout=300)
+    process = fork(_train, trainer, event, folder, has_kareus)
+    process.join(timeout=300)
+    code = process.exitcode
+    assert code is not None, "the training does not end"
     left = folder / "outcome.json"
     if not left.exists():
-        return Outcome(ended=f"signal {-ended.returncode}" if ended.returncode < 0 else f"exit {ended.returncode}")
+        return Outcome(ended=f"signal {-code}" if code < 0 else f"exit {code}")
     return Outcome(**json.loads(left.read_text()))
 
 
@@ -281,12 +280,16 @@ def table(outcomes: dict[tuple[str, str], tuple[Outcome, Outcome]]) -> str:
     return "\n".join(["| trainer | event | without Kareus | with Kareus |", "| --- | --- | --- | --- |", *rows])
 
 
-def _train(trainer: str, event: str, folder: Path, *, has_kareus: bool) -> None:
+def _train(trainer: str, event: str, folder: Path, has_kareus: bool) -> None:  # noqa: FBT001 - of a process
     """Train in this process, and leave what became of it."""
     import torch.distributed as dist  # noqa: PLC0415
 
     from kareus.adapters import driver, steps  # noqa: PLC0415
 
+    with (folder / "printed").open("w") as printed:
+        os.dup2(printed.fileno(), 1)
+        os.dup2(printed.fileno(), 2)
+    os.environ[FOLDER_VARIABLE] = str(folder / "claims")
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     training = Training(folder=folder, has_kareus=has_kareus, happen=EVENTS[event], gpu=FakeDevice(folder))
@@ -308,19 +311,21 @@ def _train(trainer: str, event: str, folder: Path, *, has_kareus: bool) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        trainer, event, folder, has_kareus = sys.argv[1:]
-        _train(trainer, event, Path(folder), has_kareus=bool(int(has_kareus)))
-        return
-    folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"trainer-events-{int(time.time())}"
+    PRELOADED.extend(("helpers.trainer_events", "transformers.trainer", "pytorch_lightning"))
     outcomes = {}
-    for number, (trainer, event) in enumerate((trainer, event) for trainer in TRAINERS for event in EVENTS):
-        without, with_it = (
-            outcome_of(trainer, event, folder / f"{number}-{int(has)}", has_kareus=has) for has in (False, True)
-        )
-        outcomes[trainer, event] = without, with_it
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (trainer, event) in enumerate((trainer, event) for trainer in TRAINERS for event in EVENTS):
+            without, with_it = (
+                outcome_of(trainer, event, Path(folder) / f"{number}-{int(has)}", has_kareus=has)
+                for has in (False, True)
+            )
+            outcomes[trainer, event] = without, with_it
+            sys.stderr.write(f"{trainer}, {event}: {without} / {with_it}\n")
     sys.stdout.write(table(outcomes) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    # By its name, since the processes know this module by it.
+    from helpers import trainer_events
+
+    trainer_events.main()
