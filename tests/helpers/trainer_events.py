@@ -280,7 +280,7 @@ def table(outcomes: dict[tuple[str, str], tuple[Outcome, Outcome]]) -> str:
     return "\n".join(["| trainer | event | without Kareus | with Kareus |", "| --- | --- | --- | --- |", *rows])
 
 
-def _train(trainer: str, event: str, folder: Path, has_kareus: bool) -> None:  # noqa: FBT001 - of a process
+def _train(trainer: str, event: str, folder: Path, has_kareus: bool) -> None:
     """Train in this process, and leave what became of it."""
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -325,7 +325,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # By its name, since the processes know this module by it.
-    from helpers import trainer_events
-
-    trainer_events.main()
+    main()
