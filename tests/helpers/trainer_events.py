@@ -153,7 +153,7 @@ def lightning(training: Training) -> None:
         callbacks.append(LightningClock("min-energy", output=training.folder / "tables", **SWEEP))
     trainer = pl.Trainer(
         max_steps=STEPS, callbacks=callbacks, accelerator="cpu", logger=False, enable_progress_bar=False,
-        enable_checkpointing=False, enable_model_summary=False,
+        default_root_dir=training.folder, enable_model_summary=False,
     )  # fmt: skip
     module = Module()
     try:
