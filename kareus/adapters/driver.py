@@ -1,14 +1,14 @@
 """The driver of one rank: told what its trainer is about to run, it checks the order, sets clocks and records.
 
 It lives as long as its process, unless it is closed before. However the process ends, the clock is restored: at exit,
-by a thread on SIGTERM, and after `kill -9` by the next process that claims the GPU, or `kareus clocks reset`.
+by a thread on SIGTERM, and after `kill -9` by the next process that claims the GPU, or `kareus clocks reset`. A clock
+that the driver refuses ends no training: see `kareus.device.yielding`.
 """
 
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.util import Finalize
 from os import PathLike
@@ -26,21 +26,16 @@ from kareus.adapters.sampler import Sampler
 from kareus.adapters.sources import PlanSource, choice_of
 from kareus.adapters.stopwatch import stopwatch_of
 from kareus.artifacts.provenance import Provenance
-from kareus.device.controller import (
-    ClockChange,
-    ClockControl,
-    ClockController,
-    DryClocks,
-    controlled_clocks,
-    dry_clocks,
-)
+from kareus.device.controller import ClockControl, dry_clocks
 from kareus.device.protocol import Device
+from kareus.device.yielding import yielding_clocks
 from kareus.errors import ConfigError, DeviceError, EngineError
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING, Direction
 from kareus.launch.compute_device import synchronize_computation
+from kareus.launch.tally import job_tally
 from kareus.runtime.follower import PlanFollower, PlannedStep
-from kareus.training.clocks import gpu_of
+from kareus.training.clocks import REFUSED, gpu_of
 from kareus.training.recorder import identity
 
 CLOCK_MODES = ("planned", "dry")
@@ -81,6 +76,8 @@ class StageDriver:
         """What the iteration that runs, or failed, is to run."""
         self._running = False
         """Whether an iteration was begun."""
+        self._has_rested = False
+        """Whether the clock was left to the driver when the iteration began."""
         self._updating: InstructionKey | None = None
         """Instruction of the update of the weights that runs."""
         self._tokens: int | None = None
@@ -110,26 +107,24 @@ class StageDriver:
         self._recorder.begin_iteration(
             self.iteration, chosen.selector, asked_mhz.pop() if len(asked_mhz) == 1 else None
         )
-        self._running = True
+        self._running, self._has_rested = True, self._clocks.rests
 
     def begin(self, key: InstructionKey) -> None:
         """Say that an instruction is about to be launched.
 
         Raises:
             EngineError: it is not the one that is chosen next.
-            DeviceError: its clock cannot be set.
         """
         self.begin_iteration()
         step = self._follower.expected
         self._follower.begin(key)
-        self._recorder.begin(key, step.frequency_mhz if step else None)
+        self._recorder.begin(key, step.frequency_mhz if step and not self._clocks.rests else None)
 
     def begin_whole(self, key: InstructionKey) -> None:
         """Say that an iteration begins which is one instruction, and has a row among the steps alone.
 
         Raises:
             EngineError: it is not the one that is chosen next.
-            DeviceError: its clock cannot be set.
         """
         self.begin_iteration()
         self._follower.begin(key)
@@ -188,10 +183,11 @@ class StageDriver:
 
         Raises:
             EngineError: an instruction that was chosen did not run.
-            DeviceError: the clock cannot be set.
         """
         self._follower.end_iteration()
         self._clocks.drain()  # nobody reads them, and they would add up: the recorder has read the clock itself
+        if self._has_rested or self._clocks.rests:
+            self._recorder.leave_to_driver()
         self._recorder.end_iteration(tokens)
         self._chosen, self._running = None, False
         self.iteration += 1
@@ -259,7 +255,7 @@ def open_driver(
     Raises:
         ConfigError: `clocks` is something else.
         EngineError: clocks are to be locked, and this is not the main thread.
-        DeviceError: the GPU is in use, or the driver refuses.
+        DeviceError: the GPU is in use, or a clock that another process left locked cannot be reset.
         ArtifactError: `output` has a damaged table.
     """
     if clocks not in CLOCK_MODES:
@@ -300,45 +296,10 @@ def _clocks(gpu: Device | None, clocks: str, layout: RankLayout) -> contextlib.A
     return dry_clocks(gpu, partial(logger.log, level, "stage %d: %s", layout.stage))
 
 
-@contextlib.contextmanager
-def _locked_clocks(gpu: Device) -> Iterator[ClockControl]:
+def _locked_clocks(gpu: Device) -> contextlib.AbstractContextManager[ClockControl]:
     if threading.current_thread() is not threading.main_thread():
         raise EngineError(
             f"{gpu.uuid}: its clock must be restored on signals, which only the main thread may ask for; open the "
             "adapter there."
         )
-    with controlled_clocks(gpu, patience_s=_PATIENCE_S) as controller:
-        yield _UntilRestored(controller)
-
-
-class _UntilRestored:
-    """Implements `ClockControl`: after a signal has restored the clock, requests set nothing and raise nothing.
-
-    A trainer may have a handler of its own that ends the iteration and writes a checkpoint.
-    """
-
-    def __init__(self, controller: ClockController) -> None:
-        self._controller = controller
-        self._afterwards = DryClocks()
-
-    def request(self, frequency_mhz: int) -> Future[ClockChange]:
-        if not self._controller.is_restored:
-            with self._until_restored():
-                return self._controller.request(frequency_mhz)
-        return self._afterwards.request(frequency_mhz)
-
-    def check(self) -> None:
-        with self._until_restored():
-            self._controller.check()
-
-    def drain(self) -> list[ClockChange]:
-        return self._controller.drain()
-
-    @contextlib.contextmanager
-    def _until_restored(self) -> Iterator[None]:
-        """Let an error pass unless the clock was restored, as requests are refused from then on."""
-        try:
-            yield
-        except DeviceError:
-            if not self._controller.is_restored:
-                raise
+    return yielding_clocks(gpu, job_tally(REFUSED), patience_s=_PATIENCE_S)

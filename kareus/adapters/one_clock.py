@@ -13,7 +13,7 @@ import polars as pl
 
 from kareus.adapters.agreement import Agreement
 from kareus.adapters.choice import ChosenIteration
-from kareus.adapters.records import IterationRecord
+from kareus.adapters.records import DRIVER, IterationRecord
 from kareus.artifacts.ranges import within
 from kareus.errors import ConfigError
 from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
@@ -114,13 +114,15 @@ class StepChoice:
         over_ranks = [costs for costs in told if costs is not None]
         if len(over_ranks) < len(told):
             return
-        if not all(over_ranks):
+        measured_mhz = [mhz for mhz in self._sweep.clocks_mhz if all(mhz in costs for costs in over_ranks)]
+        if not measured_mhz:
             self.chosen_mhz = self._sweep.clocks_mhz[0]
-            logger.warning("%s: energies could not be read; %d MHz from here on.", self._goal, self.chosen_mhz)
+            why = "energies could not be read, or clocks not be set, on all ranks"
+            logger.warning("%s: %s; %d MHz from here on.", self._goal, why, self.chosen_mhz)
             return
         job = {
             mhz: (max(costs[mhz][0] for costs in over_ranks), sum(costs[mhz][1] for costs in over_ranks))
-            for mhz in self._sweep.clocks_mhz
+            for mhz in measured_mhz
         }
         self.chosen_mhz = _best(self._selector, job, len(told))
         _report(self._goal, job, self.chosen_mhz)
@@ -137,8 +139,11 @@ def swept_clocks(supported_mhz: Sequence[int]) -> tuple[int, ...]:
 def _costs(records: Mapping[int, Sequence[IterationRecord]]) -> StepCosts:
     """Return the median cost of a step at each clock, of steps of the mean number of tokens; empty without energy.
 
-    Medians are not moved by a step with a checkpoint or an evaluation in it.
+    Medians are not moved by a step with a checkpoint or an evaluation in it. Steps that the driver's own clock ran are
+    left out, and so is a clock that has no other.
     """
+    at_clocks = {mhz: [record for record in own if record.selector != DRIVER] for mhz, own in records.items()}
+    records = {mhz: own for mhz, own in at_clocks.items() if own}
     every = [record for own in records.values() for record in own]
     tokens = [record.tokens for record in every if record.tokens]
     size = statistics.mean(tokens) if len(tokens) == len(every) else None

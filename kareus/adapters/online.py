@@ -22,7 +22,7 @@ from kareus.adapters.conditions import PricedHours, WatchedConditions, read_pric
 from kareus.adapters.governor import Decision, Governor, RankReport, costs_of
 from kareus.adapters.layout import RankLayout, check_layout, check_order
 from kareus.adapters.recorder import next_iteration
-from kareus.adapters.records import IterationRecord
+from kareus.adapters.records import DRIVER, IterationRecord
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.ranges import within
@@ -220,6 +220,9 @@ class OnlineChoice:
     def take_note(self, record: IterationRecord) -> None:
         """Learn how long the pipeline took, and what the clock did."""
         plan = self._ran.pop(record.iteration)
+        self._clock_violation = ""
+        if record.selector == DRIVER:  # says nothing of the plan
+            return
         own = record.instructions
         passes = [one for one in own if one.key.direction not in UPDATING]
         if self._is_of_first_stage:  # where a pipeline begins and ends
@@ -230,7 +233,6 @@ class OnlineChoice:
             for one in own
             if one.observed_mhz is not None and one.frequency_mhz is not None
         ]
-        self._clock_violation = ""
         enough = len(seen) >= min(LEAST_READ, len(passes))
         if seen and enough and statistics.median(observed / asked for observed, asked in seen) < LEAST_OF_ASKED:
             observed, asked = min(seen, key=lambda pair: pair[0] / pair[1])

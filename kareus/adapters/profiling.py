@@ -19,7 +19,7 @@ from kareus.adapters.attribution import kind_powers_w
 from kareus.adapters.choice import ChosenIteration
 from kareus.adapters.estimates import frontier_error, measured_frontiers, measured_points
 from kareus.adapters.layout import RankLayout, check_keys, check_workload_layout
-from kareus.adapters.records import IterationRecord
+from kareus.adapters.records import DRIVER, IterationRecord
 from kareus.adapters.sweep import ClockSweep, SweptIteration
 from kareus.adapters.tables import SWEPT
 from kareus.artifacts.configuration import load_slice
@@ -29,6 +29,7 @@ from kareus.artifacts.ranges import within
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.store import Shelf
 from kareus.artifacts.tables import Row
+from kareus.device.controller import check_clocks
 from kareus.device.protocol import Device
 from kareus.errors import ConfigError, EngineError
 from kareus.graph.instruction import InstructionKey, InstructionKind
@@ -83,6 +84,7 @@ class Profiling:
         Raises:
             EngineError: the job has another layout or order than the workload, or nothing measures its energy.
             ConfigError: the workload has an update, or says that it is measured on a simulated testbed.
+            DeviceError: the GPU has not all clocks of the sweep.
             ArtifactError: the workload cannot be read.
         """
         path = workload_path(Path(self.workload))
@@ -98,6 +100,7 @@ class Profiling:
                 f"{path}: testbed.kind={workload.testbed.kind}: this job runs on a {gpu.name}; resolve the workload "
                 "with testbed=cuda."
             )
+        check_clocks(gpu, workload.gpu.search_frequencies.clocks_mhz)
         return ProfileChoice(
             self,
             workload=workload,
@@ -163,8 +166,8 @@ class ProfileChoice:
         self._asked: dict[int, SweptIteration] = {}
         """Iterations whose records have not arrived."""
         self._rounds = 0
-        self._before_mhz = sweep.maximum_mhz
-        """Clock of the iteration before the one whose record arrives next."""
+        self._before_mhz: int | None = sweep.maximum_mhz
+        """Clock of the iteration before the one whose record arrives next; None for the driver's own."""
         self._times_s: dict[bool, list[float]] = defaultdict(list)
         """Times of iterations, by whether they were measured."""
         self._is_done = False
@@ -190,6 +193,9 @@ class ProfileChoice:
         """Keep what the instructions of a measured iteration took."""
         asked = self._asked.pop(record.iteration, None)
         if asked is None:
+            return
+        if record.selector == DRIVER:
+            self._before_mhz = None
             return
         if record.iteration >= WARM_UP:
             self._times_s[asked.is_measured].append(record.time_s)
@@ -244,10 +250,15 @@ class ProfileChoice:
             self._end()
             return
         if self._rounds > 2 * self._request.most_visits:
-            raise EngineError(
-                f"profile: after {self._rounds} rounds {min(least, key=least.__getitem__)} MHz was measured "
-                f"{min(least.values())} times; is the energy of every rank's GPU measured?"
+            logger.warning(
+                "profile: after %d rounds %d MHz was measured %d times, and the sweep ends; was the energy of every "
+                "rank's GPU measured, and were its clocks set?",
+                self._rounds,
+                min(least, key=least.__getitem__),
+                min(least.values()),
             )
+            self._end()
+            return
         fewest = min(least.values())
         behind = [clock for clock, visits in least.items() if visits == fewest]
         between = SweptIteration(frequency_mhz=self._sweep.maximum_mhz, is_measured=False)

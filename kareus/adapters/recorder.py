@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import polars as pl
 
-from kareus.adapters.records import InstructionRecord, IterationRecord
+from kareus.adapters.records import DRIVER, InstructionRecord, IterationRecord
 from kareus.adapters.sampler import Sampler
 from kareus.adapters.stopwatch import Mark, Stopwatch
 from kareus.adapters.tables import MICROBATCHES, STEPS
@@ -93,6 +93,11 @@ class RankRecorder:
         assert self._open is not None, "no iteration was begun"
         frequency_mhz, start = self._open.begun.pop(key)
         self._open.spans.append((key, frequency_mhz, start, self._stopwatch.mark()))
+
+    def leave_to_driver(self) -> None:
+        """Note that the iteration ran at the driver's own clock, or a part of it did."""
+        assert self._open is not None, "no iteration was begun"
+        self._open.selector, self._open.frequency_mhz = DRIVER, None
 
     def end_iteration(self, tokens: int | None = None) -> None:
         """Note that all of the iteration was launched; hand on those before that are known by now."""

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from kareus.graph.instruction import InstructionKey
 
+DRIVER = "driver"
+"""Selector of iterations that ran at the driver's own clock, in part at least, whatever was chosen for them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructionRecord:
@@ -27,6 +30,7 @@ class IterationRecord:
 
     iteration: int
     selector: str
+    """Name of what chose the clocks, or `DRIVER`."""
     time_s: float
     energy_j: float | None
     tokens: int | None

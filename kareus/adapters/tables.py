@@ -37,7 +37,7 @@ STEPS = TableSchema(
     meaning="Iterations, or steps of the optimizer, that a rank of another trainer ran by a plan or at one clock.",
     columns=(
         *_WHERE,
-        Column("selector", pl.String, "selector of the plan that was followed, or what else chose the clocks"),
+        Column("selector", pl.String, "selector of the plan, or what else chose the clocks: `driver` if none"),
         Column("time_s", pl.Float64, "as far as the trainer tells the adapter of it", positive=True),
         Column("energy_j", pl.Float64, "energy of the rank's GPU in that time", nullable=True),
         Column("tokens", pl.Int64, "tokens that all replicas trained on, where the adapter is told", nullable=True),

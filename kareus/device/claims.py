@@ -74,7 +74,7 @@ class Claim:
         """Record the clock that is about to be locked.
 
         Raises:
-            DeviceError: the file was deleted, and cannot be put back.
+            DeviceError: the file cannot be written, or was deleted and cannot be put back.
         """
         self.put_back()
         since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -115,7 +115,10 @@ class Claim:
             os.close(descriptor)
 
     def _write(self) -> None:
-        os.pwrite(self._descriptor, json.dumps(to_plain(self._setting)).encode().ljust(_LONGEST), 0)
+        try:
+            os.pwrite(self._descriptor, json.dumps(to_plain(self._setting)).encode().ljust(_LONGEST), 0)
+        except OSError as error:
+            raise DeviceError(f"{_path(self._uuid)}: cannot be written ({error.strerror}); make room there.") from error
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """Locking SM clocks: asynchronously, with acknowledgement, and undone however the process ends.
 
 A training loop asks for the clock of its next microbatch and goes on; a thread tells the driver, which takes
-milliseconds, and reads back what the clock does. Nothing is ever silent: an answer can be waited for, a refusal is
-raised by the next request, and everything that was really set is logged.
+milliseconds. Nothing is ever silent: an answer can be waited for, a refusal is raised by the next request, and
+everything that was really set is kept for whoever drains it, with the clock that was read back.
 """
 
 import contextlib
@@ -11,19 +11,15 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kareus.device.claims import Claim, claim
 from kareus.device.protocol import Device
-from kareus.device.termination import on_termination
+from kareus.device.termination import keep_watching, on_termination
 from kareus.errors import DeviceError
 
 logger = logging.getLogger(__name__)
-
-_POLL_S = 0.002
-_SETTLE_S = 0.1
-"""Longest wait for a clock to take effect. It takes milliseconds; the clock of an idle GPU may not change at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +31,16 @@ class ClockChange:
     requested_s: float
     locked_s: float | None
     """When the driver had accepted it; None if a later request came first, and it was never set."""
-    observed_mhz: int | None
-    """The SM clock that was read back at `observed_s`; None without one."""
-    observed_s: float | None
-
-    @property
-    def holds(self) -> bool:
-        """Whether the clock was seen where it was asked to be."""
-        return self.observed_mhz == self.frequency_mhz
+    observed_mhz: int | None = None
+    """The SM clock that was read before the next one was locked; None if it was not read."""
 
 
 class ClockControl(Protocol):
     """Control of a GPU's clock that a plan's frequencies are sent to."""
+
+    @property
+    def rests(self) -> bool:
+        """Whether the clock is left to the driver for now, whatever is requested."""
 
     def request(self, frequency_mhz: int) -> Future[ClockChange]:
         """Ask for a clock without waiting.
@@ -56,7 +50,7 @@ class ClockControl(Protocol):
         """
 
     def check(self) -> None:
-        """Raise what the last request failed with, if it did.
+        """Raise what an earlier request failed with, once.
 
         Raises:
             DeviceError: the driver refused.
@@ -69,23 +63,32 @@ class ClockControl(Protocol):
 class ClockController:
     """Implements `ClockControl` for a claimed GPU. Made by `controlled_clocks`."""
 
-    def __init__(self, device: Device, claimed: Claim) -> None:
-        """Control `device`; nothing is set before the first request."""
+    def __init__(self, device: Device, claimed: Claim, *, reads_back: bool = False) -> None:
+        """Control `device`; nothing is set before the first request.
+
+        Args:
+            device: the GPU.
+            claimed: its claim.
+            reads_back: whether each clock is read, once, before the next one is locked and when changes are drained.
+        """
         self._device = device
         self._claim = claimed
+        self._reads_back = reads_back
         self._supported_mhz = device.supported_clocks_mhz()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clocks")
         self._driver = threading.Lock()  # held while the driver is told something
-        self._ended = False
+        self._rests = False
         self._closed = False
         self._requests = 0
         self._last: tuple[int, Future[ClockChange]] | None = None
+        self._failure: DeviceError | None = None
+        """What a request failed with that nothing has raised yet."""
+        self._log = threading.Lock()  # held for a moment, where `_driver` may be for as long as a driver takes
         self._changes: list[ClockChange] = []
 
     def request(self, frequency_mhz: int) -> Future[ClockChange]:
         """Ask for a clock without waiting; one that was asked for last is not asked for again."""
         self.check()
-        self._keep_claim()
         if self._last is not None and self._last[0] == frequency_mhz:
             return self._last[1]
         _check_supported(self._device, self._supported_mhz, frequency_mhz)
@@ -95,25 +98,32 @@ class ClockController:
         return answer
 
     @property
-    def is_restored(self) -> bool:
-        """Whether the clock was restored since the process is ending; requests are refused from then on."""
-        return self._ended
+    def rests(self) -> bool:
+        """Whether the clock was restored, by a signal or by `restore`; requests are refused until `resume`."""
+        return self._rests
 
     def check(self) -> None:
-        """Raise what the last request failed with, if it did."""
-        if self._last is not None and self._last[1].done():
-            self._last[1].result()
+        """Raise what an earlier request failed with, once; then that clock may be asked for again."""
+        keep_watching()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            self._last = None
+            raise failure
+        self._keep_claim()
 
     def _keep_claim(self) -> None:
         """Restore the claim's file if it was deleted or emptied while a clock may be locked."""
         if not self._claim.is_intact():
             with self._driver:
-                if not self._ended:
+                if not self._rests:
                     self._claim.put_back()
 
     def drain(self) -> list[ClockChange]:
         """Return the results of requests since the last call, in order."""
-        drained, self._changes = self._changes, []
+        if self._reads_back:
+            self._read_back()
+        with self._log:
+            drained, self._changes = self._changes, []
         return drained
 
     def restore(self) -> None:
@@ -123,10 +133,15 @@ class ClockController:
             DeviceError: the driver refuses. The claim's file goes on saying what is set.
         """
         with self._driver:
-            self._ended = True
+            self._rests = True
             if not self._closed and self._claim.setting() is not None:
                 self._device.reset_clock()
                 self._claim.clear()
+
+    def resume(self) -> None:
+        """Take requests again after `restore`, by the thread that makes them."""
+        with self._driver:
+            self._rests, self._last, self._failure = self._closed, None, None
 
     def restore_or_say(self) -> None:
         """Restore, from a daemon thread; if that fails, the claim's file keeps the clock that is set."""
@@ -148,33 +163,36 @@ class ClockController:
 
     def _apply(self, number: int, frequency_mhz: int, requested_s: float) -> ClockChange:
         locked_s: float | None = None
-        observed: tuple[int, float] | tuple[None, None] = (None, None)
         if number == self._requests:
-            with self._driver:
-                if self._ended:
-                    raise DeviceError(f"{self._device.uuid}: its clock was restored, as this process is ending.")
-                self._claim.note(frequency_mhz)
-                self._device.lock_clock(frequency_mhz)
+            try:
+                with self._driver:
+                    self._lock(frequency_mhz)
+            except DeviceError as error:
+                self._failure = error
+                raise
             locked_s = time.time()
-            observed = self._observe(number, frequency_mhz)
-        change = ClockChange(
-            frequency_mhz=frequency_mhz,
-            requested_s=requested_s,
-            locked_s=locked_s,
-            observed_mhz=observed[0],
-            observed_s=observed[1],
-        )
-        self._changes.append(change)
+        change = ClockChange(frequency_mhz=frequency_mhz, requested_s=requested_s, locked_s=locked_s)
+        with self._log:
+            self._changes.append(change)
         return change
 
-    def _observe(self, number: int, frequency_mhz: int) -> tuple[int, float]:
-        """Read the clock until it is where it should be, time is up, or another request waits."""
-        deadline_s = time.monotonic() + _SETTLE_S
-        while True:
-            observed_mhz, observed_s = self._device.clock_mhz(), time.time()
-            if observed_mhz == frequency_mhz or time.monotonic() >= deadline_s or number != self._requests:
-                return observed_mhz, observed_s
-            time.sleep(_POLL_S)
+    def _lock(self, frequency_mhz: int) -> None:
+        if self._rests:
+            raise DeviceError(f"{self._device.uuid}: its clock was restored, as this process is ending.")
+        if self._reads_back:
+            self._read_back()
+        self._claim.note(frequency_mhz)
+        self._device.lock_clock(frequency_mhz)
+
+    def _read_back(self) -> None:
+        """Read what the last clock that was locked has become; one that cannot be read stays without."""
+        try:
+            observed_mhz = self._device.clock_mhz()
+        except DeviceError:  # what samples the clock says so
+            return
+        with self._log:
+            if self._changes and self._changes[-1].locked_s is not None:
+                self._changes[-1] = replace(self._changes[-1], observed_mhz=observed_mhz)
 
 
 class DryClocks:
@@ -184,6 +202,7 @@ class DryClocks:
         """Report requests by `say`."""
         self._say = say
         self._frequency_mhz: int | None = None
+        self.rests = False
 
     def request(self, frequency_mhz: int) -> Future[ClockChange]:
         """Report the request if it would change the clock."""
@@ -191,15 +210,7 @@ class DryClocks:
             self._say(f"would lock the SM clock to {frequency_mhz} MHz")
         self._frequency_mhz = frequency_mhz
         answer: Future[ClockChange] = Future()
-        answer.set_result(
-            ClockChange(
-                frequency_mhz=frequency_mhz,
-                requested_s=time.time(),
-                locked_s=None,
-                observed_mhz=None,
-                observed_s=None,
-            )
-        )
+        answer.set_result(ClockChange(frequency_mhz=frequency_mhz, requested_s=time.time(), locked_s=None))
         return answer
 
     def check(self) -> None:
@@ -231,7 +242,9 @@ def _check_supported(device: Device, supported_mhz: Collection[int], frequency_m
 
 
 @contextlib.contextmanager
-def controlled_clocks(device: Device, *, patience_s: float = 0.0) -> Iterator[ClockController]:
+def controlled_clocks(
+    device: Device, *, patience_s: float = 0.0, reads_back: bool = False
+) -> Iterator[ClockController]:
     """Claim `device`, control its clock, and restore it however this ends: normally, by an exception or a signal.
 
     What a killed process left set is restored first. Call it from the main thread.
@@ -239,13 +252,14 @@ def controlled_clocks(device: Device, *, patience_s: float = 0.0) -> Iterator[Cl
     Args:
         device: the GPU.
         patience_s: how long to wait for another process that has the GPU; may be infinite.
+        reads_back: as of `ClockController`, for a log of clocks that is drained and read.
 
     Raises:
         DeviceError: the GPU is in use, or the driver refuses.
     """
     with claim(device.uuid, patience_s=patience_s) as claimed:
         restore_left_behind(device, claimed)
-        controller = ClockController(device, claimed)
+        controller = ClockController(device, claimed, reads_back=reads_back)
         with on_termination(controller.restore_or_say):
             try:
                 yield controller

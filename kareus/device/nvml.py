@@ -5,6 +5,7 @@ can set clocks; else it calls NVML, which asks for root. Importing Zeus takes se
 """
 
 import logging
+import os
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -79,8 +80,9 @@ class NvmlDevice:
         try:
             return call(*arguments)
         except ZeusGPUNoPermissionError:
+            right = "start the container with --cap-add SYS_ADMIN" if os.geteuid() == 0 else "run as root"
             raise DeviceError(
-                f"{where}: no right to set clocks; run as root, or have zeusd started and name its socket in "
+                f"{where}: no right to set clocks; {right}, or have zeusd started and name its socket in "
                 "ZEUSD_SOCK_PATH."
             ) from None
         except (ZeusBaseError, pynvml.NVMLError, httpx.HTTPError, OSError) as error:  # zeusd is spoken to over HTTP

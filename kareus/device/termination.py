@@ -1,7 +1,9 @@
 """Callbacks that run when this process gets a signal to end, even while its main thread is inside C code.
 
 Python runs signal handlers between two bytecodes of the main thread, and a rank that waits for a collective whose
-peer has died never gets there. The interpreter's wakeup descriptor is written at once; a thread waits on it.
+peer has died never gets there. The interpreter's wakeup descriptor is written at once, whichever handler in Python
+there is; a thread waits on it. So handlers of others, such as a trainer's that saves a checkpoint, stay as they are.
+Only where a signal would end the process at once, or the interpreter would not notice it, there is a handler of ours.
 """
 
 import contextlib
@@ -13,53 +15,114 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_NO_DESCRIPTOR = -1
 
 
 @contextlib.contextmanager
 def on_termination(restore: Callable[[], None]) -> Iterator[None]:
-    """Call `restore` from a thread on SIGTERM, SIGINT or SIGHUP; then the main thread ends as Python does on Ctrl-C.
+    """Call `restore` from a thread on SIGTERM, SIGINT or SIGHUP. Call it from the main thread.
 
-    SIGTERM and SIGHUP raise `SystemExit` there, so that `finally` blocks run. Signals that are ignored stay ignored
-    (`nohup`). Call it from the main thread.
+    Then the handler that is there runs in the main thread, as it would without this. Where there is none, SIGTERM and
+    SIGHUP raise `SystemExit`, so that `finally` blocks run. Signals that are ignored stay ignored (`nohup`), and what
+    a library handles in C is not noticed. Several may be entered, and left in any order.
     """
     _spare_children()
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    watcher = threading.Thread(target=_watch, args=(reader, restore), daemon=True)
-    before = {s: signal.signal(s, _end) for s in _SIGNALS if signal.getsignal(s) is not signal.SIG_IGN}
-    descriptor_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    watcher.start()
+    _watch.enter(restore)
     try:
         yield
     finally:
-        signal.set_wakeup_fd(descriptor_before)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(writer)
-        watcher.join()
-        os.close(reader)
+        _watch.leave(restore)
+
+
+def keep_watching() -> None:
+    """Notice signals again after another library took the wakeup descriptor, or set a handler back to the default.
+
+    It takes microseconds, and does nothing outside of the main thread or where nothing is to be called.
+    """
+    if _watch.callbacks and threading.current_thread() is threading.main_thread():
+        _watch.take()
+
+
+class _Watch:
+    """What is called on signals. There is one: a process has one wakeup descriptor and one handler a signal."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[], None]] = []
+        self._reader = self._writer = _NO_DESCRIPTOR
+        self._others = _NO_DESCRIPTOR
+        """Wakeup descriptor of another library, such as asyncio, which gets what ours gets."""
+        self._thread: threading.Thread | None = None
+
+    def enter(self, callback: Callable[[], None]) -> None:
+        self.callbacks.append(callback)
+        if self._thread is None:
+            self._reader, self._writer = os.pipe()
+            os.set_blocking(self._writer, False)
+            self._thread = threading.Thread(target=self._run, args=(self._reader,), name="signals", daemon=True)
+            self._thread.start()
+        self.take()
+
+    def leave(self, callback: Callable[[], None]) -> None:
+        """Call `callback` no longer; the last one puts all back, if it leaves from the main thread."""
+        self.callbacks.remove(callback)
+        if self.callbacks or self._thread is None or threading.current_thread() is not threading.main_thread():
+            return
+        self._put_back()
+        os.close(self._writer)
+        self._thread.join()
+        os.close(self._reader)
+        self._thread = None
+
+    def take(self) -> None:
+        """Have the interpreter write to our descriptor, and the process not end before that."""
+        for number in _SIGNALS:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _end)
+        before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        if before != self._writer:
+            self._others = before
+
+    def forget(self) -> None:
+        """Undo all of this in a forked process: the pipe and the clock are its parent's."""
+        if self._thread is None:
+            return
+        self._put_back()
+        os.close(self._writer)
+        os.close(self._reader)
+        self._thread = None
+        self.callbacks.clear()
+
+    def _put_back(self) -> None:
+        for number in _SIGNALS:
+            if signal.getsignal(number) is _end:  # another one is of somebody who came later
+                signal.signal(number, signal.SIG_DFL)
+        current = signal.set_wakeup_fd(_NO_DESCRIPTOR)
+        with contextlib.suppress(OSError, ValueError):  # its owner may have closed it
+            signal.set_wakeup_fd(self._others if current == self._writer else current)
+        self._others = _NO_DESCRIPTOR
+
+    def _run(self, reader: int) -> None:
+        while numbers := os.read(reader, 16):
+            if any(number in _SIGNALS for number in numbers):
+                for callback in self.callbacks.copy():
+                    callback()
+            if self._others != _NO_DESCRIPTOR:
+                with contextlib.suppress(OSError):  # full, so that its owner wakes up anyway; or closed
+                    os.write(self._others, numbers)
+
+
+_watch = _Watch()
 
 
 @functools.cache
 def _spare_children() -> None:
-    """Undo all of this in processes that are forked, such as workers that load data: the pipe is their parent's."""
-    os.register_at_fork(after_in_child=_forget)
-
-
-def _forget() -> None:
-    for number in _SIGNALS:
-        if signal.getsignal(number) is _end:
-            signal.set_wakeup_fd(-1)
-            signal.signal(number, signal.SIG_DFL)
+    os.register_at_fork(after_in_child=_watch.forget)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    if number == signal.SIGINT:
-        signal.default_int_handler(number, frame)
-    raise SystemExit(128 + number)  # as shells report a process that a signal ended
+    """End the process with `finally` blocks, instead of at once.
 
-
-def _watch(reader: int, restore: Callable[[], None]) -> None:
-    while numbers := os.read(reader, 16):
-        if any(number in _SIGNALS for number in numbers):
-            restore()
+    A library that took this for somebody's handler may call it after its own. Without us it would have found none.
+    """
+    if signal.getsignal(number) is _end:
+        raise SystemExit(128 + number)  # as shells report a process that a signal ended

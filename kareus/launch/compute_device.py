@@ -12,6 +12,8 @@ from kareus.model.communicators.mscclpp import load_library
 def select_device(library: Library) -> torch.device:
     """Return the device of this process and make it the current one: a CPU for gloo, else the GPU `LOCAL_RANK`.
 
+    Where a scheduler shows each process one GPU in `CUDA_VISIBLE_DEVICES`, as Slurm's `--gpus-per-task=1`, it is that.
+
     Raises:
         EngineError: the library is not installed, or there is no such GPU.
     """
@@ -20,6 +22,8 @@ def select_device(library: Library) -> torch.device:
     if library is Library.GLOO:
         return torch.device("cpu")
     local = int(os.environ.get("LOCAL_RANK", "0"))
+    if torch.cuda.device_count() == 1 and "CUDA_VISIBLE_DEVICES" in os.environ:
+        local = 0
     if local >= torch.cuda.device_count():
         raise EngineError(
             f"--communicator {library}: needs a GPU for each rank and there is no GPU {local} here; take gloo to "

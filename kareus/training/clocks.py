@@ -6,22 +6,34 @@ import logging
 from collections.abc import Iterator
 
 import torch
+from torch.distributed.distributed_c10d import Store
 
-from kareus.device.controller import ClockControl, controlled_clocks, dry_clocks
+from kareus.device.controller import ClockControl, ClockController, check_clocks, controlled_clocks, dry_clocks
 from kareus.device.cuda import device_of_cuda
 from kareus.device.protocol import Device
+from kareus.device.yielding import YieldingClocks, yielding_clocks
 from kareus.launch.mesh import MeshCoordinate
 from kareus.launch.monitor import RankMonitor
+from kareus.launch.tally import shared_tally
 from kareus.testbed.config import ClockPolicy
 from kareus.training.job import TrainingJob
+from kareus.training.settings import TrainingSettings
 from kareus.workload.config import Workload
+
+REFUSED = "refused-clocks"
+"""Name of the number of ranks whose clock is refused, in the store of a job."""
 
 logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
 def device_and_clocks(
-    job: TrainingJob, device: torch.device, coordinate: MeshCoordinate, monitor: RankMonitor, choice: str | None
+    job: TrainingJob,
+    device: torch.device,
+    coordinate: MeshCoordinate,
+    monitor: RankMonitor,
+    settings: TrainingSettings,
+    store: Store,
 ) -> Iterator[tuple[Device | None, ClockControl]]:
     """Yield the rank's GPU, None on a CPU, and the control of its clock, which is restored however this ends.
 
@@ -30,13 +42,14 @@ def device_and_clocks(
         device: torch device of this rank.
         coordinate: of this rank; with `dry`, one rank of each stage logs clocks, since all of them have the same.
         monitor: of this rank; restores the clock if the process is ended from a thread.
-        choice: `planned`, `dry` to log what would be set, `default` to leave clocks alone, or None for the policy of
-            the workload.
+        settings: whether clocks are `planned`, `dry` to log what would be set, or `default` to leave them alone; None
+            is the policy of the workload. With `strict_clocks` a clock that the driver refuses ends the training.
+        store: shared by all ranks.
 
     Raises:
-        DeviceError: the GPU is in use, or the driver refuses.
+        DeviceError: the GPU is in use, has not all clocks of the plan, or with `strict_clocks` the driver refuses.
     """
-    chosen = choice or _choice_of(job.workload)
+    chosen = settings.clocks or _choice_of(job.workload)
     is_first = coordinate == MeshCoordinate(stage=coordinate.stage, replica=0, cp=0, tp=0)
     level = logging.INFO if chosen == "dry" and is_first else logging.DEBUG
     log = functools.partial(logger.log, level, "stage %d: %s", coordinate.stage)
@@ -44,10 +57,16 @@ def device_and_clocks(
     if gpu is None or job.plan is None or chosen != "planned":
         with dry_clocks(gpu, log) as dry:
             yield gpu, dry
-    else:
-        with controlled_clocks(gpu) as controller:
-            monitor.before_end(controller.restore_or_say)
-            yield gpu, controller
+        return
+    check_clocks(gpu, (i.frequency_mhz for i in job.plan.stages[coordinate.stage].instructions))
+    with contextlib.ExitStack() as claimed:
+        clocks: ClockController | YieldingClocks
+        if settings.strict_clocks:
+            clocks = claimed.enter_context(controlled_clocks(gpu, reads_back=True))
+        else:
+            clocks = claimed.enter_context(yielding_clocks(gpu, shared_tally(store, REFUSED), reads_back=True))
+        monitor.before_end(clocks.restore_or_say)
+        yield gpu, clocks
 
 
 def gpu_of(device: torch.device) -> Device | None:

@@ -69,7 +69,7 @@ def train(
                 if device.type == "cpu":
                     graphs = " --cuda-graphs is for GPUs." if settings.cuda_graphs else ""
                     logger.info("CPU: memory-bound operators run one PyTorch operation at a time, not fused.%s", graphs)
-            with device_and_clocks(job, device, coordinate, monitor, settings.clocks) as (gpu, clocks):
+            with device_and_clocks(job, device, coordinate, monitor, settings, rendezvous.store) as (gpu, clocks):
                 setup = RankSetup(
                     job=job,
                     settings=settings,

@@ -69,6 +69,8 @@ class TrainingSettings:
     """Whether GPUs launch the blocks of an instruction by one CUDA graph."""
     clocks: str | None = None
     """Clock policy, see `kareus.training.clocks.device_and_clocks`."""
+    strict_clocks: bool = False
+    """Whether a clock that the driver refuses ends the training."""
 
     def __post_init__(self) -> None:
         positive(self, "iterations", "keep")

@@ -122,6 +122,11 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         choices=CLOCKS,
         help="dry prints what would be set (default: planned, or default where the workload was measured so)",
     )
+    device.add_argument(
+        "--strict-clocks",
+        action="store_true",
+        help="end where the driver refuses a clock (default: go on at its own clock, and try again)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -237,4 +242,5 @@ def _checked_settings(arguments: argparse.Namespace) -> TrainingSettings:
         ),
         cuda_graphs=arguments.cuda_graphs,
         clocks=arguments.clocks,
+        strict_clocks=arguments.strict_clocks,
     )

@@ -1,6 +1,7 @@
 """What every adapter rests on: order, clocks and records of one rank, told instruction by instruction."""
 
-import contextlib
+import errno
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +18,10 @@ from kareus.adapters import driver as driver_module
 from kareus.adapters import recorder
 from kareus.adapters.driver import drive_by_plan
 from kareus.adapters.recorder import table_path
+from kareus.adapters.records import DRIVER
 from kareus.adapters.tables import MICROBATCHES, STEPS
 from kareus.artifacts.tables import read_table
+from kareus.device import claims, yielding
 from kareus.device.claims import FOLDER_VARIABLE, claim, setting_of
 from kareus.errors import ConfigError, DeviceError, EngineError
 from kareus.pipeline.config import PipelineSchedule
@@ -144,16 +147,56 @@ def test_a_gpu_without_an_energy_counter_is_driven(
     assert caplog.messages[0].endswith("Energy and clocks are not recorded.")
 
 
-def test_a_clock_that_is_refused_is_said_at_once(gpu: FakeDevice) -> None:
-    """Also by a plan of one clock, of which nothing else is requested after it."""
-    plan = at_one_clock(PLAN, 1200)
+@pytest.mark.parametrize("refused", ["driver", "claim"])
+def test_a_refused_clock_leaves_the_training_to_the_driver(
+    gpu: FakeDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refused: str
+) -> None:
+    """Also of a plan of one clock, of which nothing else is requested after it; in the end it is set again."""
+    plan, output = at_one_clock(PLAN, 1200), tmp_path / "out"
+    driver = opened(plan, gpu, output)
+    drive(driver, plan)
+    wait_until(gpu.locked.exists)
+    with monkeypatch.context() as patched:
+        if refused == "claim":
+            shutil.rmtree(tmp_path / "claims")
+            patched.setattr(claims, "_open_folder", refuse)
+        else:
+            driver._follower._frequency_mhz = None  # so that the clock is asked for again
+            driver._clocks._controller._last = None  # type: ignore[attr-defined]
+            gpu.allowed = False
+        wait_until(lambda: drive(driver, plan) or driver._clocks.rests)
+        at_the_drivers = driver.iteration
+        drive(driver, plan)
+        gpu.allowed = True
+    drive(driver, plan)
+    assert len(caplog.messages) == 1, "it is said once"
+    monkeypatch.setattr(yielding, "RETRY_S", 0.0)
+    driver._clocks._look_s = 0.0  # type: ignore[attr-defined]  # as after `RETRY_S`
+    drive(driver, plan)
+    wait_until(lambda: drive(driver, plan) or len(caplog.messages) == 2)
+    drive(driver, plan)
+    driver.close()
+    steps = read_table(table_path(output, STEPS, 0), STEPS)
+    assert steps.rows(named=True)[at_the_drivers]["selector"] == DRIVER
+    assert steps.rows(named=True)[at_the_drivers]["frequency_mhz"] is None
+    assert steps.rows(named=True)[0]["frequency_mhz"] == 1200
+    assert steps.rows(named=True)[-1]["selector"] == plan.selector
+    assert steps.rows(named=True)[-1]["frequency_mhz"] == 1200
+    check_free(gpu)
+
+
+def refuse(*arguments: object, **named: object) -> int:
+    raise OSError(errno.EACCES, "Permission denied")
+
+
+def test_a_reset_that_is_refused_in_the_end_is_said(gpu: FakeDevice, caplog: pytest.LogCaptureFixture) -> None:
+    driver = opened(PLAN, gpu)
+    drive(driver, PLAN)
+    wait_until(gpu.locked.exists)
     gpu.allowed = False
-    driver = opened(plan, gpu)
-    with pytest.raises(DeviceError, match="no right to set clocks"):
-        wait_until(lambda: drive(driver, plan))
-    gpu.allowed = True
-    with contextlib.suppress(DeviceError):  # said again
-        driver.close()
+    driver.close()
+    assert caplog.messages[-1].endswith("run `kareus clocks reset`.")
+    assert setting_of(gpu.uuid) is not None
 
 
 def test_results_of_requests_do_not_add_up(gpu: FakeDevice) -> None:

@@ -1,5 +1,6 @@
 """Clocks: what is asked for, what is really set, and that it is undone however the process ends."""
 
+import errno
 import os
 import signal
 import threading
@@ -24,20 +25,36 @@ def device(tmp_path: Path) -> FakeDevice:
     return FakeDevice(tmp_path)
 
 
-def test_a_request_is_acknowledged_with_the_clock_read_back(device):
-    with controlled_clocks(device) as clocks:
+def test_a_request_is_acknowledged_and_the_clock_read_back_later(device):
+    with controlled_clocks(device, reads_back=True) as clocks:
         change = clocks.request(1200).result()
-        assert change.holds
-        assert change.requested_s <= change.locked_s <= change.observed_s
+        assert change.requested_s <= change.locked_s
         assert device.clock_mhz() == 1200
+        clocks.request(900).result()
+        assert [(c.frequency_mhz, c.observed_mhz) for c in clocks.drain()] == [(1200, 1200), (900, 900)]
 
 
 def test_a_clock_that_does_not_arrive_is_reported_as_it_is(device):
     device.capped_mhz = 1000
-    with controlled_clocks(device) as clocks:
-        change = clocks.request(1410).result()
+    with controlled_clocks(device, reads_back=True) as clocks:
+        clocks.request(1410).result()
+        (change,) = clocks.drain()
     assert change.locked_s is not None
-    assert (change.observed_mhz, change.holds) == (1000, False)
+    assert change.observed_mhz == 1000
+
+
+@pytest.mark.parametrize("reads_back", [False, True])
+def test_a_clock_is_read_at_most_once_for_each_that_is_locked(device, monkeypatch, reads_back):
+    """Also at the power limit, where it never is what it was locked to."""
+    device.capped_mhz, reads = 1000, []
+    monkeypatch.setattr(FakeDevice, "clock_mhz", lambda self: reads.append(True) or 1000)
+    asked_mhz = (1410, 1200) * 3
+    with controlled_clocks(device, reads_back=reads_back) as clocks:
+        for frequency_mhz in asked_mhz:
+            clocks.request(frequency_mhz).result()
+        changes = clocks.drain()
+    assert len(reads) <= (len(asked_mhz) + 1) * reads_back
+    assert {change.observed_mhz for change in changes} == ({1000} if reads_back else {None})
 
 
 def test_asking_does_not_wait_for_the_driver(device):
@@ -45,7 +62,8 @@ def test_asking_does_not_wait_for_the_driver(device):
     with controlled_clocks(device) as clocks:
         answer = clocks.request(1200)
         assert not answer.done()
-        assert answer.result().holds
+        assert answer.result().locked_s is not None
+        assert device.clock_mhz() == 1200
 
 
 def test_an_overtaken_request_is_logged_as_never_set(device):
@@ -103,6 +121,41 @@ def test_a_driver_that_refuses_is_heard_at_the_next_request(device):
         assert isinstance(answer.exception(), DeviceError)
         device.allowed = True  # so that only the request is refused
         clocks.request(1200)
+
+
+def test_a_refusal_is_raised_once_and_may_be_overcome(device):
+    with controlled_clocks(device) as clocks:
+        device.allowed = False
+        clocks.request(1200).exception()
+        device.allowed = True  # as a daemon that was started again
+        with pytest.raises(DeviceError, match="no right to set clocks"):
+            clocks.check()
+        clocks.check()
+        assert clocks.request(1200).result().locked_s is not None
+    assert device.calls() == ["lock 1200", "reset"]
+
+
+def test_a_restored_clock_is_set_again_once_requests_are_resumed(device):
+    with controlled_clocks(device) as clocks:
+        clocks.request(1200).result()
+        clocks.restore()
+        assert clocks.rests
+        assert isinstance(clocks.request(900).exception(), DeviceError)
+        clocks.resume()
+        clocks.request(1200).result()
+    assert device.calls() == ["lock 1200", "reset", "lock 1200", "reset"]
+
+
+def test_a_claim_that_cannot_be_written_is_a_refusal(device, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(DeviceError, match="cannot be written"), controlled_clocks(device) as clocks:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", full)
+            clocks.request(1200).exception()
+        clocks.check()
+    assert "lock 1200" not in device.calls()
 
 
 def test_a_refusal_that_nobody_waited_for_is_raised_in_the_end(device):

@@ -1,5 +1,7 @@
 """The real device, with Zeus' GPU replaced: what the driver answers becomes values, what it refuses one line."""
 
+import os
+
 import httpx
 import pynvml
 import pytest
@@ -59,11 +61,16 @@ def test_both_ends_of_the_clock_are_locked():
     assert gpu.locked == (1395, 1395)
 
 
-def test_a_user_without_rights_learns_what_to_do():
+@pytest.mark.parametrize(
+    ("user", "right"), [(1000, "run as root"), (0, "start the container with --cap-add SYS_ADMIN")]
+)
+def test_a_user_without_rights_learns_what_to_do(monkeypatch, user, right):
+    """Root has no right in a container without the capability."""
+    monkeypatch.setattr(os, "geteuid", lambda: user)
     with pytest.raises(DeviceError) as refused:
         NvmlDevice(ZeusGpu(ZeusGPUNoPermissionError("Insufficient Permissions"))).lock_clock(1395)
     assert str(refused.value) == (
-        "GPU 3: no right to set clocks; run as root, or have zeusd started and name its socket in ZEUSD_SOCK_PATH."
+        f"GPU 3: no right to set clocks; {right}, or have zeusd started and name its socket in ZEUSD_SOCK_PATH."
     )
 
 

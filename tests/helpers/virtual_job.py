@@ -71,6 +71,8 @@ class _Ranks:
 class VirtualGpu:
     """Time, energy and clock of one GPU; implements what a rank's driver asks of stopwatch and clock control."""
 
+    rests = False
+
     def __init__(self, waiting_power_w: float, maximum_mhz: int) -> None:
         self.now_s, self.power_w = 0.0, waiting_power_w
         self._energy_j, self._counter_s = 0.0, 0.0

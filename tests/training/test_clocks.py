@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from helpers.fake_device import FakeDevice, kill
 from helpers.trainings import here, planned, tiny_workload
 
@@ -63,6 +64,29 @@ def test_a_loss_that_is_not_a_number_frees_the_gpu(plan: Path, device: FakeDevic
     check_free(device)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_refused_clock_ends_only_a_strict_training(
+    plan: Path, device: FakeDevice, tmp_path: Path, caplog: pytest.LogCaptureFixture, strict: bool
+) -> None:
+    device.allowed = False
+    options = ("--strict-clocks",) * strict
+    assert here(plan, "--iterations", 3, *options, "--output", tmp_path / "run") == 2 * strict
+    assert ("goes on at the driver's own clocks" in caplog.text) is not strict
+    assert "lock" not in "".join(device.calls())
+    if not strict:
+        rows = read_table(tmp_path / "run/rank-00000.parquet", ITERATIONS)
+        assert rows["clocks"].list.len().to_list() == [0, 0, 0]
+
+
+def test_a_plan_of_clocks_that_the_gpu_has_not_sets_none(
+    plan: Path, device: FakeDevice, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device.clocks_mhz = (900, 1200)
+    assert here(plan, "--iterations", 1, "--output", tmp_path / "run") == 2
+    assert "has no SM clock of 1410 MHz" in capsys.readouterr().err
+    assert device.calls() == []
+
+
 def test_a_signal_frees_the_gpu(plan: Path, device: FakeDevice, tmp_path: Path) -> None:
     def end() -> None:
         while not device.locked.exists():
@@ -115,7 +139,8 @@ def test_one_rank_of_every_stage_says_what_would_be_set(caplog: pytest.LogCaptur
     workload, cpu = tiny_workload(dp=2, pp=2), torch.device("cpu")
     for rank in range(4):
         coordinate, monitor = coordinate_of(rank, workload.parallelism, 4), RankMonitor(rank, "program")
-        with device_and_clocks(TrainingJob(workload=workload), cpu, coordinate, monitor, "dry") as (_, dry):
+        job, settings, store = TrainingJob(workload=workload), SimpleNamespace(clocks="dry"), dist.HashStore()
+        with device_and_clocks(job, cpu, coordinate, monitor, settings, store) as (_, dry):
             dry.request(900 + rank)
     assert caplog.messages == [
         "stage 0: would lock the SM clock to 900 MHz",
