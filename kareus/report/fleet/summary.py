@@ -192,7 +192,7 @@ def _power_caps(inputs: FleetInputs) -> Sheet:
         )
         for row in table
     ]
-    names = ("fleet", "method", "cap, all GPUs", "time", "of it waiting", AGAINST, "draws", "cap per GPU")
+    names = ("fleet", "method", "cap, all GPUs", "time", "waits", AGAINST, "draws", "cap per GPU")
     return Sheet(
         caption="Power caps: the fastest plan whose mean power, of all GPUs and with waiting, keeps the cap",
         heads=heads([("", names)]),
@@ -225,8 +225,7 @@ def _hours(inputs: FleetInputs) -> Sheet:
         rows=tuple(rows),
         texts=3,
         source="hours",
-        note=f"{AGAINST}: saved by the hour, against one plan of {THROUGHPUT_BASELINE} from the start"
-        + _too_slow_note(inputs),
+        note=f"{AGAINST}: against one plan of {THROUGHPUT_BASELINE} from the start" + _too_slow_note(inputs),
     )
 
 
@@ -241,7 +240,7 @@ def _too_slow_note(inputs: FleetInputs) -> str:
     if slow.is_empty():
         return ""
     most = max(slow["iterations"].to_list())
-    return f"; {NONE}: too slow, the fastest of these finishes {most:,.0f} iterations in the hours"
+    return f"; {NONE}: too slow, at most {most:,.0f} fit"
 
 
 def _saved(value: float | None, before: float | None) -> float | None:
