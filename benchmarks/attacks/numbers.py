@@ -33,7 +33,7 @@ RESOLVED = (
 EMULATED = (
     "emulation.deadlines=100000", "emulation.deadlines=10000000000", "emulation.pipelines=1000000000000000000",
     f"emulation.pipelines={10**30}", "emulation.num_microbatches=100000000", "emulation.stragglers=[1e300]",
-    "emulation.stragglers=[1e308]", "emulation.power_caps_w=[1e-300]", "emulation.power_caps_w=[1e308]",
+    "emulation.stragglers=[1e308]", "emulation.power_caps=[1e-300W]", "emulation.power_caps=[1e308W]",
 )  # fmt: skip
 """Overrides of `kareus emulate`, for the small campaign's workload."""
 SELECTED = (
@@ -80,7 +80,7 @@ def attacks(target: Target) -> Iterator[Row]:
 def _with(text: str) -> list[str]:
     """The small campaign's fleet with one override."""
     key = text.partition("=")[0]
-    fleet = [*SMALL.split(), *FLEET, "emulation.power_caps_w=[]"]
+    fleet = [*SMALL.split(), *FLEET, "emulation.power_caps=[]"]
     return [*(own for own in fleet if own.partition("=")[0] != key), text]
 
 
@@ -112,7 +112,7 @@ def _series(target: Target, name: str) -> str:
     folder = target.planned()
     (folder / "prices.csv").write_text(f"hour,price_per_kwh\n{HOURS[name]}")
     hours = "emulation.series=prices.csv", "emulation.iterations=10"
-    done = target.kareus(folder, "emulate", *SMALL.split(), *FLEET, "emulation.power_caps_w=[]", *hours)
+    done = target.kareus(folder, "emulate", *SMALL.split(), *FLEET, "emulation.power_caps=[]", *hours)
     if done.code not in (0, REFUSED):
         return broken_promise(done) or f"exit code {done.code}"
     found = NO_NUMBER.search(done.output) if done.code == 0 else None

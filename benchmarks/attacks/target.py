@@ -22,7 +22,7 @@ SMALL = (
 """A workload that is planned in seconds: two clocks, few candidates."""
 CAMPAIGN = f"""
 workloads: ["{SMALL},4096"]
-fleets: ["{SMALL} emulation.pipelines=2 emulation.num_microbatches=2 emulation.deadlines=2 emulation.stragglers=[1.1] emulation.power_caps_w=[240]"]
+fleets: ["{SMALL} emulation.pipelines=2 emulation.num_microbatches=2 emulation.deadlines=2 emulation.stragglers=[1.1] emulation.power_caps=[240W]"]
 sweeps: ["{SMALL} sweep.windows_s=[1] sweep.trials=2"]
 """  # noqa: E501 - a line for each member
 STRATEGY = """

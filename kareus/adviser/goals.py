@@ -9,7 +9,7 @@ from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
 from kareus.plans.run_totals import check_tokens
 from kareus.plans.selectors import MOST_PRICE, NUMBER, number_in
-from kareus.plans.series import HourlySeries, Unit, read_series
+from kareus.plans.series import PLAUSIBLE, SUFFIXES, HourlySeries, Unit, check_plausible, read_series
 from kareus.plans.units import HOURS_PER_DAY, JOULES_PER_KWH, SECONDS_PER_HOUR, duration, scaled
 
 DURATIONS = {"s": 1.0, "min": 60.0, "h": SECONDS_PER_HOUR, "d": HOURS_PER_DAY * SECONDS_PER_HOUR}
@@ -136,30 +136,48 @@ def quantity(option: str, text: str, units: dict[str, float], most: float) -> fl
     return value
 
 
-def price(option: str, text: str, unit: str, column: Unit | None = None) -> float | HourlySeries:
-    """Return a price or an intensity, such as `0.12perkWh`, or a series of it by the hour from a CSV file.
+def price(option: str, text: str, unit: Unit) -> float | HourlySeries:
+    """Return a price or an intensity of a kilowatt-hour, such as `0.12perkWh`, or a series by the hour from a CSV file.
 
     Args:
         option: that gives it, for messages.
         text: number and unit, or the path of a file.
-        unit: such as `perkWh`.
-        column: quantity of the file; None where no file can be given.
+        unit: quantity that is given.
 
     Raises:
         ConfigError: it is neither.
     """
-    if column is not None and (text.endswith(".csv") or Path(text).is_file()):
+    if text.endswith(".csv") or Path(text).is_file():
         series = read_series(Path(text))
-        if series.unit is not column:
-            raise ConfigError(f"{option} {text}: has the column {series.unit}; expected {column}.")
+        if series.unit is not unit:
+            raise ConfigError(f"{option} {text}: has the column {series.unit}; expected {unit}.")
         return series
+    suffixes = SUFFIXES[unit]
     match = re.fullmatch(rf"({NUMBER})\s*(\S*)", text.strip())
-    kinds = f"0.12{unit}" + (f", or a CSV file with the columns hour,{column}" if column else "")
-    if match is None or match[2] != unit:
-        raise ConfigError(f"{option} {text}: not understood; write {kinds}.")
+    if match is None or match[2] not in suffixes:
+        kinds = " or ".join(f"{PLAUSIBLE[unit].usual / factor:g}{suffix}" for suffix, factor in suffixes.items())
+        raise ConfigError(
+            f"{option} {text}: not understood; write {kinds}, or a CSV file with the columns hour,{unit}."
+        )
+    value = number_in(match[1]) * suffixes[match[2]]
+    if not value >= 0:
+        raise ConfigError(f"{option} {text}: must be 0 or more.")
+    check_plausible(option, text, unit, value)
+    return value
+
+
+def _gpu_price(text: str) -> float:
+    """Return the price of an hour of a GPU, such as `2.5perGPUh`.
+
+    Raises:
+        ConfigError: it is not one.
+    """
+    match = re.fullmatch(rf"({NUMBER})\s*perGPUh", text.strip())
+    if match is None:
+        raise ConfigError(f"--gpu-price {text}: not understood; write 2.5perGPUh.")
     value = number_in(match[1])
     if not 0 <= value <= MOST_PRICE:
-        raise ConfigError(f"{option} {text}: must be from 0 to {MOST_PRICE:g}.")
+        raise ConfigError(f"--gpu-price {text}: must be from 0 to {MOST_PRICE:g}.")
     return value
 
 
@@ -182,8 +200,6 @@ def goals_of(
     """
     if least is not None and least not in set(Least):
         raise ConfigError(f"--least {least}: not known; {suggest(least, Least)}.")
-    per_gpu_hour = None if gpu_price is None else price("--gpu-price", gpu_price, "perGPUh")
-    assert not isinstance(per_gpu_hour, HourlySeries)  # no file is read without a column
     return Goals(
         least=None if least is None else Least(least),
         tokens=tokens,
@@ -191,7 +207,7 @@ def goals_of(
         site_w=None if max_power is None else quantity("--max-power", max_power, POWERS, MOST_W),
         node_w=None if max_node_power is None else quantity("--max-node-power", max_node_power, POWERS, MOST_W),
         gpu_w=None if max_gpu_power is None else quantity("--max-gpu-power", max_gpu_power, POWERS, MOST_W),
-        price_per_kwh=None if price_of_energy is None else price("--price", price_of_energy, "perkWh", Unit.PRICE),
-        price_per_gpu_hour=per_gpu_hour,
-        carbon_g_per_kwh=None if carbon is None else price("--carbon", carbon, "gperkWh", Unit.CARBON),
+        price_per_kwh=None if price_of_energy is None else price("--price", price_of_energy, Unit.PRICE),
+        price_per_gpu_hour=None if gpu_price is None else _gpu_price(gpu_price),
+        carbon_g_per_kwh=None if carbon is None else price("--carbon", carbon, Unit.CARBON),
     )

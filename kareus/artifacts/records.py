@@ -33,6 +33,7 @@ MOST_NESTED = 100
 RENAMED = {
     "activation_checkpointing": "it is recomputation now: stage for true, none for false",
     "parallelism.shard_optimizer": "it is parallelism.sharding now: optimizer for true, none for false",
+    "emulation.power_caps_w": "it is emulation.power_caps now: watts as 350W, a share of the power limit as 60%",
 }
 """What is said of keys of former versions, by dotted path."""
 

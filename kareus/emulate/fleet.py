@@ -35,6 +35,11 @@ class Scale:
         return self.pipelines * self.pipeline_gpus
 
     @property
+    def idle_power_w(self) -> float:
+        """Power of one GPU of a fleet that waits for better hours or to keep a cap; no more than while blocking."""
+        return min(self.static_power_w, self.blocking_power_w)
+
+    @property
     def reduction_energy_j(self) -> float:
         """Energy of one pipeline's GPUs during what is exposed of the reduction."""
         return self.exposed_s * self.blocking_power_w * self.pipeline_gpus
@@ -65,10 +70,10 @@ def reduction_s(workload: Workload, pipelines: int) -> float:
 def scale_of(fleet: Fleet) -> Scale:
     """Return the scale of a fleet; what joined pipelines reduce is in their plans."""
     gpu = fleet.workload.gpu
-    duration_s = 0.0 if fleet.joins else reduction_s(fleet.workload, fleet.emulation.pipelines)
+    duration_s = 0.0 if fleet.joins else reduction_s(fleet.workload, fleet.pipelines)
     exposed = fleet.emulation.gradient_reduction is GradientReduction.EXPOSED
     return Scale(
-        pipelines=fleet.emulation.pipelines,
+        pipelines=fleet.pipelines,
         pipeline_gpus=fleet.workload.parallelism.gpus // fleet.planned_pipelines,
         reduction_s=duration_s,
         exposed_s=duration_s if exposed else 0.0,
@@ -81,7 +86,7 @@ def identity(fleet: Fleet, method: str) -> dict[str, Any]:
     """Return the columns that all tables begin with."""
     return {
         "fleet": fleet.name,
-        "pipelines": fleet.emulation.pipelines,
+        "pipelines": fleet.pipelines,
         "num_microbatches": fleet.emulation.num_microbatches,
         "gpus": fleet.gpus,
         "method": method,

@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from kareus.emulate.fleet import scale_of
 from kareus.emulate.joined import joining
 from kareus.emulate.resolve import Fleet
+from kareus.emulate.waiting import with_plans_of, with_slower_plans
 from kareus.pareto import pareto_order
 from kareus.pipeline.compare import FRONTIER_BASELINE
 from kareus.pipeline.frontiers import method_problem
@@ -24,7 +26,7 @@ class MethodFrontier:
     method: str
     problem: Problem
     plans: tuple[PlannedIteration, ...]
-    """Frontier, by rising time."""
+    """Frontier, by rising time, then slower plans of less dynamic energy."""
     joined: frozenset[int] = frozenset()
     """Numbers of the instructions that all pipelines have together."""
 
@@ -46,10 +48,34 @@ def method_frontiers(fleet: Fleet, microbatch: pl.DataFrame) -> list[MethodFront
     }
     baseline = plans[FRONTIER_BASELINE]
     joined = joining(config) if fleet.joins else frozenset()
+    idle_w = _idle_power_w(fleet)
+    compared = {name: with_iso_plans(own, problems[name], baseline) for name, own in plans.items()}
+    slower = {
+        method.name: with_slower_plans(compared[method.name], problems[method.name], idle_w)
+        if method.has_frontier
+        else compared[method.name]
+        for method in methods
+    }
+    others = [(problems[name], own) for name, own in slower.items()]
     return [
-        MethodFrontier(name, problems[name], with_iso_plans(own, problems[name], baseline), joined)
-        for name, own in plans.items()
+        MethodFrontier(
+            method.name,
+            problems[method.name],
+            tuple(
+                with_plans_of(slower[method.name], problems[method.name], others, idle_w)
+                if method.has_frontier
+                else slower[method.name]
+            ),
+            joined,
+        )
+        for method in methods
     ]
+
+
+def _idle_power_w(fleet: Fleet) -> float:
+    """Return the power of one pipeline's GPUs while the fleet waits."""
+    scale = scale_of(fleet)
+    return scale.idle_power_w * scale.pipeline_gpus
 
 
 def _of_one(problem: Problem, pipelines: int) -> Problem:

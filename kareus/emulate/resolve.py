@@ -1,21 +1,30 @@
 """Resolving: from overrides to fleets, each with the workload whose microbatch frontiers it plans with."""
 
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from kareus.emulate.config import EmulatedWorkload, Emulation, GradientReduction
+from kareus.emulate.config import EmulatedWorkload, Emulation, GradientReduction, gpu_cap_w
 from kareus.errors import ConfigError, EngineError, RefusedWorkloadError
 from kareus.model.config import Sharding
+from kareus.plans.series import read_series
+from kareus.plans.units import SECONDS_PER_HOUR
 from kareus.runtime.architecture import check_runs
 from kareus.workload.compose import ComposedWorkload, compose
 from kareus.workload.config import Workload
 from kareus.workload.extension import feasible, part
+from kareus.workload.model_flops import mfu
+from kareus.workload.naming import changed, joined
+from kareus.workload.overrides import options
 from kareus.workload.pipelining import check_pipeline
 from kareus.workload.resolve import CONFIG_DIR
 
 GROUP = "emulation"
 PRIMARY = "emulation"
+SIZELESS = "fleet"
+"""Option that has no size of its own."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +40,8 @@ class Fleet:
     workload: Workload
     """The workload whose microbatch frontiers it plans with: one pipeline or, of a joined fleet, all as replicas."""
     emulation: Emulation
+    pipelines: int
+    """Data-parallel replicas of the pipeline."""
     refusal: str | None
     """Reason why it cannot run, in one line; None if it can."""
 
@@ -45,7 +56,7 @@ class Fleet:
     @property
     def planned_pipelines(self) -> int:
         """Pipelines of which the workload is."""
-        return self.emulation.pipelines if self.joins else 1
+        return self.pipelines if self.joins else 1
 
     @property
     def pipeline(self) -> Workload:
@@ -55,7 +66,13 @@ class Fleet:
     @property
     def gpus(self) -> int:
         """GPUs of all pipelines."""
-        return self.emulation.pipelines * self.workload.parallelism.gpus // self.planned_pipelines
+        return self.pipelines * self.workload.parallelism.gpus // self.planned_pipelines
+
+    @property
+    def gpu_caps_w(self) -> tuple[float, ...]:
+        """Power caps in watts of each GPU, each once."""
+        limit_w = self.workload.gpu.power_limit_w
+        return tuple(dict.fromkeys(gpu_cap_w(cap, limit_w) for cap in self.emulation.power_caps))
 
 
 def resolve_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Fleet]:
@@ -83,14 +100,16 @@ def expand_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> li
         ConfigError: an override or a file of the configuration that cannot be used.
     """
     texts = [text if "=" in text else f"{GROUP}={text}" for text in overrides]
-    fleets = [_fleet(composition) for composition in compose(texts, config_dir, EmulatedWorkload, PRIMARY)]
+    named = options(GROUP, config_dir)
+    fleets = [_fleet(composition, named) for composition in compose(texts, config_dir, EmulatedWorkload, PRIMARY)]
     return list({(fleet.workload_name, fleet.name): fleet for fleet in fleets}.values())
 
 
-def _fleet(composition: ComposedWorkload) -> Fleet:
+def _fleet(composition: ComposedWorkload, named: Sequence[str]) -> Fleet:
     emulation: Emulation = part(composition, GROUP).record
     _check_counts(composition.changes)
-    extension = part(_with_replicas(composition, emulation.pipelines), GROUP)
+    pipelines = _pipelines(emulation, composition.workload)
+    extension = part(_with_replicas(composition, pipelines), GROUP)
     workload, refusal = extension.workload, None
     pipeline = dataclasses.replace(workload, num_microbatches=emulation.num_microbatches)
     try:
@@ -100,14 +119,75 @@ def _fleet(composition: ComposedWorkload) -> Fleet:
         check_runs(workload)
     except (RefusedWorkloadError, EngineError) as error:
         refusal = str(error)
-    return Fleet(
+    fleet = Fleet(
         workload_name=extension.workload_name,
-        name=extension.name,
+        name="",
         overrides=extension.overrides,
         workload=workload,
         emulation=emulation,
+        pipelines=pipelines,
         refusal=refusal,
     )
+    check_series(fleet)
+    own = {key: value for key, value in composition.changes.items() if key.startswith(f"{GROUP}.")}
+    return dataclasses.replace(fleet, name=fleet_name(composition.options[GROUP], named, fleet.gpus, own))
+
+
+def fleet_name(option: str, named: Sequence[str], gpus: int, changes: Mapping[str, Any]) -> str:
+    """Return the name of a fleet, which says how many GPUs it has and what else differs from its option.
+
+    No two fleets of a workload share one: its GPUs say how many pipelines it has.
+
+    Args:
+        option: of the group `emulation`.
+        named: all options.
+        gpus: of all pipelines.
+        changes: values that differ from those of the option, by dotted key.
+    """
+    own, size = {key.removeprefix(f"{GROUP}."): value for key, value in changes.items()}, f"{gpus}gpus"
+    if option == SIZELESS or re.fullmatch(r"[0-9]+gpus", option):
+        own = {key: value for key, value in own.items() if key not in ("pipelines", "gpus")}
+        if option == SIZELESS:
+            option = f"{size}-{option}" if size in named else size
+        elif option != size:
+            option = f"{size}-as-{option}"
+    return joined([option, *(changed(own) if own else ())])
+
+
+def _pipelines(emulation: Emulation, workload: Workload) -> int:
+    """Return the pipelines of a fleet that is asked for by them, or by its GPUs.
+
+    Raises:
+        ConfigError: its GPUs are not those of whole pipelines.
+    """
+    if emulation.pipelines is not None:
+        return emulation.pipelines
+    gpus, each = emulation.gpus or 0, workload.parallelism.gpus
+    if gpus % each:
+        fewer = gpus // each * each
+        such = f"{fewer} or {fewer + each}" if fewer else str(each)
+        raise ConfigError(f"{GROUP}.gpus={gpus}: a pipeline has {each} GPUs; give a multiple of it, such as {such}.")
+    return gpus // each
+
+
+def check_series(fleet: Fleet) -> None:
+    """Check the series of a fleet, and that its iterations are not beyond the arithmetic of its GPUs.
+
+    Raises:
+        ArtifactError: the file cannot be read.
+        ConfigError: it is no series, or the hours are too few for even a fleet at its peak of arithmetic.
+    """
+    if fleet.emulation.series is None:
+        return
+    hours = len(read_series(Path(fleet.emulation.series)).values)
+    pipeline = fleet.pipeline
+    peak_s = mfu(pipeline, 1.0)  # at this many seconds an iteration has the model's FLOPs at the GPUs' peak
+    most = int(hours * SECONDS_PER_HOUR / peak_s)
+    if (fleet.emulation.iterations or 0) > most:
+        raise ConfigError(
+            f"{GROUP}.iterations={fleet.emulation.iterations}: at most {most:,} fit into the {hours:,} hours of "
+            f"{fleet.emulation.series}, even at the GPUs' peak of arithmetic; give fewer, or more hours."
+        )
 
 
 def _joins(workload: Workload) -> bool:

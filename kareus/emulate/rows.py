@@ -2,14 +2,18 @@
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from kareus.artifacts.tables import Row
-from kareus.emulate.fleet import Scale, fleet_columns, identity, scale_of
+from kareus.emulate.fleet import fleet_columns, identity, scale_of
 from kareus.emulate.frontiers import MethodFrontier
 from kareus.emulate.hours import HourlyProblem, HourShare, charge_of, energy_j, hourly, iterations, reachable, steady
-from kareus.emulate.power_caps import power_cap_columns
+from kareus.emulate.power_caps import crossing_plan, power_cap_columns
 from kareus.emulate.resolve import Fleet
 from kareus.emulate.stragglers import straggler_columns
-from kareus.errors import ConfigError
+from kareus.emulate.waiting import adopted
+from kareus.pareto import Mask, pareto_mask
+from kareus.pipeline.methods import method_named
 from kareus.plans.series import HourlySeries
 
 
@@ -17,10 +21,14 @@ def fleet_rows(fleet: Fleet, frontiers: Iterable[MethodFrontier]) -> list[Row]:
     """Rows of `FLEET`."""
     scale = scale_of(fleet)
     return [
-        {**identity(fleet, own.method), "plan": number, **fleet_columns(scale, plan)}
+        {**identity(fleet, own.method), "plan": number, **fleet_columns(scale, plan), "on_frontier": bool(is_best)}
         for own in frontiers
-        for number, plan in enumerate(own.plans)
+        for number, (plan, is_best) in enumerate(zip(own.plans, _on_frontier(own), strict=True))
     ]
+
+
+def _on_frontier(own: MethodFrontier) -> Mask:
+    return pareto_mask(np.array([(plan.time_s, plan.energy_j) for plan in own.plans]))
 
 
 def straggler_rows(fleet: Fleet, frontiers: Iterable[MethodFrontier]) -> list[Row]:
@@ -34,44 +42,40 @@ def straggler_rows(fleet: Fleet, frontiers: Iterable[MethodFrontier]) -> list[Ro
 
 
 def power_cap_rows(fleet: Fleet, frontiers: Sequence[MethodFrontier]) -> list[Row]:
-    """Rows of `POWER_CAPS`.
-
-    Raises:
-        ConfigError: no plan of any method draws so little.
-    """
+    """Rows of `POWER_CAPS`; those of a cap that nothing keeps are empty."""
     scale, rows = scale_of(fleet), []
-    for cap_w in fleet.emulation.power_caps_w:
-        of_cap = [
-            {**identity(fleet, own.method), **power_cap_columns(cap_w, own.plans, own.problem, scale)}
-            for own in frontiers
-        ]
-        if all(row["time_s"] is None for row in of_cap):
-            raise ConfigError(f"emulation.power_caps_w: {cap_w:g}: {_powers_text(scale, frontiers)}.")
-        rows += of_cap
+    for gpu_cap_w in fleet.gpu_caps_w:
+        crossing = {own.method: crossing_plan(gpu_cap_w, own.plans, own.problem, scale) for own in frontiers}
+        for own in frontiers:
+            plans = [*own.plans, *crossing[own.method]]
+            if method_named(own.method).has_frontier:
+                plans += [
+                    run
+                    for other in frontiers
+                    for plan in crossing[other.method]
+                    for run in adopted(plan, other.problem, own.problem)
+                ]
+            rows.append({**identity(fleet, own.method), **power_cap_columns(gpu_cap_w, plans, scale)})
     return rows
 
 
 def hour_rows(fleet: Fleet, frontiers: Sequence[MethodFrontier], series: HourlySeries) -> list[Row]:
-    """Rows of `HOURS`, of the methods that are fast enough.
-
-    Raises:
-        ConfigError: none is.
-    """
-    works = {own.method: _work(fleet, own) for own in frontiers}
-    most = max(reachable(work, series) for work in works.values())
+    """Rows of `HOURS`; one of the policy `none` for a method that is too slow, with the most that it can do."""
     rows: list[Row] = []
-    for method, work in works.items():
+    for own in frontiers:
+        work = _work(fleet, own)
         if work.iterations > reachable(work, series):
+            rows.append({**identity(fleet, own.method), **_too_slow(work, series)})
             continue
         for policy, slots in (("hourly", hourly(work, series)), ("steady", steady(work, series))):
-            own = {**identity(fleet, method), "policy": policy}
-            rows += [{**own, **_hour_columns(work, series, slot)} for slot in slots]
-    if not rows:
-        raise ConfigError(
-            f"emulation.iterations={fleet.emulation.iterations}: {fleet.name} can do 1 to {int(most)} in the "
-            f"{len(series.values)} hours of the series."
-        )
+            of_policy = {**identity(fleet, own.method), "policy": policy}
+            rows += [{**of_policy, **_hour_columns(work, series, slot)} for slot in slots]
     return rows
+
+
+def _too_slow(work: HourlyProblem, series: HourlySeries) -> Row:
+    empty = dict.fromkeys(("hour", "plan", "share", "energy_j", "value", "charge"))
+    return {"policy": "none", **empty, "iterations": float(int(reachable(work, series))), "unit": series.unit}
 
 
 def _work(fleet: Fleet, own: MethodFrontier) -> HourlyProblem:
@@ -80,7 +84,7 @@ def _work(fleet: Fleet, own: MethodFrontier) -> HourlyProblem:
     return HourlyProblem(
         times_s=tuple(time_s for time_s, _ in costs),
         energies_j=tuple(energy_j for _, energy_j in costs),
-        idle_power_w=scale.static_power_w * scale.gpus,
+        idle_power_w=scale.idle_power_w * scale.gpus,
         iterations=fleet.emulation.iterations or 0,
     )
 
@@ -96,8 +100,3 @@ def _hour_columns(work: HourlyProblem, series: HourlySeries, slot: HourShare) ->
         "value": series.values[slot.hour],
         "charge": charge_of(work, series, slot),
     }
-
-
-def _powers_text(scale: Scale, frontiers: Sequence[MethodFrontier]) -> str:
-    powers_w = [fleet_columns(scale, plan)["power_w"] / scale.gpus for own in frontiers for plan in own.plans]
-    return f"no plan draws so little; the frontiers reach from {min(powers_w):.1f} to {max(powers_w):.1f} W of each GPU"

@@ -65,9 +65,7 @@ def _emulate(fleet: Fleet, folder: WorkloadFolder) -> None:
     for schema, of_table in rows:
         write_table(folder.fleet(fleet.name) / f"{schema.name}.parquet", schema.frame(of_table), schema, provenance)
     label = provenance.testbed.label if provenance.testbed else "no testbed"
-    logger.info(
-        "%s: %s GPUs, %d pipelines [%s]", folder.fleet(fleet.name), f"{fleet.gpus:,}", fleet.emulation.pipelines, label
-    )
+    logger.info("%s: %s GPUs, %d pipelines [%s]", folder.fleet(fleet.name), f"{fleet.gpus:,}", fleet.pipelines, label)
     for line in _lines(FLEET.frame(rows[0][1])):
         logger.info("%s", line)
 

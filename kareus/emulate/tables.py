@@ -15,7 +15,7 @@ _POINTS = Column("points", pl.List(pl.Int64), "per instruction, the `point` of i
 
 FLEET = TableSchema(
     name="fleet",
-    version=1,
+    version=2,
     meaning="Plans of a fleet's iteration, by method: all run one plan; reducing gradients is in it or after it.",
     columns=(
         *_FLEET,
@@ -37,6 +37,12 @@ FLEET = TableSchema(
         Column("dynamic_energy_j", pl.Float64, "energy_j less static_energy_j"),
         Column("power_w", pl.Float64, "mean power of all GPUs over the iteration", positive=True),
         Column("lower_bound_j", pl.Float64, "energy that no plan of its method can undercut in its time"),
+        Column(
+            "on_frontier",
+            pl.Boolean,
+            "whether no plan of its method has less time and less energy; others are slower and use less energy than "
+            "one on the frontier that then waits at static power, for caps and hours",
+        ),
         Column("gap", pl.Float64, "certified gap: energy_j / lower_bound_j - 1, at the plan's own time"),
         _POINTS,
     ),
@@ -63,13 +69,14 @@ STRAGGLERS = TableSchema(
 
 POWER_CAPS = TableSchema(
     name="power_caps",
-    version=1,
-    meaning="The fastest plan of a fleet within a mean power; empty where even the most frugal plan draws more.",
+    version=2,
+    meaning="The fastest plan of a fleet within a mean power, waiting included; empty where even waiting draws more.",
     columns=(
         *_FLEET,
         Column("cap_w", pl.Float64, "power that all GPUs together may draw, on average over an iteration"),
-        Column("time_s", pl.Float64, "iteration time", nullable=True),
-        Column("energy_j", pl.Float64, "energy of all GPUs over the iteration", nullable=True),
+        Column("time_s", pl.Float64, "iteration time, with the wait", nullable=True),
+        Column("waiting_s", pl.Float64, "of that, seconds that all GPUs wait at static power", nullable=True),
+        Column("energy_j", pl.Float64, "energy of all GPUs over the iteration, with the wait", nullable=True),
         Column("power_w", pl.Float64, "mean power of all GPUs", nullable=True),
         Column("points", pl.List(pl.Int64), "as in the table `fleet`", nullable=True),
     ),
@@ -78,23 +85,29 @@ POWER_CAPS = TableSchema(
 
 HOURS = TableSchema(
     name="hours",
-    version=1,
+    version=2,
     meaning="What a fleet runs in every hour of a price or carbon series, so that its iterations are done by the end.",
     columns=(
         *_FLEET,
         Column(
             "policy",
             pl.String,
-            "`hourly`: plans chosen by the hour; `steady`: the one plan that is best from the start",
+            "`hourly`: plans chosen by the hour; `steady`: the one plan that is best from the start; `none`: not even "
+            "the fastest plan finishes in the hours",
         ),
-        Column("hour", pl.Int64, "hour of the series, from 0"),
+        Column("hour", pl.Int64, "hour of the series, from 0; empty for `none`, as what follows", nullable=True),
         Column("plan", pl.Int64, "plan of the table `fleet`; empty while the fleet waits", nullable=True),
-        Column("share", pl.Float64, "share of the hour"),
-        Column("iterations", pl.Float64, "iterations done in it"),
-        Column("energy_j", pl.Float64, "energy of all GPUs in it; static power while the fleet waits"),
+        Column("share", pl.Float64, "share of the hour", nullable=True),
+        Column("iterations", pl.Float64, "iterations done in it; for `none`, the most that can be done in all hours"),
+        Column("energy_j", pl.Float64, "energy of all GPUs in it; static power while the fleet waits", nullable=True),
         Column("unit", pl.String, "of the series: `price_per_kwh` or `carbon_g_per_kwh`"),
-        Column("value", pl.Float64, "of the series in this hour"),
-        Column("charge", pl.Float64, "energy at that value: money in the series' currency, or grams of CO2"),
+        Column("value", pl.Float64, "of the series in this hour", nullable=True),
+        Column(
+            "charge",
+            pl.Float64,
+            "energy at that value: money in the series' currency, or grams of CO2",
+            nullable=True,
+        ),
     ),
     key=("fleet", "method", "policy", "hour", "plan"),
 )

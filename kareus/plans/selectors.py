@@ -16,11 +16,13 @@ import polars as pl
 from kareus.artifacts.records import closest
 from kareus.errors import ConfigError
 from kareus.pareto import as_fast_s
+from kareus.plans.series import SUFFIXES, Unit, check_plausible
 from kareus.plans.units import JOULES_PER_KWH, SECONDS_PER_HOUR, scaled
 
 ALLOWED = (
     "allowed: fastest, min-energy, edp, deadline=<time> (such as 4.6s or 900ms), straggler=<factor> (such as 1.15x), "
-    "energy=<energy> (such as 20kJ), power=<power of all GPUs> (such as 4kW), cost=<price>perkWh+<price>perGPUh"
+    "energy=<energy> (such as 20kJ), power=<power of all GPUs> (such as 4kW), cost=<price>perkWh+<price>perGPUh "
+    "(energy also as <price>perMWh)"
 )
 UNITS = {
     "deadline": {"ms": 1e-3, "s": 1.0, "min": 60.0},
@@ -34,7 +36,7 @@ RANGES = {"deadline": (1e-6, 1e9), "straggler": (0, 1e6), "energy": (1e-6, 1e18)
 LIMIT_DIGITS = 4
 """Significant digits of limits in messages."""
 MOST_PRICE = 1e9
-"""In any currency."""
+"""Of an hour of a GPU, in any currency."""
 MOST_CHARACTERS = 64
 """Of a selector, which is part of the name of its plan's file."""
 NUMBER = r"[0-9.]+(?:[eE][+-]?[0-9]+)?"
@@ -241,17 +243,19 @@ def _rounded_up(value: float) -> float:
 
 
 def _prices(text: str, value: str) -> Prices:
-    """Prices such as `0.12perkWh+2.5perGPUh`, or one of both alone."""
-    match = re.fullmatch(rf"(?:({NUMBER})perkWh)?(\+)?(?:({NUMBER})perGPUh)?", value)
-    if match is None or bool(match[2]) != bool(match[1] and match[3]) or not (match[1] or match[3]):
+    """Prices such as `0.12perkWh+2.5perGPUh` or `120perMWh+2.5perGPUh`, or one of both alone."""
+    match = re.fullmatch(rf"(?:({NUMBER})({'|'.join(SUFFIXES[Unit.PRICE])}))?(\+)?(?:({NUMBER})perGPUh)?", value)
+    if match is None or bool(match[3]) != bool(match[1] and match[4]) or not (match[1] or match[4]):
         raise ConfigError(
             f"selector '{text}': not understood; write cost=<price>perkWh+<price>perGPUh, such as "
-            "cost=0.12perkWh+2.5perGPUh, or one of both prices alone."
+            "cost=0.12perkWh+2.5perGPUh or cost=120perMWh+2.5perGPUh, or one of both prices alone."
         )
-    prices = Prices(number_in(match[1] or "0"), number_in(match[3] or "0"))
+    factor = SUFFIXES[Unit.PRICE][match[2]] if match[1] else 1.0
+    prices = Prices(factor * number_in(match[1] or "0"), number_in(match[4] or "0"))
     if not 0 < prices.per_kwh + prices.per_gpu_hour < math.inf:
         raise ConfigError(f"selector '{text}': prices must be positive numbers, such as cost=0.12perkWh+2.5perGPUh.")
-    if max(prices.per_kwh, prices.per_gpu_hour) > MOST_PRICE:
+    check_plausible(f"selector '{text}'", f"{match[1]}{match[2]}", Unit.PRICE, prices.per_kwh)
+    if prices.per_gpu_hour > MOST_PRICE:
         raise ConfigError(f"selector '{text}': a price must be at most {MOST_PRICE:g}.")
     return prices
 

@@ -1,4 +1,4 @@
-"""A price of energy, or its carbon intensity, by the hour: read from a CSV file of two columns."""
+"""A price of energy, or its carbon intensity: what one may be, its units, and a series by the hour from a CSV file."""
 
 import csv
 import math
@@ -11,11 +11,7 @@ from kareus.errors import ConfigError
 
 BYTE_ORDER_MARK = "\ufeff"
 """Spreadsheets begin UTF-8 files with it."""
-
-
 MOST_HOURS = 8784
-MOST_VALUE = 1_000_000
-"""Largest price or grams of carbon of a kilowatt-hour."""
 
 
 class Unit(StrEnum):
@@ -23,6 +19,68 @@ class Unit(StrEnum):
 
     PRICE = "price_per_kwh"
     CARBON = "carbon_g_per_kwh"
+
+
+@dataclass(frozen=True, slots=True)
+class Plausible:
+    """What a quantity of energy can be, in its unit for a kilowatt-hour."""
+
+    least: float
+    most: float
+    usual: float
+    """For examples in messages."""
+    why: str
+    """Where the two bounds come from, and what to do with a value beyond them."""
+
+
+PLAUSIBLE = {
+    Unit.PRICE: Plausible(
+        -1.0,
+        20.3,
+        0.12,
+        "the floor and the cap of Australia's market in 2025, the widest of any; a price of a MWh is price_per_mwh or "
+        "perMWh, one in a smaller currency is to be converted",
+    ),
+    Unit.CARBON: Plausible(
+        0.0,
+        2000.0,
+        400.0,
+        "lignite, 364 g for a kWh of heat (IPCC 2006), burnt at 18 %; no grid takes carbon out of the air",
+    ),
+}
+"""The Australian market (AEMO, 2025-26) pays -1,000 to 20,300 AUD for a MWh, the European one -500 to 4,000 EUR."""
+COLUMNS = {
+    "price_per_kwh": (Unit.PRICE, 1.0),
+    "price_per_mwh": (Unit.PRICE, 1e-3),
+    "carbon_g_per_kwh": (Unit.CARBON, 1.0),
+    "carbon_kg_per_mwh": (Unit.CARBON, 1.0),
+}
+"""Quantity by the name of a file's column, and what a value of it is for a kilowatt-hour."""
+SUFFIXES = {
+    Unit.PRICE: {"perkWh": 1.0, "perMWh": 1e-3},
+    Unit.CARBON: {"gperkWh": 1.0, "kgperMWh": 1.0},
+}
+"""The same of numbers on the command line, such as `52.3perMWh`."""
+
+
+def check_plausible(place: str, text: str, unit: Unit, value: float) -> None:
+    """Check a price or an intensity of a kilowatt-hour.
+
+    Args:
+        place: what gives it, the start of the message.
+        text: as it is given.
+        unit: of the value.
+        value: for a kilowatt-hour.
+
+    Raises:
+        ConfigError: no grid has it; more likely it is in another unit.
+    """
+    plausible = PLAUSIBLE[unit]
+    if not plausible.least <= value <= plausible.most:
+        raise ConfigError(
+            f"{place}: {text}: a {unit} of {value:,g} is not plausible; must be from {plausible.least:g} to "
+            f"{plausible.most:,g} ({plausible.why})."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +92,9 @@ class HourlySeries:
 
 
 def read_series(path: Path) -> HourlySeries:
-    """Read a CSV file with the columns `hour` (0, 1, 2, ...) and `price_per_kwh` or `carbon_g_per_kwh`.
+    """Read a CSV file with the columns `hour` (0, 1, 2, ...) and one of `COLUMNS`.
 
-    Prices may be negative, as they are on some markets.
+    Prices may be negative, as they are on some markets; carbon intensities may not.
 
     Raises:
         ArtifactError: the file cannot be read.
@@ -47,20 +105,21 @@ def read_series(path: Path) -> HourlySeries:
     except csv.Error as error:
         raise ConfigError(f"{path}: is not CSV: {error}.") from None
     header = [name.strip() for name in rows[0]] if rows else []
-    units = [unit for unit in Unit if header == ["hour", unit]]
-    if not units:
+    if header[:1] != ["hour"] or len(header) != 2 or header[1] not in COLUMNS:  # noqa: PLR2004 - of two columns
         raise ConfigError(
-            f"{path}: columns {','.join(header) or 'none'}; expected hour,price_per_kwh or hour,carbon_g_per_kwh."
+            f"{path}: columns {','.join(header) or 'none'}; expected hour,price_per_kwh or hour,carbon_g_per_kwh (of "
+            "a MWh: hour,price_per_mwh or hour,carbon_kg_per_mwh), separated by commas."
         )
+    unit, factor = COLUMNS[header[1]]
     body = [row for row in rows[1:] if row]
     if len(body) > MOST_HOURS:
         raise ConfigError(f"{path}: has {len(body):,} hours; give at most {MOST_HOURS:,}, a leap year.")
     if not body:
         raise ConfigError(f"{path}: has no hours; give one row for each.")
-    return HourlySeries(units[0], tuple(_value(path, hour, row) for hour, row in enumerate(body)))
+    return HourlySeries(unit, tuple(_value(path, unit, factor, hour, row) for hour, row in enumerate(body)))
 
 
-def _value(path: Path, hour: int, row: list[str]) -> float:
+def _value(path: Path, unit: Unit, factor: float, hour: int, row: list[str]) -> float:
     try:
         hour_text, value_text = row
         if "_" in hour_text + value_text:  # Python would read `1_0` as 10
@@ -74,8 +133,5 @@ def _value(path: Path, hour: int, row: list[str]) -> float:
         )
     if not math.isfinite(value):
         raise ConfigError(f"{path}: row {hour + 1}: {value_text.strip()} is not a finite number.")
-    if abs(value) > MOST_VALUE:
-        raise ConfigError(
-            f"{path}: row {hour + 1}: {value_text.strip()} must be from -{MOST_VALUE:,} to {MOST_VALUE:,} per kWh."
-        )
-    return value
+    check_plausible(f"{path}: row {hour + 1}", value_text.strip(), unit, value * factor)
+    return value * factor

@@ -74,7 +74,11 @@ def test_what_is_least_follows_from_what_is_given():
         ((), {"gpus": "0..8"}, "such as 1..8"),
         ((), {"deadline": "30d"}, "give its --tokens"),
         ((), {"deadline": "1s", "tokens": 1e12}, r"no plan keeps the limits \(--deadline 1 s\): .* days in all,"),
-        ((), {"price_of_energy": "0.12"}, "write 0.12perkWh"),
+        ((), {"price_of_energy": "0.12"}, "write 0.12perkWh or 120perMWh, or a CSV file with the columns hour,price"),
+        ((), {"price_of_energy": "52.3perkWh"}, "a price_per_kwh of 52.3 is not plausible"),
+        ((), {"carbon": "400"}, "write 400gperkWh or 400kgperMWh"),
+        ((), {"carbon": "400000gperkWh"}, "a carbon_g_per_kwh of 400,000 is not plausible"),
+        ((), {"gpu_price": "2.5perkWh"}, "write 2.5perGPUh"),
         ((), {"least": "cost"}, "needs prices"),
     ],
 )
@@ -98,6 +102,12 @@ def test_the_fullest_node_keeps_its_cap():
     assert goals.cap_w(4, 8) == 4_000
     assert goals.cap_w(12, 8) == 6_000  # 500 W for each GPU of the node that has eight
     assert goals.cap_w(16, 8) == 8_000
+
+
+def test_prices_and_intensities_of_a_megawatt_hour_are_understood():
+    goals = goals_of(price_of_energy="120perMWh", carbon="400kgperMWh")
+    assert goals.money(3600, 3.6e6, 8) == pytest.approx(0.12)
+    assert goals.carbon_kg(3600, 3.6e6) == pytest.approx(0.4)
 
 
 def test_series_count_a_begun_hour_in_part(tmp_path):

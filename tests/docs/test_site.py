@@ -51,7 +51,7 @@ def test_every_key_of_the_configuration_has_a_meaning(site):
     assert {"microbatch_size", "model.hidden_size", "gpu.coefficients.contention", "search.draws"} <= {
         r[0] for r in rows
     }
-    assert {"search.ensemble_size", "testbed.cuda.pool", "emulation.power_caps_w", "select"} <= {r[0] for r in rows}
+    assert {"search.ensemble_size", "testbed.cuda.pool", "emulation.power_caps", "select"} <= {r[0] for r in rows}
     assert [key for key, default, meaning in rows if not default or not meaning] == []
 
 

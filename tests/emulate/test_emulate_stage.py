@@ -6,11 +6,13 @@ import yaml
 from helpers.fleets import CONFIG, fleet, with_small, write_microbatch
 
 from kareus.artifacts.tables import read_provenance, read_table
+from kareus.campaign.resolve import resolve_campaign
 from kareus.cli import main
 from kareus.emulate.resolve import resolve_fleets
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
-from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.errors import ConfigError, KareusError, RefusedWorkloadError
 from kareus.plans.units import scaled
+from kareus.workload.model_flops import mfu
 
 SIZES = "10240gpus,5120gpus,2560gpus,1280gpus"
 
@@ -39,26 +41,42 @@ def test_the_sizes_are_the_rows_of_the_paper():
 def test_every_option_composes_alone():
     for path in (CONFIG / "emulation").glob("*.yaml"):
         assert yaml.safe_load(path.read_text())
-        (one,) = resolve_fleets([path.stem], CONFIG)
-        assert one.name == path.stem
+        size = ["emulation.gpus=800"] if path.stem == "fleet" else []
+        (one,) = resolve_fleets([path.stem, *size], CONFIG)
+        assert one.name == ("800gpus" if path.stem == "fleet" else path.stem)
+
+
+def names(*overrides):
+    return [f.name for f in resolve_fleets(list(overrides), CONFIG)]
 
 
 def test_a_fleet_is_named_after_what_differs_from_its_option():
-    names = [
-        f.name
-        for f in resolve_fleets(["1280gpus", "emulation.pipelines=16,8", "emulation.stragglers=[],[1.5]"], CONFIG)
+    found = names("1280gpus", "emulation.pipelines=16,8", "emulation.stragglers=[],[1.5]")
+    assert len(set(found)) == 4
+    assert [name.rpartition("_")[0] for name in found] == ["1280gpus"] * 2 + ["640gpus-as-1280gpus"] * 2
+    assert names("1280gpus", "emulation.deadlines=30") == ["1280gpus_deadlines-30"]
+
+
+def test_a_fleet_is_named_after_its_true_size():
+    small = "model=qwen3-1.7b", "parallelism=tp8"
+    assert names("fleet", "emulation.gpus=256,512", *small) == ["256gpus", "512gpus"]
+    assert names("fleet", "emulation.gpus=256", "emulation.num_microbatches=32", *small) == [
+        "256gpus_num-microbatches-32"
     ]
-    assert len(set(names)) == 4
-    assert all(name.startswith("1280gpus_") for name in names)
-    (one,) = resolve_fleets(["1280gpus", "emulation.deadlines=30"], CONFIG)
-    assert one.name == "1280gpus_deadlines-30"
+    assert names("fleet", "emulation.gpus=1280", *small) == ["1280gpus-fleet"]  # the option 1280gpus is another
+    assert names("1280gpus", *small) == ["256gpus-as-1280gpus"]
+
+
+def test_a_fleet_may_be_asked_for_by_its_gpus():
+    (one,) = resolve_fleets(["fleet", "emulation.gpus=256", "model=qwen3-1.7b", "parallelism=tp8"], CONFIG)
+    assert (one.gpus, one.pipelines, one.workload.parallelism.gpus) == (256, 16, 16)
 
 
 def test_a_sweep_writes_the_tables_of_every_fleet(results, tmp_path):
     path = tmp_path / "prices.csv"
     path.write_text("hour,price_per_kwh\n0,0.3\n1,0.1\n")
     write_microbatch(results, fleet())
-    caps = ("emulation.stragglers=[1.05,1.1]", "emulation.power_caps_w=[300]")
+    caps = ("emulation.stragglers=[1.05,1.1]", "emulation.power_caps=[300W]")
     assert emulate(results, *caps, f"emulation.series={path}", "emulation.iterations=900", "seed=0") == 0
     assert emulate(results, *caps, "emulation.gradient_reduction=hidden,exposed") == 0
     folders = sorted((results / fleet().workload_name / "emulate").iterdir())
@@ -90,12 +108,25 @@ def test_nothing_else_changes_when_the_reduction_is_exposed(results):
         (["emulation=1000gpus"], "emulation=1000gpus: unknown option; perhaps you meant 10240gpus"),
         (["emulation.straglers=[1.1]"], "unknown key; perhaps you meant emulation.stragglers"),
         (["emulation.stragglers=[0.9]"], "stragglers: 0.9 is faster than the others; give 1 or more"),
-        (["emulation.power_caps_w=[0]"], "power_caps_w: 0 must be greater than 0"),
-        (["emulation.power_caps_w=[90]"], "emulation.power_caps_w: 90: no plan draws so little; the frontiers reach"),
+        (["emulation.power_caps=[0W]"], "power_caps: '0W': must be greater than 0 and at most 100,000W of each GPU"),
+        (["emulation.power_caps=[101%]"], "power_caps: '101%': must be greater than 0 and at most 100% of each GPU"),
+        (
+            ["emulation.power_caps=['350']"],
+            "power_caps: '350': not understood; write a share of the",
+        ),
+        (["emulation.power_caps_w=[350]"], "it is emulation.power_caps now: watts as 350W"),
+        (
+            ["emulation=fleet", "emulation.pipelines=null", "emulation.gpus=250"],
+            "a pipeline has 16 GPUs; give a multiple",
+        ),
+        (
+            ["emulation.gpus=256"],
+            "pipelines=4, gpus=256: give one of both, and null for the other",
+        ),
         (["emulation.methods=[kareus]"], "methods: reductions are against 'sequential'; add it"),
         (["emulation.methods=[karius]"], "methods: 'karius' is not known"),
         (["emulation.stragglers=[1.1,1.2,1.1]"], "stragglers: 1.1 is given twice"),
-        (["emulation.power_caps_w=[300,300]"], "power_caps_w: 300.0 is given twice"),
+        (["emulation.power_caps=[300W,300W]"], "power_caps: 300W is given twice"),
         (["emulation.methods=[sequential,sequential+perseus,sequential]"], "methods: sequential is given twice"),
         (["emulation.series=none.csv", "emulation.iterations=5"], "none.csv: cannot be read"),
         (["emulation.iterations=5"], "series, iterations: give both"),
@@ -103,7 +134,10 @@ def test_nothing_else_changes_when_the_reduction_is_exposed(results):
         (["emulation.deadlines=100000"], "deadlines=100000: must be from 2 to 1,000 (plans of a frontier)"),
         (["emulation.pipelines=1000000000"], "pipelines=1000000000: must be from 1 to 1,000,000 (pipelines)"),
         (["emulation.stragglers=[1e300]"], "stragglers=1e+300: must be from 1 to 1,000"),
-        (["emulation.power_caps_w=[1e300]"], "power_caps_w=1e+300: must be from 0.001 to 100,000 (watts of each GPU)"),
+        (
+            ["emulation.power_caps=[1e300W]"],
+            "power_caps: '1e300W': must be greater than 0 and at most 100,000W of each GPU",
+        ),
         (["emulation.series='{x}.csv'", "emulation.iterations=5"], "series='{x}.csv': must be a path of 1 to 1,024"),
         (["emulation.series=x.csv", "emulation.iterations=1000000000000000"], "must be from 1 to 1,000,000,000,000"),
         (["emulation.num_microbatches=0"], "num_microbatches=0"),
@@ -134,11 +168,27 @@ def test_what_cannot_be_emulated_is_refused_in_one_line(results, capsys, overrid
     assert said.count("\n") == 1
 
 
-def test_too_few_hours_are_refused_with_what_can_be_done(results, tmp_path, capsys):
+def test_iterations_beyond_the_peak_of_the_gpus_are_refused_before_anything_is_planned(tmp_path, capsys):
+    """16 A100s have 312 TFLOP/s each; the model's FLOPs over that are the least time of an iteration."""
     path = tmp_path / "prices.csv"
     path.write_text("hour,price_per_kwh\n0,0.3\n")
-    assert emulate(results, f"emulation.series={path}", "emulation.iterations=9999999") == 2
-    assert "hours of the series" in capsys.readouterr().err
+    most = int(3600 / mfu(fleet().pipeline, 1.0))
+    resolved = resolve_fleets(with_small(f"emulation.series={path}", f"emulation.iterations={most}"), CONFIG)
+    assert resolved[0].refusal is None
+    assert emulate(tmp_path, f"emulation.series={path}", f"emulation.iterations={most + 1}") == 2
+    assert f"at most {most:,} fit into the 1 hours of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("hour,price\n0,1\n", "columns hour,price; expected"), (None, "be read")]
+)
+def test_a_bad_series_of_a_fleet_is_refused_when_its_campaign_is_resolved(tmp_path, text, message):
+    path = tmp_path / "prices.csv"
+    if text is not None:
+        path.write_text(text)
+    overrides = ["emulation=10240gpus", f"emulation.series={path}", "emulation.iterations=5"]
+    with pytest.raises(KareusError, match=message):
+        resolve_campaign("emulation", overrides, CONFIG)
 
 
 def test_a_pipeline_that_does_not_fit_is_refused():

@@ -2,13 +2,14 @@
 
 import dataclasses
 
+import polars as pl
 import pytest
 from helpers.fleets import fleet, microbatch
 
 from kareus.emulate.fleet import scale_of
 from kareus.emulate.frontiers import MethodFrontier, method_frontiers
 from kareus.emulate.rows import fleet_rows, hour_rows
-from kareus.errors import ConfigError
+from kareus.emulate.tables import HOURS
 from kareus.pipeline.solver.frontier import PlannedIteration
 from kareus.plans.series import HourlySeries, Unit
 
@@ -56,20 +57,18 @@ def test_hours_cost_what_the_rows_of_the_fleet_do(problem):
             assert row["share"] * 3600 == pytest.approx(row["iterations"] * plans[row["plan"]]["time_s"])
 
 
-def test_a_method_that_is_too_slow_leaves_out_no_other(problem):
+@pytest.mark.parametrize(("most", "too_slow"), [(600, {"slow"}), (721, {"slow", "fast"})])
+def test_a_method_that_is_too_slow_says_the_most_that_it_can_do(problem, most, too_slow):
     slow, fast = (
         MethodFrontier("slow", problem, (plan(20.0, 1e5),)),
         MethodFrontier("fast", problem, (plan(10.0, 2e5),)),
     )
-    one = with_hours(iterations=600)
     for frontiers in ([slow, fast], [fast, slow]):
-        assert {row["method"] for row in hour_rows(one, frontiers, PRICES)} == {"fast"}
-
-
-def test_too_many_iterations_are_refused_with_the_most_possible(problem):
-    slow, fast = (
-        MethodFrontier("slow", problem, (plan(20.0, 1e5),)),
-        MethodFrontier("fast", problem, (plan(10.0, 2e5),)),
-    )
-    with pytest.raises(ConfigError, match=r"iterations=721: .* can do 1 to 720 in the 2 hours of the series"):
-        hour_rows(with_hours(iterations=721), [slow, fast], PRICES)
+        rows = HOURS.frame(hour_rows(with_hours(iterations=most), frontiers, PRICES))
+        none = rows.filter(pl.col("policy") == "none")
+        assert set(none["method"]) == too_slow
+        assert dict(none.select("method", "iterations").iter_rows()) == {
+            method: {"slow": 360, "fast": 720}[method] for method in too_slow
+        }
+        assert set(rows["method"]) == {"slow", "fast"}
+        assert none["charge"].is_null().all()

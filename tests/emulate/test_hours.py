@@ -132,8 +132,23 @@ def test_the_most_that_the_fastest_plan_can_do_is_done():
 
 def test_a_series_is_read_from_its_columns(tmp_path):
     path = tmp_path / "carbon.csv"
-    path.write_text("hour,carbon_g_per_kwh\n0,300\n1,-2.5\n\n")
-    assert read_series(path) == HourlySeries(Unit.CARBON, (300.0, -2.5))
+    path.write_text("hour,carbon_g_per_kwh\n0,300\n1,0\n\n")
+    assert read_series(path) == HourlySeries(Unit.CARBON, (300.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "unit", "per_kwh"),
+    [
+        ("price_per_mwh", 52.3, Unit.PRICE, 0.0523),
+        ("price_per_mwh", -500, Unit.PRICE, -0.5),  # the floor of the European market
+        ("price_per_kwh", -0.5, Unit.PRICE, -0.5),
+        ("carbon_kg_per_mwh", 400, Unit.CARBON, 400),
+    ],
+)
+def test_a_header_says_of_how_much_energy_its_values_are(tmp_path, header, value, unit, per_kwh):
+    path = tmp_path / "series.csv"
+    path.write_text(f"hour,{header}\n0,{value}\n")
+    assert read_series(path) == HourlySeries(unit, (pytest.approx(per_kwh),))
 
 
 def test_a_series_may_come_from_a_spreadsheet(tmp_path):
@@ -156,7 +171,14 @@ def test_a_series_may_come_from_a_spreadsheet(tmp_path):
         ("hour,price_per_kwh\n0,0,31\n", "row 1: '0,0,31' is not an hour and a number"),
         (f"hour,price_per_kwh\n0,{'1' * 140_000}\n", "is not CSV: field larger than field limit"),
         ("hour,price_per_kwh\n0,nan\n", "row 1: nan is not a finite number"),
-        ("hour,price_per_kwh\n0,1e300\n", "row 1: 1e300 must be from -1,000,000 to 1,000,000 per kWh"),
+        ("hour,price_per_kwh\n0,1e300\n", "row 1: 1e300: a price_per_kwh of"),
+        ("hour,price_per_kwh\n0,8\n1,69.2\n", "row 2: 69.2: a price_per_kwh of 69.2 is not plausible; must be from -1"),
+        ("hour,price_per_kwh\n0,-40\n", "row 1: -40: a price_per_kwh of -40 is not plausible"),
+        ("hour,price_per_mwh\n0,69200\n", "row 1: 69200: a price_per_kwh of 69.2 is not plausible"),
+        ("hour,carbon_g_per_kwh\n0,-400\n", "row 1: -400: a carbon_g_per_kwh of -400 is not plausible; must be from 0"),
+        ("hour,carbon_g_per_kwh\n0,400000\n", "row 1: 400000: a carbon_g_per_kwh of 400,000 is not plausible"),
+        ("hour;price_per_kwh\n0;0,10\n", "columns hour;price_per_kwh; expected hour,price_per_kwh or"),
+        ("point_time,value\n2024,918.0\n", "(of a MWh: hour,price_per_mwh or hour,carbon_kg_per_mwh), separated by"),
         (f"hour,price_per_kwh\n{'1' * 5000},1\n", "is not an hour and a number"),
         ("hour,price_per_kwh\n" + "".join(f"{n},1\n" for n in range(8785)), "has 8,785 hours; give at most 8,784"),
     ],

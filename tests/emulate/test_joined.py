@@ -179,7 +179,7 @@ def test_others_save_without_delaying_the_slow_pipeline(slowdown):
 
 
 def test_a_power_cap_is_of_all_pipelines():
-    one = fleet(UPDATE, "emulation.power_caps_w=[300]")
+    one = fleet(UPDATE, "emulation.power_caps=[300W]")
     frontiers = method_frontiers(one, microbatch(**UPDATE_S))
     (row,) = [row for row in power_cap_rows(one, frontiers) if row["method"] == "kareus"]
     assert row["cap_w"] == 300 * 64

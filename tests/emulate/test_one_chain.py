@@ -7,7 +7,7 @@ from helpers.chains import WAITING_W, chain, plans
 
 from kareus.emulate.fleet import Scale
 from kareus.emulate.frontiers import with_iso_plans
-from kareus.emulate.power_caps import power_cap_columns
+from kareus.emulate.power_caps import crossing_plan, power_cap_columns
 from kareus.emulate.stragglers import straggler_columns
 
 
@@ -54,21 +54,35 @@ def test_the_gap_of_a_straggler_is_to_a_mix_of_points():
     assert columns["gap"] == pytest.approx((545 + 2 * 395) / (545 + 2 * 370) - 1)
 
 
+def capped(gpu_cap_w, own, of):
+    return power_cap_columns(gpu_cap_w, [*own, *crossing_plan(gpu_cap_w, own, chain(), of)], of)
+
+
 @pytest.mark.parametrize(
-    ("gpu_cap_w", "time_s"), [(200, 3), (530 / 3, 3), (176, 4), (97.5, 4), (97, 5), (70, 5), (69.9, None)]
+    ("gpu_cap_w", "time_s", "waiting_s"),
+    [
+        (200, 3, 0),
+        (530 / 3, 3, 0),
+        (176, 515 / 171, 2 / 171),
+        (97.5, 4, 0),
+        (97, 370 / 92, 2 / 92),
+        (70, 5, 0),
+        (69.9, 325 / 64.9, 0.5 / 64.9),
+        (5, None, None),
+    ],
 )
-def test_a_cap_is_kept_by_the_first_plan_within_it(gpu_cap_w, time_s):
-    """Three GPUs draw 176.7, 97.5 and 70 W each, and may draw exactly the cap."""
-    columns = power_cap_columns(gpu_cap_w, plans(3.0, 4.0, 5.0), chain(), scale())
+def test_a_cap_is_kept_by_a_plan_within_it_or_by_waiting(gpu_cap_w, time_s, waiting_s):
+    """Three GPUs draw 176.7, 97.5 and 70 W each, 5 W waiting; a plan keeps P in (E - 5 T) / (P - 5) s."""
+    columns = capped(gpu_cap_w, plans(3.0, 4.0, 5.0), scale())
     assert columns["cap_w"] == pytest.approx(3 * gpu_cap_w)
-    assert columns["time_s"] == time_s
+    assert columns["time_s"] == (None if time_s is None else pytest.approx(time_s))
+    assert columns["waiting_s"] == (None if time_s is None else pytest.approx(waiting_s))
 
 
 @pytest.mark.parametrize(("gpu_cap_w", "time_s"), [(88, 4.5), (87, 5.5)])
 def test_a_cap_holds_over_the_exposed_reduction_too(gpu_cap_w, time_s):
     """With half a second at 10 W each GPU draws 395 J in 4.5 s: 87.8 W; the grid has only the ends."""
-    columns = power_cap_columns(gpu_cap_w, plans(3.0, 5.0), chain(), scale(exposed_s=0.5))
-    assert columns["time_s"] == time_s
+    assert capped(gpu_cap_w, plans(3.0, 5.0), scale(exposed_s=0.5))["time_s"] == pytest.approx(time_s)
 
 
 def test_the_plan_within_the_time_of_the_baseline_is_added():

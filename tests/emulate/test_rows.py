@@ -9,7 +9,6 @@ from kareus.emulate.fleet import reduction_s, scale_of
 from kareus.emulate.frontiers import method_frontiers
 from kareus.emulate.rows import fleet_rows, power_cap_rows, straggler_rows
 from kareus.emulate.tables import FLEET
-from kareus.errors import ConfigError
 from kareus.model.config import Sharding
 from kareus.pipeline.compare import compare_methods
 
@@ -115,7 +114,9 @@ def test_a_power_cap_is_kept_by_a_plan_as_fast_as_almost_any(reduction):
     scale, plans = scale_of(one), of(fleet_rows(one, frontiers))
     costs = [scale.cost(*plan) for plan in all_plans(own(frontiers).problem)]
     caps_w = [plan["power_w"] / 64 * (1 + share) for plan in plans for share in (1e-9, 1e-3)]
-    capped = dataclasses.replace(one, emulation=dataclasses.replace(one.emulation, power_caps_w=tuple(caps_w)))
+    capped = dataclasses.replace(
+        one, emulation=dataclasses.replace(one.emulation, power_caps=tuple(f"{cap_w!r}W" for cap_w in caps_w))
+    )
     for cap_w, row in zip(caps_w, of(power_cap_rows(capped, frontiers)), strict=True):
         assert row["cap_w"] == pytest.approx(64 * cap_w)
         assert row["power_w"] <= row["cap_w"] * (1 + 1e-9)
@@ -129,23 +130,35 @@ def test_a_cap_between_two_plans_is_used_up():
     frontiers = method_frontiers(one, microbatch(points=12))
     fast, slow = of(fleet_rows(one, frontiers))[-2:]
     cap_w = (fast["power_w"] + slow["power_w"]) / 2 / 64
-    capped = dataclasses.replace(one, emulation=dataclasses.replace(one.emulation, power_caps_w=(cap_w,)))
+    capped = dataclasses.replace(one, emulation=dataclasses.replace(one.emulation, power_caps=(f"{cap_w!r}W",)))
     (row,) = of(power_cap_rows(capped, frontiers))
     assert fast["time_s"] < row["time_s"] < slow["time_s"]
     assert 0.99 * row["cap_w"] < row["power_w"] <= row["cap_w"]
 
 
-def test_a_cap_that_one_method_can_keep_is_empty_for_others():
-    one = fleet("emulation.power_caps_w=[215]")
-    rows = power_cap_rows(one, method_frontiers(one, microbatch(points=6)))
-    assert of(rows)[0]["time_s"] is not None
-    assert of(rows, "sequential")[0]["time_s"] is None
-
-
-def test_a_cap_below_every_plan_is_refused_with_the_range():
-    one = fleet("emulation.power_caps_w=[90]")
+def test_a_cap_below_every_plan_is_kept_by_waiting():
+    """Of plans of T s and E J, the fastest within P waits until E and static power for the wait are P a second."""
+    one = fleet("emulation.power_caps=[90W]")
     frontiers = method_frontiers(one, microbatch())
-    powers_w = [row["power_w"] / 64 for row in fleet_rows(one, frontiers)]
-    with pytest.raises(ConfigError) as refused:
-        power_cap_rows(one, frontiers)
-    assert f"reach from {min(powers_w):.1f} to {max(powers_w):.1f} W of each GPU" in str(refused.value)
+    plans, rows = fleet_rows(one, frontiers), power_cap_rows(one, frontiers)
+    assert min(plan["power_w"] for plan in plans) > 90 * 64
+    for row in rows:
+        fastest_s = min(p["dynamic_energy_j"] for p in of(plans, row["method"])) / (90 - STATIC_W) / 64
+        assert row["time_s"] == pytest.approx(fastest_s)
+        assert row["power_w"] == pytest.approx(90 * 64)
+        assert row["energy_j"] == pytest.approx(90 * 64 * row["time_s"])
+        assert 0 < row["waiting_s"] < row["time_s"]
+
+
+def test_a_cap_that_nothing_keeps_is_an_empty_row():
+    one = fleet("emulation.power_caps=[60W,300W]")
+    rows = power_cap_rows(one, method_frontiers(one, microbatch()))
+    assert [row["cap_w"] / 64 for row in rows if row["time_s"] is None] == [60] * 3
+    assert all(row["time_s"] for row in rows if row["cap_w"] == 300 * 64)
+
+
+@pytest.mark.parametrize(("gpu", "limit_w"), [("a100-sxm4-40gb", 400), ("h100-sxm5-80gb", 700)])
+def test_a_cap_may_be_a_share_of_the_power_limit(gpu, limit_w):
+    assert fleet(f"gpu={gpu}").gpu_caps_w == pytest.approx((0.6 * limit_w, 0.55 * limit_w))
+    own = fleet(f"gpu={gpu}", f"emulation.power_caps=[50%,{limit_w / 2}W,0.3kW]")
+    assert own.gpu_caps_w == tuple(dict.fromkeys((limit_w / 2, 300)))

@@ -91,6 +91,7 @@ def test_a_limit_is_a_positive_number(text):
         ("cost=0perkWh", "prices must be positive numbers"),
         ("cost=1e999perkWh", "prices must be positive numbers"),
         ("cost=..perkWh", "prices must be positive numbers"),
+        ("cost=52.3perkWh", "a price_per_kwh of 52.3 is not plausible; must be from -1 to 20.3"),
     ],
 )
 def test_a_factor_or_a_price_that_means_nothing_is_refused(text, message):
@@ -156,9 +157,17 @@ def test_a_limit_may_be_either_end_of_its_range(text, limit):
     assert parse_selector(text).limit == limit
 
 
-@pytest.mark.parametrize("price", [1e-300, 1e9])
-def test_a_price_may_be_either_end_of_its_range(price):
-    assert parse_selector(f"cost={price:g}perkWh+{price:g}perGPUh").prices == Prices(price, price)
+@pytest.mark.parametrize(("per_kwh", "per_gpu_hour"), [(1e-300, 1e-300), (20.3, 1e9)])
+def test_a_price_may_be_either_end_of_its_range(per_kwh, per_gpu_hour):
+    prices = Prices(per_kwh, per_gpu_hour)
+    assert parse_selector(f"cost={per_kwh:g}perkWh+{per_gpu_hour:g}perGPUh").prices == prices
+
+
+def test_a_price_of_a_megawatt_hour_is_a_thousandth_of_one_of_a_kilowatt_hour():
+    assert parse_selector("cost=52.3perMWh").prices == Prices(pytest.approx(0.0523), 0.0)
+    assert parse_selector("cost=52.3perMWh+2.5perGPUh").prices == Prices(pytest.approx(0.0523), 2.5)
+    with pytest.raises(ConfigError, match="the same as"):
+        check_selectors(["cost=52.3perMWh", "cost=0.0523perkWh"])
 
 
 def test_a_selector_has_64_characters_at_most():

@@ -58,6 +58,7 @@ def fleet_rows(name, reduction_s=0.5):
                 "power_w": total_j / time_s,
                 "lower_bound_j": total_j,
                 "gap": 0.0,
+                "on_frontier": True,
                 "points": [0],
             }
 
@@ -68,9 +69,10 @@ def straggler_row(name):
 
 
 def cap_rows(name):
-    empty = dict.fromkeys(("time_s", "energy_j", "power_w", "points"))
+    empty = dict.fromkeys(("time_s", "waiting_s", "energy_j", "power_w", "points"))
     yield identity(name, "sequential") | {"cap_w": 1e5} | empty
-    yield identity(name, "kareus") | {"cap_w": 1e5, "time_s": 4.0, "energy_j": 4e5, "power_w": 1e5, "points": [0]}
+    kept = {"time_s": 4.0, "waiting_s": 0.5, "energy_j": 4e5, "power_w": 1e5, "points": [0]}
+    yield identity(name, "kareus") | {"cap_w": 1e5} | kept
 
 
 def hour_rows(name):
@@ -135,10 +137,10 @@ def test_the_summary_says_what_scenarios_give(page):
     assert lines(text, "\nFleets")[0] == ["64 GPUs", "large", "32", "4", "500 ms", "hidden"]
     assert lines(text, "Stragglers")[0] == ["64 GPUs", "kareus", "1.1x", "25.0 %", DASH, "3.300 s", "400 kJ", "300 kJ"]
     assert lines(text, "Power caps")[:2] == [
-        ["64 GPUs", "sequential", "100 kW", DASH, DASH, DASH, "1.56 kW"],
-        ["64 GPUs", "kareus", "100 kW", "4.000 s", DASH, "100 kW", "1.56 kW"],
+        ["64 GPUs", "sequential", "100 kW", "none", DASH, DASH, DASH, "1.56 kW"],
+        ["64 GPUs", "kareus", "100 kW", "4.000 s", "500 ms", DASH, "100 kW", "1.56 kW"],
     ]
-    assert lines(text, "Hours")[0] == ["64 GPUs", "kareus", "price_per_kwh", "4", "2", "50.0 %", DASH]
+    assert lines(text, "Hours")[0] == ["64 GPUs", "kareus", "price_per_kwh", "4.00", "2.00", "50.0 %", DASH]
     assert max(map(len, text.splitlines())) <= 100
     assert text.endswith("\nenergies are at the temperatures of profiling\n")
 
@@ -151,13 +153,15 @@ def test_savings_are_against_sequential_too():
     ]
     stragglers = STRAGGLERS.frame([straggler_row("large") | row for row in rows])
     sequential, kareus = cap_rows("large")
-    caps = POWER_CAPS.frame([sequential | {"time_s": 5.0, "energy_j": 4e5, "power_w": 8e4, "points": [0]}, kareus])
+    caps = POWER_CAPS.frame(
+        [sequential | {"time_s": 5.0, "waiting_s": 0.0, "energy_j": 4e5, "power_w": 8e4, "points": [0]}, kareus]
+    )
     inputs = FleetInputs(
         "x", SIMULATED, PROVENANCE, FLEET.frame(list(fleet_rows("large"))), stragglers, caps, HOURS.frame([])
     )
     sheets = {sheet.caption.split(":")[0]: sheet for section in fleet_sections(inputs) for sheet in section.sheets}
     assert [row.cells[4] for row in sheets["Stragglers"].rows] == ["0.0 %", "40.0 %"]
-    assert [row.cells[4] for row in sheets["Power caps"].rows] == ["0.0 %", "20.0 %"]
+    assert [row.cells[5] for row in sheets["Power caps"].rows] == ["0.0 %", "20.0 %"]
 
 
 @pytest.mark.parametrize(

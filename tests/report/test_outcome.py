@@ -15,7 +15,7 @@ def test_a_run_of_fleets_ends_with_what_they_save(tmp_path):
     plan = {
         **dict.fromkeys(("pipelines", "num_microbatches"), 4),
         **dict.fromkeys(("pipeline_time_s", "static_energy_j", "dynamic_energy_j", "power_w", "lower_bound_j"), 1.0),
-        **{"plan": 0, "reduction_s": 0.0, "gap": 0.0, "points": [0]},
+        **{"plan": 0, "reduction_s": 0.0, "gap": 0.0, "on_frontier": True, "points": [0]},
     }
     costs = {"sequential": (100.0, 40e6), "kareus": (90.0, 30e6)}
     fleets = []

@@ -37,7 +37,7 @@ question: "{asked}"
     "gpu.search_frequencies.stride_mhz=510 pipeline.deadlines=2 parallelism.layers_per_stage=[2,2] "
     "iteration.include_update=false",
     fleet="emulation.pipelines=2 emulation.num_microbatches=2 emulation.deadlines=2 emulation.stragglers=[] "
-    "emulation.power_caps_w=[]",
+    "emulation.power_caps=[]",
     asked="model=qwen3-1.7b model.num_layers=4 gpus=1 global_batch=4 sequence_length=1024 microbatch_size=2 "
     "recompute=none",
 )

@@ -64,7 +64,7 @@ def test_gains_are_of_the_size_that_the_paper_emulated(emulated):
 def test_editing_a_series_reruns_its_fleet(emulated):
     (emulated / "prices.csv").write_text("hour,price_per_kwh\n0,0.3\n1,0.1\n")
     overrides = "emulation.series=prices.csv", "emulation.iterations=200", "emulation.deadlines=3"
-    short = "emulation.stragglers=[]", "emulation.power_caps_w=[]", "emulation.num_microbatches=2"
+    short = "emulation.stragglers=[]", "emulation.power_caps=[]", "emulation.num_microbatches=2"
     config = f"overrides={['emulation=10240gpus', *overrides, *short]}"
     done = snakemake(emulated, "--until", "emulate_fleet", *FLEETS, config)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -26,6 +26,6 @@ def prepare(folder: Path, seed: int) -> Callable[[int], str]:
         path.write_bytes(mutated_table(PRICES, chance) if chance.random() < 0.6 else mutated(PRICES.encode(), chance))  # noqa: PLR2004
         iterations = chance.choice((10, 100, 1000, 10**9))
         hours = f"emulation.series={path.name}", f"emulation.iterations={iterations}"
-        return call("emulate", *SMALL.split(), *FLEET, "emulation.power_caps_w=[]", *hours).failure
+        return call("emulate", *SMALL.split(), *FLEET, "emulation.power_caps=[]", *hours).failure
 
     return attempt

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import polars as pl
 
 from kareus.report.campaign.inputs import CampaignInputs
-from kareus.report.campaign.overview import Overview, short_labels
+from kareus.report.campaign.overview import Overview, fleet_labels, short_labels
 from kareus.report.campaign.profiler import profiler_figure
 from kareus.report.campaign.scatter import overview_figure
 from kareus.report.charts import Figure
 from kareus.report.contents import frontiers_name
-from kareus.report.fleet.inputs import fleet_title, told_apart
+from kareus.report.fleet.inputs import fleet_title
 from kareus.report.frontier_panels import frontier_panels
 from kareus.report.workload.searches import NOTHING, pass_looks, pass_name, shares_figure
 from kareus.report.workload.tables import PASSES
@@ -42,14 +42,11 @@ def _frontiers(inputs: CampaignInputs, part: str, workloads: list[str], labels: 
 
 
 def _fleets(inputs: CampaignInputs) -> Figure:
-    has_several = len({workload for workload, _ in inputs.fleet}) > 1
-    titles = {
-        f"{workload}, {fleet}": f"{fleet_title(rows)}{f' ({workload})' if has_several else ''}"
-        for (workload, fleet), rows in inputs.fleet.items()
-    }
+    members = list(inputs.of_kind("fleet"))
+    titles = fleet_labels(members, lambda row: fleet_title(inputs.fleet[row["workload"], row["name"]]))
     own = {
-        title: rows.filter(pl.col("method").is_in(COMPARED))
-        for title, rows in zip(told_apart(titles).values(), inputs.fleet.values(), strict=True)
+        titles[key]: rows.filter(pl.col("method").is_in(COMPARED) & pl.col("on_frontier"))
+        for key, rows in inputs.fleet.items()
     }
     return frontier_panels("fleets", "Iteration frontiers of emulated fleets", "fleet", own)
 

@@ -1,7 +1,7 @@
 """All workloads of a campaign beside one another: absolute figures at max throughput of each method."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -63,6 +63,25 @@ def short_labels(rows: list[Row]) -> dict[str, str]:
         own = [part for part in name.split("_") if part not in set.intersection(*alike)]
         labels[name] = ", ".join([label, *own])
     return labels
+
+
+def fleet_labels(fleets: Sequence[Row], title: Callable[[Row], str]) -> dict[tuple[str, str], str]:
+    """Return what tells each fleet of a campaign from the others, by the names of its workload and its own.
+
+    A title alone where no two are alike; those of several workloads begin with what the workload is, and fleets of one
+    that are alike end with their names.
+
+    Args:
+        fleets: members of a campaign, or rows of `FLEET_COMPARISON`, with the name of the fleet as `name`.
+        title: what a fleet is, such as its size.
+    """
+    own = {(row["workload"], row["name"]): row for row in fleets}
+    workloads = short_labels(list({row["workload"]: row for row in own.values()}.values()))
+    titles = {key: title(row) for key, row in own.items()}
+    if len(workloads) > 1:
+        titles = {(workload, name): f"{workloads[workload]}: {text}" for (workload, name), text in titles.items()}
+    alike = list(titles.values())
+    return {key: text if alike.count(text) == 1 else f"{text} ({key[1]})" for key, text in titles.items()}
 
 
 def short_label(member: Row) -> str:

@@ -1,12 +1,12 @@
 """The tables of a campaign in the form of the paper's evaluation (sections 6.2 to 6.7), from its tables."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import polars as pl
 
 from kareus.artifacts.tables import Row
 from kareus.plans.units import SECONDS_PER_HOUR
-from kareus.report.campaign.overview import short_labels
+from kareus.report.campaign.overview import fleet_labels, short_labels
 from kareus.report.sheets import Sheet, SheetRow, heads, percent
 from kareus.report.workload.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER
 
@@ -166,11 +166,12 @@ def number(row: Row | None, column: str) -> str:
 
 def fleet_sheets(fleets: pl.DataFrame) -> list[Sheet]:
     """Strong scaling, max throughput and frontier improvement of emulated fleets (paper, section 6.3)."""
-    each = fleets.unique(("workload", "fleet"), maintain_order=True)
+    each = fleets.unique(("workload", "fleet"), maintain_order=True).rename({"fleet": "name"})
+    labels = fleet_labels(each.to_dicts(), lambda row: str(row["name"]))
     sizes = [
         SheetRow(
             cells=(
-                row["fleet"],
+                labels[row["workload"], row["name"]],
                 row["model"],
                 *(f"{row[name]:,}" for name in ("gpus", "pipelines", "num_microbatches")),
                 f"{row['pipelines'] * row['num_microbatches']:,}",
@@ -188,14 +189,14 @@ def fleet_sheets(fleets: pl.DataFrame) -> list[Sheet]:
         Sheet(
             caption="Emulation, max throughput: reductions (%) against sequential",
             heads=heads([("", ("fleet", "microbatches")), ("time", _short(reduced)), ("energy", _short(reduced))]),
-            rows=_fleet_rows(fleets, throughput),
+            rows=_fleet_rows(fleets, labels, throughput),
             source=FLEET_COMPARISON.name,
             note=METHODS_NOTE,
         ),
         Sheet(
             caption="Emulation, frontier improvement: reductions (%) of kareus against sequential+perseus",
             heads=heads([("", ("fleet", "microbatches", "iso-time energy", "iso-energy time"))]),
-            rows=_fleet_rows(fleets, improved),
+            rows=_fleet_rows(fleets, labels, improved),
             source=FLEET_COMPARISON.name,
         ),
         Sheet(
@@ -208,12 +209,16 @@ def fleet_sheets(fleets: pl.DataFrame) -> list[Sheet]:
     ]
 
 
-def _fleet_rows(fleets: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> tuple[SheetRow, ...]:
+def _fleet_rows(
+    fleets: pl.DataFrame, labels: Mapping[tuple[str, str], str], columns: Sequence[tuple[str, str]]
+) -> tuple[SheetRow, ...]:
     rows = []
     for own in fleets.partition_by("workload", "fleet", maintain_order=True):
         found = {row["method"]: row for row in own.iter_rows(named=True)}
         cells = [number(found.get(method), column) for column, method in columns]
-        rows.append(SheetRow(cells=(own["fleet"][0], str(own["num_microbatches"][0]), *cells)))
+        rows.append(
+            SheetRow(cells=(labels[own["workload"][0], own["fleet"][0]], str(own["num_microbatches"][0]), *cells))
+        )
     return tuple(rows)
 
 

@@ -8,7 +8,7 @@ import polars as pl
 from kareus.emulate.tables import FLEET, HOURS
 from kareus.plans.units import SECONDS_PER_HOUR, common_scale
 from kareus.report.charts import Figure, chart_of, facet_of, legend_filter, looks, looks_of, spec_of, tooltip
-from kareus.report.fleet.inputs import FleetInputs, fleet_title, fleet_titles, fleets_of, told_apart
+from kareus.report.fleet.inputs import FleetInputs, fleet_title, fleet_titles, fleets_of, has_hours, told_apart
 from kareus.report.frontier_panels import frontier_panels
 from kareus.report.theme import PALETTE, Look
 
@@ -21,10 +21,10 @@ def fleet_figures(inputs: FleetInputs) -> list[Figure]:
         FLEET.name,
         "Iteration time and energy of each fleet",
         FLEET.name,
-        {titles[name]: rows for name, rows in own.items()},
+        {titles[name]: rows.filter("on_frontier") for name, rows in own.items()},
         keys=("fleet", "plan"),
     )
-    return [frontiers, *([_hours(inputs, fleet_titles(inputs))] if len(inputs.hours) else [])]
+    return [frontiers, *([_hours(inputs, fleet_titles(inputs))] if has_hours(inputs) else [])]
 
 
 def _hours(inputs: FleetInputs, titles: Mapping[str, str]) -> Figure:

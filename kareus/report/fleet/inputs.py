@@ -72,12 +72,15 @@ class Charge:
     fleet: str
     method: str
     unit: str
-    steady: float
-    hourly: float
+    steady: float | None
+    """None where the method is too slow for the hours, as `hourly`."""
+    hourly: float | None
 
     @property
-    def saving_percent(self) -> float:
+    def saving_percent(self) -> float | None:
         """Saving of plans by the hour over the best single plan, in percent; 0 where that is free."""
+        if self.steady is None or self.hourly is None:
+            return None
         return 100 * (self.steady - self.hourly) / abs(self.steady) if self.steady else 0.0
 
 
@@ -150,10 +153,18 @@ def compare_fleets(inputs: FleetInputs) -> list[FleetComparison]:
     ]
 
 
+def has_hours(inputs: FleetInputs) -> bool:
+    """Whether hours of any method were planned; all may be too slow for theirs."""
+    return "hourly" in inputs.hours["policy"]
+
+
 def charges(inputs: FleetInputs) -> list[Charge]:
     """Charges of every fleet and method that planned hours."""
     totals = inputs.hours.group_by("fleet", "method", "unit", maintain_order=True).agg(
-        pl.col("charge").filter(pl.col("policy") == policy).sum().alias(policy) for policy in ("steady", "hourly")
+        pl.when((pl.col("policy") == policy).any())
+        .then(pl.col("charge").filter(pl.col("policy") == policy).sum())
+        .alias(policy)
+        for policy in ("steady", "hourly")
     )
     return [Charge(**row) for row in totals.to_dicts()]
 

@@ -2,15 +2,20 @@
 
 from collections.abc import Sequence
 
+import polars as pl
+
+from kareus.emulate.tables import HOURS
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
 from kareus.plans.answer import AS_PROFILED
-from kareus.plans.units import scaled
-from kareus.report.fleet.inputs import FleetComparison, FleetInputs, charges, compare_fleets, fleet_titles
+from kareus.plans.units import FEW_MONEY, scaled
+from kareus.report.fleet.inputs import FleetComparison, FleetInputs, charges, compare_fleets, fleet_titles, has_hours
 from kareus.report.savings_words import savings_words
 from kareus.report.sections import Section
 from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent, sheet_text
 from kareus.report.workload.headline import model_words
 
+NONE = "none"
+"""Cell of what no plan of a method can do."""
 AGAINST = f"vs {THROUGHPUT_BASELINE}"
 """Head of what is saved against the baseline."""
 
@@ -46,7 +51,7 @@ def fleet_sections(inputs: FleetInputs) -> list[Section]:
     scenarios = [
         Section(title="Stragglers", sheets=(_stragglers(inputs),)),
         Section(title="Power caps", sheets=(_power_caps(inputs),)),
-        Section(title="Hours of a series", sheets=(_hours(inputs),), figures=("hours",)),
+        Section(title="Hours of a series", sheets=(_hours(inputs),), figures=_hours_figures(inputs)),
     ]
     return [
         Section(
@@ -61,6 +66,10 @@ def fleet_sections(inputs: FleetInputs) -> list[Section]:
         ),
         *(section for section in scenarios if section.sheets[0].rows),
     ]
+
+
+def _hours_figures(inputs: FleetInputs) -> tuple[str, ...]:
+    return (HOURS.name,) if has_hours(inputs) else ()
 
 
 def _iteration_words(fleets: Sequence[FleetComparison]) -> str:
@@ -175,21 +184,22 @@ def _power_caps(inputs: FleetInputs) -> Sheet:
             titles[row["fleet"]],
             row["method"],
             scaled(row["cap_w"], "W"),
-            DASH if row["time_s"] is None else scaled(row["time_s"], "s", digits=4),
+            NONE if row["time_s"] is None else scaled(row["time_s"], "s", digits=4),
+            DASH if row["waiting_s"] is None else scaled(row["waiting_s"], "s"),
             percent(_saved(row["time_s"], base.get((row["fleet"], row["cap_w"])))),
             DASH if row["power_w"] is None else scaled(row["power_w"], "W"),
             scaled(row["cap_w"] / row["gpus"], "W"),
         )
         for row in table
     ]
-    names = ("fleet", "method", "cap, all GPUs", "time", AGAINST, "draws", "cap per GPU")
+    names = ("fleet", "method", "cap, all GPUs", "time", "waits", AGAINST, "draws", "cap per GPU")
     return Sheet(
-        caption="Power caps: the fastest plan whose mean power, of all GPUs together, keeps the cap",
+        caption="Power caps: the fastest plan whose mean power, of all GPUs and with waiting, keeps the cap",
         heads=heads([("", names)]),
         rows=tuple(rows),
         texts=2,
         source="power_caps",
-        note=f"{AGAINST}: time saved against its plan within the same cap; {DASH} none keeps it",
+        note=f"{AGAINST}: time saved against its plan within the same cap; {NONE}: even waiting GPUs draw more",
     )
 
 
@@ -202,8 +212,8 @@ def _hours(inputs: FleetInputs) -> Sheet:
             titles[row.fleet],
             row.method,
             row.unit,
-            f"{row.steady:,.0f}",
-            f"{row.hourly:,.0f}",
+            _charge(row.steady),
+            _charge(row.hourly),
             percent(row.saving_percent),
             percent(_saved(row.hourly, base.get((row.fleet, row.unit)))),
         )
@@ -215,8 +225,22 @@ def _hours(inputs: FleetInputs) -> Sheet:
         rows=tuple(rows),
         texts=3,
         source="hours",
-        note=f"{AGAINST}: saved by the hour, against one plan of {THROUGHPUT_BASELINE} from the start",
+        note=f"{AGAINST}: against one plan of {THROUGHPUT_BASELINE} from the start" + _too_slow_note(inputs),
     )
+
+
+def _charge(value: float | None) -> str:
+    """Return money or grams; `none` where a method is too slow for the hours."""
+    return NONE if value is None else f"{value:,.{0 if abs(value) >= FEW_MONEY else 2}f}"
+
+
+def _too_slow_note(inputs: FleetInputs) -> str:
+    """Return the most iterations that fit into the hours, where a method is too slow for those asked for."""
+    slow = inputs.hours.filter(pl.col("policy") == "none")
+    if slow.is_empty():
+        return ""
+    most = max(slow["iterations"].to_list())
+    return f"; {NONE}: too slow, at most {most:,.0f} fit"
 
 
 def _saved(value: float | None, before: float | None) -> float | None:
