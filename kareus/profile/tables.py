@@ -19,7 +19,12 @@ MEASUREMENTS = TableSchema(
         Column("window_s", pl.Float64, "length of the window as measured", positive=True),
         Column("temperature_before_c", pl.Float64, "GPU temperature at the start of the window"),
         Column("temperature_after_c", pl.Float64, "GPU temperature at its end"),
-        Column("clock_mean_mhz", pl.Float64, "mean SM clock within the window", positive=True),
+        Column(
+            "clock_mean_mhz",
+            pl.Float64,
+            "mean SM clock within the window",
+            positive=True,
+        ),
         Column("throttle_reasons", pl.List(pl.String), "why the clock fell below what was asked for"),
         Column(
             "duration_s",
@@ -125,7 +130,12 @@ TRIALS = TableSchema(
         Column("repetitions", pl.Int64, "executions within the window", positive=True),
         Column("temperature_before_c", pl.Float64, "GPU temperature at the start of the window"),
         Column("temperature_after_c", pl.Float64, "GPU temperature at its end"),
-        Column("clock_mean_mhz", pl.Float64, "mean SM clock within the window", positive=True),
+        Column(
+            "clock_mean_mhz",
+            pl.Float64,
+            "mean SM clock within the window",
+            positive=True,
+        ),
         Column("throttle_reasons", pl.List(pl.String), "why the clock fell below what was asked for"),
         Column("duration_s", pl.Float64, "testbed's clock spent (virtual if simulated)", positive=True),
         Column(
