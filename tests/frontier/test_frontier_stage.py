@@ -50,7 +50,7 @@ def profiled(scale: float) -> list[dict]:
 
 
 def candidate_rows() -> list[dict]:
-    common = {"round": 0, "chosen_by": "all", "sm_count": 6, "launch": "norm", "on_frontier": True}
+    common = {"round": 0, "chosen_by": ["all"], "sm_count": 6, "launch": "norm", "on_frontier": True}
     common |= {"predicted_time_s": None, "predicted_dynamic_energy_j": None, "dynamic_energy_j": 0.1}
     return [{"candidate": n, **common, **cost} for n, cost in enumerate(costs(1.0))]
 
