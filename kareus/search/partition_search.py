@@ -143,6 +143,7 @@ def _candidate_rows(found: SearchRun, space: SearchSpace, gpu: Gpu) -> list[dict
             "time_s": trial.measurement.time_s,
             "energy_j": trial.measurement.energy_j,
             "temperature_c": trial.measurement.temperature_c(gpu.coefficients),
+            "is_power_limited": trial.measurement.is_power_limited,
             "dynamic_energy_j": dynamic_energy_j[i],
             "on_frontier": on_frontier[i],
         }

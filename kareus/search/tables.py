@@ -7,7 +7,7 @@ planned, not of the testbed. They have a table of their own so that all others a
 import polars as pl
 
 from kareus.artifacts.tables import Column, TableSchema
-from kareus.profile.tables import TEMPERATURE
+from kareus.profile.tables import IS_POWER_LIMITED, TEMPERATURE
 
 CANDIDATES = TableSchema(
     name="candidates",
@@ -30,6 +30,7 @@ CANDIDATES = TableSchema(
         Column("time_s", pl.Float64, "measured mean time of one execution", positive=True),
         Column("energy_j", pl.Float64, "measured mean energy of one execution on one GPU", positive=True),
         TEMPERATURE,
+        IS_POWER_LIMITED,
         Column("dynamic_energy_j", pl.Float64, "energy_j less static power times time_s"),
         Column("on_frontier", pl.Boolean, "whether no measured candidate has less time and less dynamic energy"),
     ),

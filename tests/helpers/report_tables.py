@@ -180,6 +180,7 @@ def candidate_rows(names: Names = Names()) -> list[dict]:
             "predicted_dynamic_energy_j": None if number == 0 else dynamic_energy_j * 0.98,
             "time_s": time_ms / 1e3,
             "energy_j": dynamic_energy_j + STATIC_W * time_ms / 1e3,
+            "is_power_limited": False,
             "dynamic_energy_j": dynamic_energy_j,
             "on_frontier": number > 0,
         }
