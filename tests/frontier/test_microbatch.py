@@ -63,7 +63,7 @@ def test_the_frontier_of_a_union_is_no_worse_than_any_member(points):
         assert any(k.time_s <= point.time_s and k.energy_j - WAITING_W * k.time_s <= effective_j for k in kept)
 
 
-def limited(mhz, time_s, energy_j, error=0.01, is_power_limited=True):
+def limited(mhz, time_s, energy_j, error=0.01, *, is_power_limited=True):
     return Point(
         execution=Execution.SEQUENTIAL,
         frequency_mhz=mhz,
