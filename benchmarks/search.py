@@ -1,9 +1,10 @@
 """Strategies of the search against one another, on simulated partitions whose GPU the GPU model does not describe.
 
-    python benchmarks/search.py [--quick] [--json]
+    python benchmarks/search.py [--quick] [--json | --noise]
 
 Every partition of four workloads under ten truths (`yardstick/truths.py`), with noise, and with the profiler and the
-protocol of planning. Writes a table of every measurement and a figure, prints a summary. Nothing was measured on a GPU.
+protocol of planning. Writes a table of every measurement and a figure, prints a summary. `--noise` prints instead how
+the default strategy does where measurements are noisier than it presumes. Nothing was measured on a GPU.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import write_table
 from yardstick.figure import draw
+from yardstick.noisy import noise_lines
 from yardstick.overhead import MEASURED, Overhead, round_overhead
 from yardstick.peers import PEERS
 from yardstick.runs import Job, run
@@ -47,6 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_SEEDS} seeds and no peers")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the summary")
+    parser.add_argument("--noise", action="store_true", help="search testbeds of more noise, and write nothing")
     parser.add_argument("--seeds", type=int, help=f"truths, alternately of both kinds (default: {SEEDS})")
     parser.add_argument("--partitions", nargs="+", metavar="NAME", help="partitions to search (default: all)")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="at a time (default: one for each core)")
@@ -54,6 +57,10 @@ def main() -> None:
     arguments = parser.parse_args()
     began_s = time.perf_counter()
     subjects = all_subjects()
+    if arguments.noise:
+        lines = noise_lines(peer_subjects(subjects), arguments.seeds or QUICK_SEEDS)
+        print(*lines, f"simulated testbed; {time.perf_counter() - began_s:.0f} s", sep="\n", flush=True)
+        return
     overhead = round_overhead(next(s for s in subjects if s.partition.name == LARGE))
     chosen = [s for s in subjects if not arguments.partitions or s.partition.name in arguments.partitions]
     if not chosen:
@@ -80,7 +87,7 @@ def jobs(subjects: list[Subject], seeds: int, peer_seeds: int) -> list[Job]:
     by_size = sorted(subjects, key=lambda s: -len(s.partition.operators))
     configs = {strategy: search_config(strategy) for strategy in STRATEGIES}
     own = [Job(subject, seed, configs) for subject in by_size for seed in range(seeds)]
-    shared = [s for s in by_size for start, name in PEER_PARTITIONS if s.partition.name == name and start in s.name]
+    shared = peer_subjects(by_size)
     peers = [
         Job(s, seed, {peer: configs["paper"]})
         for peer in PEERS
@@ -88,6 +95,11 @@ def jobs(subjects: list[Subject], seeds: int, peer_seeds: int) -> list[Job]:
         for seed in range(min(seeds, peer_seeds))
     ]
     return peers[::-1] + own
+
+
+def peer_subjects(subjects: list[Subject]) -> list[Subject]:
+    """Those of `PEER_PARTITIONS`."""
+    return [s for s in subjects for start, name in PEER_PARTITIONS if s.partition.name == name and start in s.name]
 
 
 def run_all(jobs: list[Job], processes: int) -> pl.DataFrame:

@@ -44,7 +44,7 @@ def search_with_peer(
             Trial(
                 candidate=candidate,
                 round=round_,
-                chosen_by=peer,
+                chosen_by=(peer,),
                 predicted_time_s=None,
                 predicted_dynamic_energy_j=None,
                 measurement=measurement,

@@ -65,9 +65,10 @@ class Instruments:
         self._subject = subject
         self._profiler = memory_profiler(testbed, workload.protocol)
 
-    def measure(self, candidate: int) -> Measurement:
+    def measure(self, candidate: int, repeat: int = 0) -> Measurement:
         """Measure the candidate of a number."""
-        return self._profiler.measure(*candidate_program(self._subject.partition, self._subject.space[candidate]))
+        program = candidate_program(self._subject.partition, self._subject.space[candidate])
+        return self._profiler.measure(*program, repeat)
 
     def measure_time(self, candidate: int) -> TimeMeasurement:
         """Measure the time alone of the candidate of a number."""
@@ -83,11 +84,21 @@ def searched(strategy: str, problem: SearchProblem, instruments: Instruments) ->
 
 
 def gpu_seconds(search: SearchRun, group_size: int) -> NDArray[np.float64]:
-    """GPU-seconds spent up to and with each measurement, time-only measurements before it included; shape (n,)."""
+    """GPU-seconds spent up to and with each measurement, shape (n,).
+
+    Time-only measurements and repeats before it are included.
+    """
     timing_s = np.array([t.measurement.duration_s for t in search.time_trials])
     timed_in = np.array([t.round for t in search.time_trials], dtype=np.int64)
+    again = [(t.round, t.measurement.duration_s) for t in search.repeats]
     measuring_s = np.cumsum([t.measurement.duration_s for t in search.trials])
-    before_s = np.array([timing_s[timed_in <= t.round].sum() for t in search.trials])
+    # Repeats of a round follow its measurements.
+    before_s = np.array(
+        [
+            timing_s[timed_in <= t.round].sum() + sum(spent_s for round_, spent_s in again if round_ < t.round)
+            for t in search.trials
+        ]
+    )
     spent: NDArray[np.float64] = group_size * (measuring_s + before_s)
     return spent
 
@@ -123,7 +134,7 @@ def _rows(job: Job, truth: Truth, strategy: str, costs: Points, search: SearchRu
         | {
             "measured": number,
             "candidate": trial.candidate,
-            "chosen_by": trial.chosen_by,
+            "chosen_by": "+".join(trial.chosen_by),
             "gpu_s": spent,
             "hypervolume_share": share,
         }

@@ -16,7 +16,7 @@ RUNS = TableSchema(
         Column("strategy", pl.String, "`random`, `paper`, `informed`, `nsga2` or `qlognehvi`"),
         Column("measured", pl.Int64, "measurements up to and with this one", positive=True),
         Column("candidate", pl.Int64, "number of the candidate in the partition's search space"),
-        Column("chosen_by", pl.String, "pass that chose it"),
+        Column("chosen_by", pl.String, "passes that chose it, with + between them"),
         Column("gpu_s", pl.Float64, "virtual GPU-seconds spent so far, all GPUs of the group", positive=True),
         Column("hypervolume_share", pl.Float64, "share of the exhaustive frontier's hypervolume, free of noise"),
     ),

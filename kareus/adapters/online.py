@@ -27,6 +27,7 @@ from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.ranges import within
 from kareus.artifacts.records import content_hash
+from kareus.device.held_clock import HOT, POWER_LIMIT
 from kareus.device.protocol import Device
 from kareus.errors import ConfigError, DeviceError
 from kareus.graph.instruction import InstructionKey
@@ -40,10 +41,6 @@ from kareus.workload.slices import PlanSlice
 
 CHANGES = "changes.jsonl"
 """Name of the log in the output folder of an adapter: a line of JSON for each change of plans."""
-HOT = ("thermal-limit", "hardware-thermal-limit", "hardware-slowdown", "power-brake")
-"""Reasons of the driver that are violations whatever the clock does."""
-POWER_LIMIT = "power-limit"
-"""Reason under which a clock below the one asked for is what was measured and planned with, too."""
 MOST_EPOCH_S = 1e11
 """Later than any job; milliseconds since the epoch are beyond it."""
 LEAST_OF_ASKED = 0.97

@@ -110,9 +110,7 @@ class Shelf:
         Raises:
             ArtifactError: the row does not follow the schema; it is not added.
         """
-        problem = _row_problem(row, self._schema)
-        if problem:
-            raise ArtifactError(f"{self._journal}: a row was not added, {problem}; measure it again.")
+        check_row(row, self._schema, str(self._journal))
         line = sealed({"schema_version": self._schema.version, "testbed": self._testbed, "row": row})
         self._handle.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self._handle.flush()
@@ -263,6 +261,17 @@ def shown_lines(numbers: Sequence[int]) -> str:
     """Return numbers of lines for people: the first of many."""
     most = 10
     return f"line {', '.join(map(str, numbers[:most]))}{', ...' if len(numbers) > most else ''}"
+
+
+def check_row(row: Mapping[str, Any], schema: TableSchema, where: str) -> None:
+    """Check that `row` follows `schema`.
+
+    Raises:
+        ArtifactError: it does not; the message begins with `where`.
+    """
+    problem = _row_problem(row, schema)
+    if problem:
+        raise ArtifactError(f"{where}: a row was not added, {problem}; measure it again.")
 
 
 def _row_problem(row: Mapping[str, Any], schema: TableSchema) -> str | None:

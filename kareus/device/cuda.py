@@ -11,6 +11,8 @@ from kareus.errors import DeviceError
 
 QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 """Variable with the number of queues to a GPU."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""Variable with the GPUs that a process may use: indices, or UUIDs."""
 
 
 def prepare_cuda() -> None:
@@ -26,12 +28,39 @@ def prepare_cuda() -> None:
     os.environ.setdefault(QUEUES, "1")
 
 
+def visible_uuids() -> list[str]:
+    """Return the UUIDs that `CUDA_VISIBLE_DEVICES` lists; none if it lists indices or is not set.
+
+    Raises:
+        DeviceError: it lists a slice of a GPU.
+    """
+    listed = [name.strip() for name in os.environ.get(VISIBLE, "").split(",")]
+    for name in listed:
+        check_whole(name)
+    return listed if all(name.startswith("GPU-") for name in listed) else []
+
+
+def check_whole(uuid: str) -> None:
+    """Check that a UUID is of a whole GPU, whose clock and energy are its own.
+
+    Raises:
+        DeviceError: it is of a slice.
+    """
+    if uuid.startswith("MIG"):
+        raise DeviceError(
+            f"{uuid}: is a MIG slice, which shares clock and energy counter with the other slices of its GPU; use "
+            "whole GPUs (`nvidia-smi -mig 0` as root), or plan on the simulated testbed."
+        )
+
+
 def device_of_cuda(uuid: str) -> Device:
     """Return the GPU that CUDA calls `uuid`, as its driver shows it.
 
     Raises:
-        DeviceError: the driver shows no such GPU among those that `CUDA_VISIBLE_DEVICES` leaves visible.
+        DeviceError: the driver shows no such GPU among those that `CUDA_VISIBLE_DEVICES` leaves visible, or it is a
+            slice of one.
     """
+    check_whole(uuid)
     from kareus.device import nvml  # noqa: PLC0415 - Zeus takes seconds to import
 
     devices = nvml.open_devices()
@@ -41,5 +70,5 @@ def device_of_cuda(uuid: str) -> Device:
     shown = ", ".join(device.uuid for device in devices)
     raise DeviceError(
         f"{uuid}: CUDA computes on this GPU and the driver shows others ({shown}); unset CUDA_DEVICE_ORDER, and list "
-        "in CUDA_VISIBLE_DEVICES the indices that `nvidia-smi` prints."
+        "in CUDA_VISIBLE_DEVICES indices or UUIDs that `nvidia-smi -L` prints."
     )

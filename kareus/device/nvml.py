@@ -4,10 +4,11 @@ Zeus sends locks to its daemon (zeusd) where `ZEUSD_SOCK_PATH` or `ZEUSD_HOST_PO
 can set clocks; else it calls NVML, which asks for root. Importing Zeus takes seconds: import this module late.
 """
 
+import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import httpx
@@ -18,6 +19,7 @@ from zeus.device.gpu import ZeusGPUFunctionNotFoundError, ZeusGPUInitError, Zeus
 from zeus.device.gpu.nvidia import NVIDIAGPU, NVIDIAGPUs
 from zeus.exception import ZeusBaseError
 
+from kareus.device.cuda import VISIBLE, visible_uuids
 from kareus.errors import DeviceError
 
 Answer = TypeVar("Answer")
@@ -93,7 +95,43 @@ def open_devices() -> tuple[NvmlDevice, ...]:
     """The NVIDIA GPUs of this machine that `CUDA_VISIBLE_DEVICES` leaves visible, in its order.
 
     Raises:
-        DeviceError: there are none, the driver is missing, or zeusd does not answer.
+        DeviceError: there are none, the driver is missing, zeusd does not answer, or a slice of a GPU is to be used.
+    """
+    uuids = visible_uuids()
+    if not uuids:
+        return _opened()
+    with _without_variable():  # Zeus reads indices only
+        devices = _opened()
+    return tuple(_named(uuid, devices) for uuid in uuids)
+
+
+@contextlib.contextmanager
+def _without_variable() -> Iterator[None]:
+    listed = os.environ.pop(VISIBLE)
+    try:
+        yield
+    finally:
+        os.environ[VISIBLE] = listed
+
+
+def _named(uuid: str, devices: Sequence[NvmlDevice]) -> NvmlDevice:
+    """The GPU that a UUID names, which CUDA lets users abbreviate.
+
+    Raises:
+        DeviceError: none, or several.
+    """
+    meant = [device for device in devices if device.uuid.startswith(uuid)]
+    if len(meant) != 1:
+        shown = ", ".join(device.uuid for device in devices)
+        raise DeviceError(f"{VISIBLE}: {uuid} names {len(meant)} GPUs of this machine; must name one of {shown}.")
+    return meant[0]
+
+
+def _opened() -> tuple[NvmlDevice, ...]:
+    """The GPUs that Zeus finds.
+
+    Raises:
+        DeviceError: as `open_devices`.
     """
     for library in ("zeus", "httpx"):  # which tell of every start, and of every request to zeusd
         logging.getLogger(library).setLevel(logging.WARNING)
@@ -104,7 +142,10 @@ def open_devices() -> tuple[NvmlDevice, ...]:
     except (ZeusGPUInitError, ZeusBaseGPUError, ImportError) as error:
         raise DeviceError(f"no GPU can be used here ({_line(error)}); check `nvidia-smi` on this machine.") from error
     except ValueError as error:  # Zeus reads the variable as numbers
-        raise DeviceError("CUDA_VISIBLE_DEVICES: must list indices such as 0,1, not UUIDs; set it so.") from error
+        raise DeviceError(
+            f"{VISIBLE}={os.environ[VISIBLE]}: must list indices such as 0,1 or UUIDs such as GPU-8f6c..., all of one "
+            "kind; `nvidia-smi -L` prints both."
+        ) from error
     if not isinstance(gpus, NVIDIAGPUs):
         raise DeviceError("only NVIDIA GPUs can be controlled and measured; check `nvidia-smi` on this machine.")
     return tuple(NvmlDevice(gpu) for gpu in gpus.gpus)

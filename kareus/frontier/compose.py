@@ -33,6 +33,8 @@ class Option:
     time_error_s: float = 0.0
     """Standard error, as the next; 0 where costs are known."""
     energy_error_j: float = 0.0
+    is_power_limited: bool = False
+    """Whether the power limit kept the GPU below the frequency."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,8 @@ class ComposedPoint:
     time_error_s: float
     """Standard error, as the next; those of different partitions are independent."""
     energy_error_j: float
+    is_power_limited: bool
+    """Whether one of the options is."""
     is_thinned: bool
     """Whether other non-dominated ways were left out because there are more than `MOST_POINTS`."""
 
@@ -89,6 +93,7 @@ def compose(parts: Sequence[RepeatedPartition], blocking_power_w: float) -> list
             ),
             time_error_s=math.hypot(*(n * option.time_error_s for n, option in zip(counts, options, strict=True))),
             energy_error_j=math.hypot(*(n * option.energy_error_j for n, option in zip(counts, options, strict=True))),
+            is_power_limited=any(option.is_power_limited for option in options),
             is_thinned=is_thinned,
         )
         for row in order

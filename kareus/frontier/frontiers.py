@@ -197,6 +197,7 @@ def _options(name: str, table: pl.DataFrame, noise: Noise, config: FrontierSlice
             choice=Choice(partition=name, sm_count=row["sm_count"], launch=row["launch"]),
             time_error_s=noise.time * row["time_s"],
             energy_error_j=noise.energy * row["energy_j"],
+            is_power_limited=row["is_power_limited"],
         )
         options[row["frequency_mhz"]] += (option,)
     unknown = sorted(set(options) - set(config.gpu.search_frequencies.clocks_mhz))

@@ -33,6 +33,8 @@ class ExecutionCost(NamedTuple):
     time_error_s: float = 0.0
     """Standard error, as the next; 0 where costs are known."""
     energy_error_j: float = 0.0
+    is_power_limited: bool = False
+    """Whether the power limit kept the GPU below the clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,7 @@ def missed_costs(
             cost.temperature_c,
             time_error * cost.time_s,
             energy_error * cost.energy_j,
+            cost.is_power_limited,
         )
         for f, cost in whole.items()
     }
@@ -124,6 +127,7 @@ def _sum_of_parts(costs: Sequence[tuple[int, ExecutionCost]]) -> ExecutionCost:
         mean_temperature_c((n * cost.time_s, cost.temperature_c) for n, cost in costs),
         math.hypot(*(n * cost.time_error_s for n, cost in costs)),
         math.hypot(*(n * cost.energy_error_j for n, cost in costs)),
+        any(cost.is_power_limited for _, cost in costs),
     )
 
 

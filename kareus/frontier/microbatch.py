@@ -2,9 +2,13 @@
 
 Sequential execution competes with partitioned overlap at every frequency (execution model switching), so
 the frontier of `kareus` is the Pareto set of the union.
+
+At its power limit a GPU runs alike whichever of the highest clocks is asked for. Points that cannot be told apart but
+by a clock that was not reached are merged: the lowest such clock stands for all.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +20,9 @@ from kareus.gpu_model.thermal import mean_temperature_c
 from kareus.pareto import pareto_mask
 from kareus.profile.programs import Execution
 from kareus.schedule.records import Choice
+
+DISTINCT = 2.0
+"""Standard errors of a difference from which on two costs are told apart: 95 of 100 equal ones are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +41,22 @@ class Point:
     time_error_s: float = 0.0
     """Standard error from the noise of measuring, as the next; 0 where costs are known."""
     energy_error_j: float = 0.0
+    is_power_limited: bool = False
+    """Whether the power limit kept the GPU below the clock, in a part of the instruction at least."""
 
     @property
     def cost(self) -> ExecutionCost:
         """What it costs, however it runs."""
-        return ExecutionCost(self.time_s, self.energy_j, self.temperature_c, self.time_error_s, self.energy_error_j)
+        return ExecutionCost(*(getattr(self, name) for name in ExecutionCost._fields))
+
+    def differs_from(self, other: "Point") -> bool:
+        """Whether measurements tell the costs of two points apart."""
+        time_s = math.hypot(self.time_error_s, other.time_error_s)
+        energy_j = math.hypot(self.energy_error_j, other.energy_error_j)
+        return (
+            abs(self.time_s - other.time_s) > DISTINCT * time_s
+            or abs(self.energy_j - other.energy_j) > DISTINCT * energy_j
+        )
 
 
 def overlap_points(
@@ -85,17 +103,34 @@ def _point(composed: ComposedPoint, rest: Sequence[ExecutionCost], frequency_mhz
         is_thinned=composed.is_thinned,
         time_error_s=math.hypot(composed.time_error_s, *(cost.time_error_s for cost in rest)),
         energy_error_j=math.hypot(composed.energy_error_j, *(cost.energy_error_j for cost in rest)),
+        is_power_limited=composed.is_power_limited or any(cost.is_power_limited for cost in rest),
     )
 
 
 def frontier(points: Sequence[Point], blocking_power_w: float) -> list[Point]:
-    """The points that no other dominates in (time, effective energy), by rising time."""
+    """The points that no other dominates in (time, effective energy), by rising time; merged ones are left out."""
     mask = frontier_mask(points, blocking_power_w)
     return sorted((p for p, kept in zip(points, mask, strict=True) if kept), key=lambda p: p.time_s)
 
 
 def frontier_mask(points: Sequence[Point], blocking_power_w: float) -> list[bool]:
-    """Whether each point is on the frontier of all of them."""
-    costs = np.array([(p.time_s, p.energy_j) for p in points]).reshape(-1, 2)
-    mask: list[bool] = pareto_mask(effective(costs, blocking_power_w)).tolist()
-    return mask
+    """Whether each point is on the frontier of all of them that are not merged into another."""
+    kept = [number for number, is_merged in enumerate(_merged(points)) if not is_merged]
+    costs = np.array([(points[number].time_s, points[number].energy_j) for number in kept]).reshape(-1, 2)
+    on_frontier = {n for n, on in zip(kept, pareto_mask(effective(costs, blocking_power_w)), strict=True) if on}
+    return [number in on_frontier for number in range(len(points))]
+
+
+def _merged(points: Sequence[Point]) -> list[bool]:
+    """Whether each point is at its power limit and no other than one of a lower clock that runs the same way."""
+    standing: dict[tuple[Execution, tuple[Choice, ...]], list[Point]] = defaultdict(list)
+    merged = [False] * len(points)
+    for number in sorted(range(len(points)), key=lambda n: points[n].frequency_mhz):
+        point = points[number]
+        if not point.is_power_limited:
+            continue
+        alike = standing[point.execution, point.choices]
+        merged[number] = not all(point.differs_from(other) for other in alike)
+        if not merged[number]:
+            alike.append(point)
+    return merged

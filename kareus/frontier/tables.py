@@ -43,7 +43,10 @@ MICROBATCH = TableSchema(
         Column("time_error_s", pl.Float64, "standard error of time_s from the noise of measuring"),
         Column("energy_error_j", pl.Float64, "standard error of energy_j from the noise of measuring"),
         Column(
-            "on_frontier", pl.Boolean, "whether no other point of its method has less time and less effective energy"
+            "on_frontier",
+            pl.Boolean,
+            "whether no other point of its method has less time and less effective energy; at the power limit, nor "
+            "costs the same at a lower clock",
         ),
         Column("choices", pl.List(CHOICE), "per partition, SMs and launch operator; empty unless `overlap`"),
     ),

@@ -175,4 +175,6 @@ class _Families:
         self.journal.standing.measured += 1
         self.journal.keep()
         temperature_c = measured.temperature_c(self.coefficients)
-        return Observation(curve, frequency_mhz, measured.time_s, measured.energy_j, temperature_c)
+        return Observation(
+            curve, frequency_mhz, measured.time_s, measured.energy_j, temperature_c, measured.is_power_limited
+        )

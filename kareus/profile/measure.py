@@ -4,6 +4,9 @@ Warm up and time one execution, cool down, then execute over a window that is lo
 interval of the energy counter. The same code serves simulated and real testbeds.
 
 Energy needs all of that; time is known once the program is warm. A time-only measurement ends there and costs a tenth.
+
+A measurement counts at the clock that was asked for if the GPU ran at it, or if the power limit alone kept it below.
+Else it is taken again after a longer rest, and refused in the end.
 """
 
 import functools
@@ -13,6 +16,8 @@ from dataclasses import dataclass
 
 from kareus.artifacts import records
 from kareus.artifacts.tables import Row
+from kareus.device.held_clock import ClockOutcome, clock_outcome
+from kareus.errors import DeviceError
 from kareus.gpu_model.coefficients import GpuCoefficients
 from kareus.gpu_model.thermal import window_temperature_c
 from kareus.graph.program import Program, Step
@@ -20,6 +25,10 @@ from kareus.profile.config import MeasurementProtocol
 from kareus.profile.shelves import MemoryShelf, RowShelf
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.testbed.protocol import Session, Testbed
+
+COOLDOWNS = (6, 18)
+"""Rests before the second and the third measurement, in cooldowns of the protocol: with its 5 s half a minute, and one
+and a half. A chip alone cools within seconds (`thermal_time_s` of `config/gpu/`), what surrounds it more slowly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +55,8 @@ class Measurement:
     """Time that passed on the testbed's clock."""
     window: MeasuredWindow | None = None
     """None where temperatures were not read."""
+    is_power_limited: bool = False
+    """Whether the power limit kept the GPU below the clock."""
 
     def temperature_c(self, coefficients: GpuCoefficients) -> float | None:
         """Return the mean temperature of the GPU while it was measured; None if it is not known."""
@@ -106,7 +117,7 @@ class Profiler:
 
         def take() -> Row:
             with self._testbed.session(program, records.canonical_json(key)) as session:
-                return {"name": program.name} | measure_once(session, frequency_mhz, self._protocol)
+                return {"name": program.name} | measured_row(measure_once, session, frequency_mhz, self._protocol)
 
         row = self._measurements.row(key, take)
         return Measurement(
@@ -116,6 +127,7 @@ class Profiler:
             window=MeasuredWindow(
                 window_s=row["window_s"], before_c=row["temperature_before_c"], after_c=row["temperature_after_c"]
             ),
+            is_power_limited=outcome_of(row, frequency_mhz) is ClockOutcome.POWER_LIMITED,
         )
 
     def measure_time(self, program: Program, frequency_mhz: int) -> TimeMeasurement:
@@ -124,7 +136,7 @@ class Profiler:
 
         def take() -> Row:
             with self._testbed.session(program, records.canonical_json(key | {"look": True})) as session:
-                return {"name": program.name} | measure_time_once(session, frequency_mhz, self._protocol)
+                return {"name": program.name} | measured_row(measure_time_once, session, frequency_mhz, self._protocol)
 
         row = self._times.row(key, take)
         return TimeMeasurement(time_s=row["time_s"], duration_s=row["duration_s"])
@@ -144,20 +156,56 @@ class _Kept:
     reused: int = 0
 
     def row(self, key: Row, take: Callable[[], Row]) -> Row:
-        """Return the row of `key`; one that the shelf lacks is taken and added to it.
+        """Return the row of `key`; one that the shelf lacks, or has of another clock, is taken and added to it.
 
         Args:
             key: columns of the table's key, in the schema's order.
             take: measures the other columns.
         """
         known = self.shelf.get(tuple(key.values()))
-        if known is not None:
+        if known is not None and outcome_of(known, key["frequency_mhz"]) is not ClockOutcome.LOST:
             self.reused += 1
             return known
         row = key | take()
         self.shelf.append(row)
         self.taken += 1
         return row
+
+
+def outcome_of(row: Row, frequency_mhz: int) -> ClockOutcome:
+    """Return what became of the clock while a row of `MEASUREMENTS` or `LOOKS` was measured."""
+    return clock_outcome(frequency_mhz, row["clock_mean_mhz"], row["throttle_reasons"])
+
+
+def measured_row(
+    take: Callable[[Session, int, MeasurementProtocol], Row],
+    session: Session,
+    frequency_mhz: int,
+    protocol: MeasurementProtocol,
+) -> Row:
+    """Measure, again after a rest where the GPU ran at another clock; return the row that counts.
+
+    Args:
+        take: `measure_once` or `measure_time_once`.
+        session: the session of the program.
+        frequency_mhz: clock to measure at.
+        protocol: phases of a measurement.
+
+    Raises:
+        DeviceError: the clock was not kept in any measurement, and not for the power limit alone.
+    """
+    for cooldowns in (*COOLDOWNS, None):
+        row = take(session, frequency_mhz, protocol)
+        if outcome_of(row, frequency_mhz) is not ClockOutcome.LOST:
+            return row
+        if cooldowns is not None:
+            session.rest(cooldowns * protocol.cooldown_s)
+    reasons = ", ".join(row["throttle_reasons"]) or "its driver names no reason"
+    raise DeviceError(
+        f"asked for {frequency_mhz} MHz and measured at {row['clock_mean_mhz']:.0f} MHz, {1 + len(COOLDOWNS)} times "
+        f"({reasons}); see to the cooling and power of this machine and to who else sets its clocks (`nvidia-smi -q -d "
+        "PERFORMANCE`), then run this again: what was measured before is kept."
+    )
 
 
 def measure_time_once(session: Session, frequency_mhz: int, protocol: MeasurementProtocol) -> Row:

@@ -32,7 +32,7 @@ LENGTH = 0.5
 SHARED = (0.003, 0.01, 0.03, 0.1, 0.3)
 """Standard deviations that each of the three may have; likelihood chooses."""
 OWN = (0.0003, 0.001, 0.003, 0.01)
-NOISES = (1e-4, 3e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3, 6e-3, 1e-2, 2e-2)
+NOISES = (1e-4, 3e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3, 6e-3, 1e-2, 2e-2, 3e-2, 5e-2)
 USUAL: SmoothingScales = (0.01, 0.001, 0.003)
 """Scales that are the likeliest before there are data."""
 SCALE_PENALTY = 0.1
@@ -54,6 +54,8 @@ class Observation:
     energy_j: float
     temperature_c: float | None = None
     """Mean temperature of the GPU meanwhile; None where it is not known."""
+    is_power_limited: bool = False
+    """Whether the power limit kept the GPU below the clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,8 @@ class Estimate:
     energy_j: float
     temperature_c: float | None
     """Mean over the measurements at this clock; None where one is not known. It is not smoothed."""
+    is_power_limited: bool
+    """Whether one of the measurements at this clock is."""
     time_error_s: float
     """Standard error from the noise of measuring, as the next."""
     energy_error_j: float
@@ -85,6 +89,7 @@ def smoothed(observations: Sequence[Observation]) -> dict[CurveClock, Estimate]:
     power, power_error, power_noise = _fit(places, inverse, np.log(measured_j / measured_s))
     time_s, energy_j = np.exp(time), np.exp(time + power)
     counts = np.bincount(inverse)
+    limited = np.bincount(inverse, [o.is_power_limited for o in observations]) > 0
     unknown_as_nan = [np.nan if o.temperature_c is None else o.temperature_c for o in observations]
     temperatures_c = np.bincount(inverse, unknown_as_nan) / counts
     return {
@@ -92,6 +97,7 @@ def smoothed(observations: Sequence[Observation]) -> dict[CurveClock, Estimate]:
             time_s=float(time_s[n]),
             energy_j=float(energy_j[n]),
             temperature_c=None if np.isnan(temperatures_c[n]) else float(temperatures_c[n]),
+            is_power_limited=bool(limited[n]),
             time_error_s=float(time_s[n] * time_error[n]),
             energy_error_j=float(energy_j[n] * np.hypot(time_error[n], power_error[n])),
             time_noise=time_noise,

@@ -19,7 +19,12 @@ MEASUREMENTS = TableSchema(
         Column("window_s", pl.Float64, "length of the window as measured", positive=True),
         Column("temperature_before_c", pl.Float64, "GPU temperature at the start of the window"),
         Column("temperature_after_c", pl.Float64, "GPU temperature at its end"),
-        Column("clock_mean_mhz", pl.Float64, "mean SM clock within the window", positive=True),
+        Column(
+            "clock_mean_mhz",
+            pl.Float64,
+            "mean SM clock within the window",
+            positive=True,
+        ),
         Column("throttle_reasons", pl.List(pl.String), "why the clock fell below what was asked for"),
         Column(
             "duration_s",
@@ -57,11 +62,15 @@ TEMPERATURE = Column(
     "mean temperature of the GPU while energy_j was measured, in degC; null where it is not known",
     nullable=True,
 )
+IS_POWER_LIMITED = Column(
+    "is_power_limited", pl.Boolean, "whether the power limit kept the GPU below frequency_mhz while this was measured"
+)
 COST = (
     Column("frequency_mhz", pl.Int64, "SM clock", positive=True),
     Column("time_s", pl.Float64, "mean time of one execution", positive=True),
     Column("energy_j", pl.Float64, "mean energy of one execution on one GPU", positive=True),
     TEMPERATURE,
+    IS_POWER_LIMITED,
     Column("time_error_s", pl.Float64, "standard error of time_s from the noise of measuring"),
     Column("energy_error_j", pl.Float64, "standard error of energy_j from the noise of measuring"),
     Column("time_noise", pl.Float64, "relative standard deviation of one measured time, as its scatter says"),
@@ -77,7 +86,7 @@ COST = (
 
 COMPONENTS = TableSchema(
     name="components",
-    version=4,
+    version=5,
     meaning="Parts of instructions, measured alone: what stands before, after and at the edges of the partitions, at "
     "all clocks, and the partitions as default nanobatching runs them, at a few. Costs are estimates from measurements "
     "at all of these clocks.",
@@ -94,7 +103,7 @@ COMPONENTS = TableSchema(
 
 PROFILED_INSTRUCTIONS = TableSchema(
     name="profiled_instructions",
-    version=4,
+    version=5,
     meaning="Whole instructions, measured as one under each execution model that is not searched. Costs are estimates "
     "from measurements at all clocks, repeated where clocks are about as fast as the fastest.",
     columns=(
@@ -125,7 +134,12 @@ TRIALS = TableSchema(
         Column("repetitions", pl.Int64, "executions within the window", positive=True),
         Column("temperature_before_c", pl.Float64, "GPU temperature at the start of the window"),
         Column("temperature_after_c", pl.Float64, "GPU temperature at its end"),
-        Column("clock_mean_mhz", pl.Float64, "mean SM clock within the window", positive=True),
+        Column(
+            "clock_mean_mhz",
+            pl.Float64,
+            "mean SM clock within the window",
+            positive=True,
+        ),
         Column("throttle_reasons", pl.List(pl.String), "why the clock fell below what was asked for"),
         Column("duration_s", pl.Float64, "testbed's clock spent (virtual if simulated)", positive=True),
         Column(

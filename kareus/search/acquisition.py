@@ -30,9 +30,9 @@ def select(
 ) -> list[Chosen]:
     """Choose the next batch among the candidates that `prediction` and `uncertainty` describe.
 
-    Each exploitation pass ranks all candidates, as the algorithm is written, so passes may agree; what they
-    leave of the batch goes to the uncertainty pass. Ties go to the lower predicted energy of the pass, then to
-    the earlier candidate.
+    Each exploitation pass ranks all candidates, as the algorithm is written, so passes may agree, and each of them is
+    credited; what they leave of the batch goes to the uncertainty pass. Ties go to the lower predicted energy of the
+    pass, then to the earlier candidate.
     """
     batch = min(batch, len(prediction.time_s))
     taken = np.zeros(len(prediction.time_s), dtype=bool)
@@ -44,7 +44,7 @@ def select(
         # Largest improvement first; ties by the energy of the plane, then by number (the last key of lexsort leads).
         energy_j = predicted[:, 1]
         ranked = np.lexsort((np.arange(len(score)), energy_j, -score))[:size]
-        passes.append(Chosen(name, ranked[~taken[ranked]]))
+        passes.append(Chosen(name, ranked))
         taken[ranked] = True
     ranked = np.lexsort((np.arange(len(taken)), plane_energy(prediction, data.static_power_w), -uncertainty))
     passes.append(Chosen("uncertainty", ranked[~taken[ranked]][: batch - int(taken.sum())]))

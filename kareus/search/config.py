@@ -107,7 +107,8 @@ class InformedSearch:
     plausible: int
     """Largest number of candidates that are sampled in a round."""
     initial: int
-    """Number of candidates that are measured first, chosen by the prior and by times."""
+    """Number of candidates that are measured first, chosen by the prior and by times; each is measured twice, which
+    tells the noise."""
     batch: int
     """Largest number of candidates measured in a later round."""
     picks: int
@@ -125,7 +126,7 @@ class InformedSearch:
     enough: float
     """Share of the hypervolume: a search ends if all picks of a round together are predicted to add less."""
     noise: float
-    """Relative standard deviation of one measured time or power."""
+    """Relative standard deviation that is presumed of one measured time or power, until repeats show more."""
     reference_margin: float
     """Reference point of the hypervolume, as a multiple of the frontier's maxima."""
 

@@ -23,6 +23,11 @@ class Dataset:
     """Numbers of the candidates with a time-only measurement, shape (m,); some may have been measured whole, too."""
     timed_time_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """Times of those, shape (m,)."""
+    repeated: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Numbers of measured candidates that were measured whole once more, shape (r,): they tell how noisy measurements
+    are, and are no further data on costs."""
+    repeated_time_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    repeated_energy_j: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
     @property
     def dynamic_energy_j(self) -> NDArray[np.float64]:

@@ -7,6 +7,8 @@ the first round only measures times. The search ends once its picks together wou
 predicted with a small calibration error. docs/search.md says more.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +16,7 @@ from kareus.arrays import Array, Indices
 from kareus.pareto import Points, pareto_front
 from kareus.search.config import InformedSearch
 from kareus.search.dataset import Dataset
+from kareus.search.noise import Noise, noise_of
 from kareus.search.posterior import GaussianPrior, Posterior, costs
 from kareus.search.posterior_samples import PosteriorSamples
 from kareus.search.prior import sample_prior
@@ -28,28 +31,31 @@ LIKELY = 0.3
 def informed(problem: SearchProblem, config: InformedSearch) -> Proposer:
     """Sample the prior and return the proposer; what it keeps between rounds follows from the data."""
     ensemble = sample_prior(problem.prior, problem.partition, problem.features, config.draws, problem.generator)
-    prior = GaussianPrior(problem.features, ensemble, config.noise)
-    calibration = _Calibration(config.noise)
+    prior = GaussianPrior(problem.features, ensemble)
+    calibration = _Calibration()
 
     def propose(data: Dataset, round_: int) -> Proposal | Stop:
         offered = problem.unmeasured(data)
         room = _room(config, data, offered)
-        if room <= 0:
-            return BUDGET_SPENT
-        posterior = prior.condition(data)
-        calibration.compare(np.log(data.timed_time_s))
+        noise = noise_of(data, config.noise)
+        if not len(offered):
+            return replace(BUDGET_SPENT, noise=noise)
+        posterior = prior.condition(data, noise)
+        calibration.compare(np.log(data.timed_time_s), noise.time)
         expected = costs(posterior.mean, data.static_power_w)
         plausible = _plausible(posterior, expected, offered, data.static_power_w, config)
         samples = _samples(problem, config, posterior, plausible, data)
         picks, added = samples.best(config.picks)
         if added.sum() < config.enough and calibration.error(config.judged) < config.surprise:
-            return Stop(f"the {len(picks)} best are predicted to add {added.sum():.2%} of the hypervolume")
-        uncertain = _uncertain(posterior, plausible, data, config)
+            return Stop(f"the {len(picks)} best are predicted to add {added.sum():.2%} of the hypervolume", noise=noise)
+        if room <= 0:
+            return _cut_short(samples.remaining, noise)
+        uncertain = _uncertain(posterior, plausible, data, config, noise)
         # Picks of uncertain time get a time-only measurement, and so do some of the least certain other candidates.
         others = _least_certain(posterior.time_deviation[plausible] * uncertain, picks, config.doubtful)
         time_only = plausible[np.concatenate((picks[uncertain[picks]], others))]
         if not len(picks) and not len(time_only):
-            return Stop("nothing is predicted to widen the frontier")
+            return Stop("nothing is predicted to widen the frontier", noise=noise)
         chosen_by = "improvement" if len(data.candidates) else "initial"
         if len(data.candidates):
             # While times of some picks are still uncertain, only those likely to stay on the frontier are measured.
@@ -62,7 +68,8 @@ def informed(problem: SearchProblem, config: InformedSearch) -> Proposer:
             measured = _anchors(problem.features.frequency_mhz, expected, count)
         calibration.expect(posterior.mean[time_only], posterior.time_deviation[time_only])
         prediction = CostPrediction(expected[offered, 0], expected[offered, 1])
-        return Proposal([Chosen(chosen_by, measured)], offered, prediction, time_only)
+        repeats = measured if chosen_by == "initial" else measured[:0]
+        return Proposal([Chosen(chosen_by, measured)], offered, prediction, time_only, repeats, noise)
 
     return propose
 
@@ -70,9 +77,8 @@ def informed(problem: SearchProblem, config: InformedSearch) -> Proposer:
 class _Calibration:
     """How well times were predicted that were measured afterwards."""
 
-    def __init__(self, noise: float) -> None:
-        """Start without predictions; `noise` is the relative standard deviation of one measured time."""
-        self._noise = noise
+    def __init__(self) -> None:
+        """Start without predictions."""
         self._mean = self._deviation = np.zeros(0)
 
     def expect(self, mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> None:
@@ -80,9 +86,14 @@ class _Calibration:
         self._mean = np.concatenate((self._mean, mean))
         self._deviation = np.concatenate((self._deviation, deviation))
 
-    def compare(self, measured: NDArray[np.float64]) -> None:
-        """Compare with the logarithms of all measured times, in the order of the predictions."""
-        self._errors = (measured - self._mean) / np.hypot(self._deviation, self._noise)
+    def compare(self, measured: NDArray[np.float64], noise: float) -> None:
+        """Compare with the logarithms of all measured times, in the order of the predictions.
+
+        Args:
+            measured: the logarithms.
+            noise: standard deviation of one.
+        """
+        self._errors = (measured - self._mean) / np.hypot(self._deviation, noise)
 
     def error(self, latest: int) -> float:
         """Return the mean square of the latest standardised errors, about 1 if the posterior is calibrated."""
@@ -104,7 +115,14 @@ def _samples(
     return PosteriorSamples(costs(drawn, data.static_power_w), len(plausible), config.reference_margin)
 
 
-def _uncertain(posterior: Posterior, plausible: Indices, data: Dataset, config: InformedSearch) -> NDArray[np.bool_]:
+def _cut_short(remaining: float, noise: Noise) -> Stop:
+    why = f"{BUDGET_SPENT.why}; the rest is predicted to add {remaining:.2%} of the hypervolume"
+    return Stop(why, is_cut_short=True, remaining=remaining, noise=noise)
+
+
+def _uncertain(
+    posterior: Posterior, plausible: Indices, data: Dataset, config: InformedSearch, noise: Noise
+) -> NDArray[np.bool_]:
     """Mask of the plausible candidates whose time is worth a time-only measurement, shape (plausible,).
 
     That is: no time-only measurement was taken yet, the posterior deviates by more than half of what one measurement
@@ -112,7 +130,7 @@ def _uncertain(posterior: Posterior, plausible: Indices, data: Dataset, config: 
     """
     if len(data.timed) >= config.most_looks:
         return np.zeros(len(plausible), dtype=bool)
-    deviates: NDArray[np.bool_] = posterior.time_deviation[plausible] > config.noise / 2
+    deviates: NDArray[np.bool_] = posterior.time_deviation[plausible] > noise.time / 2
     return deviates & ~np.isin(plausible, data.timed)
 
 

@@ -18,7 +18,7 @@ from kareus.profile.measure import Measurement, Profiler, TimeMeasurement
 from kareus.profile.programs import partition_program
 from kareus.progress.journal import OpenJournal, Standing, no_journal
 from kareus.schedule.records import ExecutionSchedule, SearchSpace
-from kareus.search.config import SearchSlice
+from kareus.search.config import InformedSearch, SearchSlice
 from kareus.search.features import features_of
 from kareus.search.prior import textbook
 from kareus.search.problem import SearchProblem
@@ -69,9 +69,9 @@ def search_partition(
     )
     journal = open_journal(Standing(budget=most_measured(problem), space=len(space), round=0))
 
-    def measure(candidate: int) -> Measurement:
-        measured = profiler.measure(*candidate_program(partition, space[candidate]))
-        journal.standing.measured += 1
+    def measure(candidate: int, repeat: int = 0) -> Measurement:
+        measured = profiler.measure(*candidate_program(partition, space[candidate]), repeat)
+        journal.standing.measured += repeat == 0
         journal.keep()
         return measured
 
@@ -88,6 +88,7 @@ def search_partition(
 
     static_power_w = config.gpu.static_power_w
     found = run_search(problem, measure, measure_time, static_power_w, report=report)
+    _warn(partition.name, found.rounds[-1], config)
     shared = {"strategy": str(config.search.strategy), "gpus": partition.collective.group_size}
     proposals = [{"round": round_, "proposing_s": spent_s} for round_, spent_s in enumerate(found.proposing_s)]
     return SearchTables(
@@ -106,9 +107,24 @@ def _log(round_: Round) -> None:
     progress = f"hypervolume {round_.hypervolume:.4f}"
     if round_.improvement is not None:
         progress += f" ({round_.improvement:+.2%})"
-    if round_.stop:
-        progress += f"; ends: {round_.stop}"
+    if round_.stop is not None:
+        progress += f"; ends: {round_.stop.why}"
     logger.info("round %d: %d time-only, %d measured, %s", round_.round, round_.timed, round_.measured, progress)
+
+
+def _warn(partition: str, last: Round, config: SearchSlice) -> None:
+    """Say that a search was cut short, and what that may cost."""
+    if last.stop is None or not last.stop.is_cut_short:
+        return
+    cost = "" if last.stop.remaining is None else f", which may cost {last.stop.remaining:.1%} of the hypervolume"
+    remedy = "search.most" if isinstance(config.search, InformedSearch) else "rounds (config/search)"
+    logger.warning(
+        "%s: %d measurements, the whole budget, ended this search before its stopping rule was met%s; allow more %s.",
+        partition,
+        last.measured,
+        cost,
+        remedy,
+    )
 
 
 def _candidate_rows(found: SearchRun, space: SearchSpace, gpu: Gpu) -> list[dict[str, Any]]:
@@ -118,7 +134,7 @@ def _candidate_rows(found: SearchRun, space: SearchSpace, gpu: Gpu) -> list[dict
         {
             "candidate": trial.candidate,
             "round": trial.round,
-            "chosen_by": trial.chosen_by,
+            "chosen_by": list(trial.chosen_by),
             "frequency_mhz": space.frequency_mhz[trial.candidate],
             "sm_count": space.sm_count[trial.candidate],
             "launch": space.launch[trial.candidate],
@@ -127,6 +143,7 @@ def _candidate_rows(found: SearchRun, space: SearchSpace, gpu: Gpu) -> list[dict
             "time_s": trial.measurement.time_s,
             "energy_j": trial.measurement.energy_j,
             "temperature_c": trial.measurement.temperature_c(gpu.coefficients),
+            "is_power_limited": trial.measurement.is_power_limited,
             "dynamic_energy_j": dynamic_energy_j[i],
             "on_frontier": on_frontier[i],
         }
@@ -135,6 +152,7 @@ def _candidate_rows(found: SearchRun, space: SearchSpace, gpu: Gpu) -> list[dict
 
 
 def _round_row(round_: Round) -> dict[str, Any]:
+    stop, noise = round_.stop, round_.noise
     return {
         "round": round_.round,
         "measured": round_.measured,
@@ -143,5 +161,9 @@ def _round_row(round_: Round) -> dict[str, Any]:
         "improvement": round_.improvement,
         "measuring_s": round_.measuring_s,
         "looking_s": round_.timing_s,
-        "stop": round_.stop,
+        "time_noise": None if noise is None else noise.time,
+        "power_noise": None if noise is None else noise.power,
+        "stop": "" if stop is None else stop.why,
+        "is_cut_short": stop is not None and stop.is_cut_short,
+        "remaining": None if stop is None else stop.remaining,
     }

@@ -17,6 +17,7 @@ from kareus.arrays import Array, Indices
 from kareus.pareto import Points
 from kareus.search.dataset import Dataset
 from kareus.search.features import Features
+from kareus.search.noise import Noise
 from kareus.search.residual_scales import (
     UNMEASURED,
     Observations,
@@ -48,24 +49,22 @@ LEAST_DYNAMIC_W = 1e-3
 class GaussianPrior:
     """The prior over the costs of all candidates of one partition, to be conditioned on measurements."""
 
-    def __init__(self, features: Features, ensemble: Array, noise: float) -> None:
+    def __init__(self, features: Features, ensemble: Array) -> None:
         """Estimate mean and covariance from `ensemble`.
 
         Args:
             features: features of every candidate.
             ensemble: log time and log power by GPU model, shape (models, 2 candidates).
-            noise: relative standard deviation of one measured time or power.
         """
         self.mean: Array = ensemble.mean(axis=0)
-        self._noise = noise
         # A factor of what the coefficients and the drift cause: its product with its transpose is the covariance.
         spread = (ensemble - self.mean).T / np.sqrt(max(1, len(ensemble) - 1))
         self._factor = np.column_stack((spread, _drift(features.frequency_mhz)))
         self._residuals = _residual_tables(features)
         self._rows = _ProductRows(self._factor)
 
-    def condition(self, data: Dataset) -> "Posterior":
-        """Return the posterior given measurements of time and power, and time-only measurements.
+    def condition(self, data: Dataset, noise: Noise) -> "Posterior":
+        """Return the posterior given measurements of time and power, and time-only measurements, with that noise.
 
         With K the covariance of the observations, d their deviations from the prior mean, k their covariance with
         every candidate and K = L L', the posterior mean is the prior's plus (L^-1 k)' L^-1 d.
@@ -80,11 +79,10 @@ class GaussianPrior:
         deviations = observed - self.mean[places]
         shared, time, power = self._rows.of(places), self._residuals.at(timed), self._residuals.at(data.candidates)
         known = shared[:, places]
-        known.flat[:: len(known) + 1] += self._noise**2
+        variances = np.repeat(np.square(noise), (len(timed), len(data.candidates)))
+        known.flat[:: len(known) + 1] += variances
         kernels = self._residuals.at(timed, timed), self._residuals.at(data.candidates, data.candidates)
-        scales = likeliest_scales(
-            Observations(deviations=deviations, covariance=known, kernels=kernels, noise=self._noise)
-        )
+        scales = likeliest_scales(Observations(deviations=deviations, covariance=known, kernels=kernels, noise=noise))
         factor = np.linalg.cholesky(_with_residuals(known, *kernels, scales))
         # The inverse of L is small beside k, and multiplying by it is faster than solving for as many columns.
         whitening = np.linalg.inv(factor)

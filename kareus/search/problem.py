@@ -12,6 +12,7 @@ from kareus.graph.records import Partition
 from kareus.search.config import SearchConfig
 from kareus.search.dataset import Dataset
 from kareus.search.features import Features
+from kareus.search.noise import Noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,19 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Candidates of one round by the pass that chose them, and the predicted costs of all that were on offer."""
+    """Candidates of one round by the passes that chose them, and the predicted costs of all that were on offer."""
 
     passes: list[Chosen]
+    """Several may choose the same candidate, which is measured once."""
     offered: Indices
     """Numbers of the candidates that `prediction` is about, ascending."""
     prediction: CostPrediction | None
     time_only: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Numbers of the candidates whose time alone is measured, before any candidate is measured whole."""
+    repeats: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Numbers of those of the candidates that are measured whole once more, to tell the noise."""
+    noise: Noise | None = None
+    """Noise that was reckoned with; None if the strategy reckons with none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,12 @@ class Stop:
 
     why: str
     """Reason, as the table of rounds gives it."""
+    is_cut_short: bool = False
+    """Whether the budget ended the search before its stopping rule was met."""
+    remaining: float | None = None
+    """If so, the share of the hypervolume that the other candidates are predicted to add; None if that is not known."""
+    noise: Noise | None = None
+    """As in proposals."""
 
 
 Proposer = Callable[[Dataset, int], Proposal | Stop]

@@ -2,9 +2,10 @@
 
 Observations are the logarithms of times, then of powers. Their covariance is
 
-    K(s) = K0 + noise^2 I + diag(s_1^2 C_t + s_2^2 S_t, s_3^2 C_p + s_4^2 S_p)
+    K(s) = K0 + N + diag(s_1^2 C_t + s_2^2 S_t, s_3^2 C_p + s_4^2 S_p)
 
-with K0 what the coefficients and the drift cause, C the residuals' correlations by clock and S those by schedule. The
+with K0 what the coefficients and the drift cause, N the diagonal of the squares of their noise, C the residuals'
+correlations by clock and S those by schedule. The
 logarithm of the likelihood of deviations d from the prior mean is -d' K^-1 d / 2 - log det(K) / 2, but for a constant.
 """
 
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kareus.arrays import Array, Indices
+from kareus.search.noise import Noise
 
 ALL = slice(None)
 SCALES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -76,11 +78,11 @@ class Observations:
     deviations: Array
     """Of the logarithms of all observed times, then powers, from the prior mean, shape (times + powers,)."""
     covariance: Array
-    """K0 + noise^2 I, square of that size."""
+    """K0 + N, square of that size."""
     kernels: tuple[ResidualKernels, ResidualKernels]
     """C and S of the observed times, shape (times, times); then of the powers, likewise."""
-    noise: float
-    """Relative standard deviation of one observation."""
+    noise: Noise
+    """Relative standard deviations of one observed time and of one power."""
 
 
 def likeliest_scales(observations: Observations) -> ResidualScales:
@@ -96,7 +98,7 @@ def likeliest_scales(observations: Observations) -> ResidualScales:
                 (schedule, kernels.by_schedule, clock, kernels.by_clock),
             ):
                 known = covariance + best[fixed] ** 2 * other
-                scores = _scores(known, kernel, deviations, observations.noise)
+                scores = _scores(known, kernel, deviations, observations.noise[objective])
                 best[varied] = SCALES[int(scores.argmax())]
         if best == before:
             break

@@ -10,6 +10,7 @@ from kareus.pareto import hypervolume
 from kareus.profile.measure import Measurement, TimeMeasurement
 from kareus.search.config import PaperSearch, SearchConfig, Strategy
 from kareus.search.dataset import Dataset
+from kareus.search.noise import Noise
 from kareus.search.problem import Proposal, Proposer, SearchProblem, Stop
 from kareus.search.strategy import proposer_of
 
@@ -20,7 +21,8 @@ class Trial:
 
     candidate: int
     round: int
-    chosen_by: str
+    chosen_by: tuple[str, ...]
+    """Every pass that chose it, in the order of the passes."""
     predicted_time_s: float | None
     predicted_dynamic_energy_j: float | None
     measurement: Measurement
@@ -33,6 +35,15 @@ class TimeTrial:
     candidate: int
     round: int
     measurement: TimeMeasurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedTrial:
+    """One measured candidate that was measured once more."""
+
+    candidate: int
+    round: int
+    measurement: Measurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +63,10 @@ class Round:
     """Testbed's clock spent in this round."""
     timing_s: float
     """Testbed's clock spent on time-only measurements in this round, a part of `measuring_s`."""
-    stop: str
-    """Reason for ending after this round; empty if the search went on."""
+    noise: Noise | None
+    """Noise that was reckoned with after this round; None if the strategy reckons with none."""
+    stop: Stop | None
+    """Why the search ended after this round; None if it went on."""
 
 
 @dataclass(slots=True)
@@ -62,6 +75,7 @@ class SearchRun:
 
     trials: list[Trial] = field(default_factory=list)
     time_trials: list[TimeTrial] = field(default_factory=list)
+    repeats: list[RepeatedTrial] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     proposing_s: list[float] = field(default_factory=list)
     """Wall clock spent on each proposal, by round; one more than rounds if the last proposal was to end."""
@@ -75,12 +89,15 @@ class SearchRun:
             static_power_w=static_power_w,
             timed=np.array([t.candidate for t in self.time_trials], dtype=np.int64),
             timed_time_s=np.array([t.measurement.time_s for t in self.time_trials]),
+            repeated=np.array([t.candidate for t in self.repeats], dtype=np.int64),
+            repeated_time_s=np.array([t.measurement.time_s for t in self.repeats]),
+            repeated_energy_j=np.array([t.measurement.energy_j for t in self.repeats]),
         )
 
 
 def run_search(
     problem: SearchProblem,
-    measure: Callable[[int], Measurement],
+    measure: Callable[..., Measurement],
     measure_time: Callable[[int], TimeMeasurement],
     static_power_w: float,
     report: Callable[[Round], None] = lambda _: None,
@@ -89,7 +106,7 @@ def run_search(
 
     Args:
         problem: what to search, how and with which budget.
-        measure: measures the candidate of a number.
+        measure: measures the candidate of a number; again if 1 is given as the second argument.
         measure_time: measures the time alone of the candidate of a number.
         static_power_w: splits measured energy into static and dynamic.
         report: called with every round as it ends.
@@ -104,8 +121,12 @@ def run_search(
             TimeTrial(candidate=c, round=number, measurement=measure_time(c)) for c in proposal.time_only.tolist()
         ]
         search.trials += _measure_all(proposal, number, measure)
+        search.repeats += [
+            RepeatedTrial(candidate=c, round=number, measurement=measure(c, 1)) for c in proposal.repeats.tolist()
+        ]
         timing_s = sum(t.measurement.duration_s for t in search.time_trials[len(before.timed) :])
         measuring_s = sum(t.measurement.duration_s for t in search.trials[len(before.candidates) :])
+        measuring_s += sum(t.measurement.duration_s for t in search.repeats[len(before.repeated) :])
         data = search.dataset(static_power_w)
         volume, improvement = _progress(before, data, problem.config.reference_margin)
         proposal = _converged([r.improvement for r in search.rounds] + [improvement], problem.config) or propose(
@@ -120,7 +141,8 @@ def run_search(
                 timed=len(data.timed),
                 measuring_s=timing_s + measuring_s,
                 timing_s=timing_s,
-                stop=proposal.why if isinstance(proposal, Stop) else "",
+                noise=proposal.noise,
+                stop=proposal if isinstance(proposal, Stop) else None,
             )
         )
         report(search.rounds[-1])
@@ -139,25 +161,28 @@ def _timed(propose: Proposer, spent_s: list[float]) -> Proposer:
     return timed
 
 
-def _measure_all(proposal: Proposal, round_: int, measure: Callable[[int], Measurement]) -> list[Trial]:
-    trials = []
+def _measure_all(proposal: Proposal, round_: int, measure: Callable[..., Measurement]) -> list[Trial]:
+    chosen_by: dict[int, list[str]] = {}
     for chosen in proposal.passes:
         for candidate in chosen.candidates.tolist():
-            time_s = dynamic_energy_j = None
-            if proposal.prediction is not None:
-                place = int(np.searchsorted(proposal.offered, candidate))
-                time_s = float(proposal.prediction.time_s[place])
-                dynamic_energy_j = float(proposal.prediction.dynamic_energy_j[place])
-            trials.append(
-                Trial(
-                    candidate=candidate,
-                    round=round_,
-                    chosen_by=chosen.chosen_by,
-                    predicted_time_s=time_s,
-                    predicted_dynamic_energy_j=dynamic_energy_j,
-                    measurement=measure(candidate),
-                )
+            chosen_by.setdefault(candidate, []).append(chosen.chosen_by)
+    trials = []
+    for candidate, passes in chosen_by.items():
+        time_s = dynamic_energy_j = None
+        if proposal.prediction is not None:
+            place = int(np.searchsorted(proposal.offered, candidate))
+            time_s = float(proposal.prediction.time_s[place])
+            dynamic_energy_j = float(proposal.prediction.dynamic_energy_j[place])
+        trials.append(
+            Trial(
+                candidate=candidate,
+                round=round_,
+                chosen_by=tuple(passes),
+                predicted_time_s=time_s,
+                predicted_dynamic_energy_j=dynamic_energy_j,
+                measurement=measure(candidate),
             )
+        )
     return trials
 
 

@@ -5,6 +5,7 @@ baselines.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -49,7 +50,7 @@ def propose_paper(problem: SearchProblem, config: PaperSearch, data: Dataset, ro
         return _random(problem, data, sizes.initial, "initial")
     offered = problem.unmeasured(data)
     if round_ > sizes.max_rounds or not len(offered):
-        return BUDGET_SPENT
+        return replace(BUDGET_SPENT, is_cut_short=len(offered) > 0)
     train, query = problem.features.matrix[data.candidates], problem.features.matrix[offered]
     seed = int(problem.generator.integers(2**31))
     prediction = predict(train, data, query, config, seed)

@@ -7,20 +7,20 @@ planned, not of the testbed. They have a table of their own so that all others a
 import polars as pl
 
 from kareus.artifacts.tables import Column, TableSchema
-from kareus.profile.tables import TEMPERATURE
+from kareus.profile.tables import IS_POWER_LIMITED, TEMPERATURE
 
 CANDIDATES = TableSchema(
     name="candidates",
-    version=2,
+    version=3,
     meaning="Candidates of one partition in the order of measuring: why each was chosen, predicted, and measured.",
     columns=(
         Column("candidate", pl.Int64, "number of the candidate in the partition's search space"),
         Column("round", pl.Int64, "from 0, where `informed` only looks and others measure their initial design"),
         Column(
             "chosen_by",
-            pl.String,
-            "`initial`; `improvement` (informed); `total`, `dynamic`, `static`, `uncertainty` (paper); `random`; `all` "
-            "(exhaustive)",
+            pl.List(pl.String),
+            "every pass that chose it: `initial`; `improvement` (informed); `total`, `dynamic`, `static`, "
+            "`uncertainty` (paper); `random`; `all` (exhaustive)",
         ),
         Column("frequency_mhz", pl.Int64, "SM clock", positive=True),
         Column("sm_count", pl.Int64, "SMs given to the collective", positive=True),
@@ -30,6 +30,7 @@ CANDIDATES = TableSchema(
         Column("time_s", pl.Float64, "measured mean time of one execution", positive=True),
         Column("energy_j", pl.Float64, "measured mean energy of one execution on one GPU", positive=True),
         TEMPERATURE,
+        IS_POWER_LIMITED,
         Column("dynamic_energy_j", pl.Float64, "energy_j less static power times time_s"),
         Column("on_frontier", pl.Boolean, "whether no measured candidate has less time and less dynamic energy"),
     ),
@@ -38,7 +39,7 @@ CANDIDATES = TableSchema(
 
 ROUNDS = TableSchema(
     name="rounds",
-    version=3,
+    version=4,
     meaning="Rounds of one partition's search.",
     columns=(
         Column("round", pl.Int64, "from 0, where `informed` only looks and others measure their initial design"),
@@ -61,7 +62,21 @@ ROUNDS = TableSchema(
         Column(
             "gpus", pl.Int64, "GPUs that are busy meanwhile: the group of the partition's collective", positive=True
         ),
+        Column(
+            "time_noise",
+            pl.Float64,
+            "relative standard deviation of one measured time that `informed` reckoned with after this round",
+            nullable=True,
+        ),
+        Column("power_noise", pl.Float64, "likewise, of one measured power", nullable=True),
         Column("stop", pl.String, "why the search ended after this round; empty if it went on"),
+        Column("is_cut_short", pl.Boolean, "whether the budget ended it before its stopping rule was met"),
+        Column(
+            "remaining",
+            pl.Float64,
+            "share of the hypervolume that `informed` then predicted the other candidates to add: what that may cost",
+            nullable=True,
+        ),
     ),
     key=("round",),
 )

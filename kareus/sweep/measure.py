@@ -15,7 +15,7 @@ from kareus.gpu_model.model import run_program
 from kareus.gpu_model.thermal import BusyTime, repeated_work, window_temperature_c
 from kareus.graph.program import Program
 from kareus.profile.config import MeasurementProtocol
-from kareus.profile.measure import measure_once
+from kareus.profile.measure import measure_once, measured_row
 from kareus.profile.shelves import RowShelf
 from kareus.profile.tables import TRIALS
 from kareus.sweep.config import ProfilerSweep
@@ -80,7 +80,7 @@ def _trials(swept: ProfilerSweep, program: Program, testbed: Testbed, protocol: 
     with testbed.session(program, canonical_json(identity)) as session:
         for trial in range(swept.sweep.trials):
             session.begin_trial()
-            row = measure_once(session, frequency_mhz, protocol)
+            row = measured_row(measure_once, session, frequency_mhz, protocol)
             ends = row["temperature_before_c"], row["temperature_after_c"]
             temperature_c = window_temperature_c(*ends, row["window_s"], swept.workload.gpu.coefficients)
             row |= {"warm_energy_j": _warm_j(swept.workload, BusyTime(row["time_s"], row["energy_j"], temperature_c))}

@@ -13,7 +13,7 @@ class ClockReport:
     """What the SM clock did since it was set."""
 
     mean_mhz: float
-    """Mean over the time under load."""
+    """Mean over the time under load, of the GPU that is farthest from what was asked for."""
     throttle_reasons: tuple[str, ...]
     """Why it fell below what was asked for, such as `power-limit`; empty if it did not."""
 

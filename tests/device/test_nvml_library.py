@@ -78,3 +78,33 @@ def test_a_driver_that_wants_rights_is_told_in_one_line(driver: Path) -> None:
         "kareus.errors.DeviceError: GPU 0: no right to set clocks; run as root, or have zeusd started and name its "
         "socket in ZEUSD_SOCK_PATH."
     )
+
+
+def test_gpus_may_be_named_by_uuid_as_kubernetes_does(driver: Path) -> None:
+    opened = json.loads(python(driver, "-c", READ).stdout)
+    for name in ("GPU-8f6c", "GPU-8f"):
+        assert json.loads(python(driver, "-c", READ, CUDA_VISIBLE_DEVICES=name).stdout) == opened
+
+
+@pytest.mark.parametrize(
+    ("visible", "line"),
+    [
+        ("GPU-77", "CUDA_VISIBLE_DEVICES: GPU-77 names 0 GPUs of this machine; must name one of GPU-8f6c."),
+        (
+            "GPU-8f6c,0",
+            "CUDA_VISIBLE_DEVICES=GPU-8f6c,0: must list indices such as 0,1 or UUIDs such as GPU-8f6c..., all of one "
+            "kind; `nvidia-smi -L` prints both.",
+        ),
+        *(
+            (
+                visible,
+                f"{visible.split(',')[-1]}: is a MIG slice, which shares clock and energy counter with the other "
+                "slices of its GPU; use whole GPUs (`nvidia-smi -mig 0` as root), or plan on the simulated testbed.",
+            )
+            for visible in ("MIG-41c2", "MIG-GPU-8f6c/1/0", "GPU-8f6c,MIG-41c2")
+        ),
+    ],
+)
+def test_what_names_no_whole_gpu_is_told_in_one_line(driver: Path, visible: str, line: str) -> None:
+    refused = python(driver, "-c", READ, CUDA_VISIBLE_DEVICES=visible)
+    assert refused.stderr.splitlines()[-1] == f"kareus.errors.DeviceError: {line}"

@@ -44,13 +44,20 @@ def profiled(scale: float) -> list[dict]:
     return [
         cost
         | {"time_error_s": 0.01 * cost["time_s"], "energy_error_j": 0.02 * cost["energy_j"]}
-        | {"time_noise": TIME_NOISE, "energy_noise": ENERGY_NOISE, "measurements": 1}
+        | {"is_power_limited": False, "time_noise": TIME_NOISE, "energy_noise": ENERGY_NOISE, "measurements": 1}
         for cost in costs(scale)
     ]
 
 
 def candidate_rows() -> list[dict]:
-    common = {"round": 0, "chosen_by": "all", "sm_count": 6, "launch": "norm", "on_frontier": True}
+    common = {
+        "is_power_limited": False,
+        "round": 0,
+        "chosen_by": ["all"],
+        "sm_count": 6,
+        "launch": "norm",
+        "on_frontier": True,
+    }
     common |= {"predicted_time_s": None, "predicted_dynamic_energy_j": None, "dynamic_energy_j": 0.1}
     return [{"candidate": n, **common, **cost} for n, cost in enumerate(costs(1.0))]
 

@@ -61,3 +61,25 @@ def test_the_frontier_of_a_union_is_no_worse_than_any_member(points):
     for point in points:
         effective_j = point.energy_j - WAITING_W * point.time_s
         assert any(k.time_s <= point.time_s and k.energy_j - WAITING_W * k.time_s <= effective_j for k in kept)
+
+
+def limited(mhz, time_s, energy_j, error=0.01, *, is_power_limited=True):
+    return Point(
+        execution=Execution.SEQUENTIAL,
+        frequency_mhz=mhz,
+        time_s=time_s,
+        energy_j=energy_j,
+        time_error_s=error * time_s,
+        energy_error_j=error * energy_j,
+        is_power_limited=is_power_limited,
+    )
+
+
+def test_clocks_that_the_power_limit_makes_alike_are_merged_into_the_lowest():
+    """Both are on the Pareto frontier, by noise; the third clock can be told apart."""
+    alike = [limited(1410, 1.000, 300.5), limited(1380, 1.001, 300.2), limited(1200, 1.1, 250.0)]
+    assert [p.frequency_mhz for p in frontier(alike, WAITING_W)] == [1380, 1200]
+    told_apart = [limited(p.frequency_mhz, p.time_s, p.energy_j, 1e-4) for p in alike]
+    assert len(frontier(told_apart, WAITING_W)) == 3
+    reached = [limited(p.frequency_mhz, p.time_s, p.energy_j, is_power_limited=False) for p in alike]
+    assert len(frontier(reached, WAITING_W)) == 3

@@ -1,6 +1,7 @@
 """A GPU that is a folder: what is locked stands in a file, so that other processes can look."""
 
 import dataclasses
+import json
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ class FakeDevice:
     """How long the driver takes."""
     capped_mhz: int = 1410
     """The clock never gets above it, as under a power limit."""
+    capped_for: tuple[str, ...] = ("power-limit",)
+    """What the driver says of that."""
 
     @property
     def allowed(self) -> bool:
@@ -35,6 +38,17 @@ class FakeDevice:
     def allowed(self, allowed: bool) -> None:
         forbidden = self.folder / "forbidden"
         forbidden.unlink(missing_ok=True) if allowed else forbidden.touch()
+
+    def cap(self, mhz: int, *reasons: str) -> None:
+        """Cap the clock in all processes that have a device of this folder, and give reasons."""
+        (self.folder / "cap").write_text(json.dumps([mhz, reasons]))
+
+    def _cap(self) -> tuple[int, tuple[str, ...]]:
+        try:
+            mhz, reasons = json.loads((self.folder / "cap").read_text())
+        except FileNotFoundError:
+            return self.capped_mhz, self.capped_for
+        return mhz, tuple(reasons)
 
     @property
     def locked(self) -> Path:
@@ -60,12 +74,13 @@ class FakeDevice:
 
     def clock_mhz(self):
         try:
-            return min(int(self.locked.read_text()), self.capped_mhz)
+            return min(int(self.locked.read_text()), self._cap()[0])
         except FileNotFoundError:
-            return self.capped_mhz
+            return self._cap()[0]
 
     def throttle_reasons(self):
-        return ("power-limit",) if self.capped_mhz < self.clocks_mhz[-1] else ()
+        mhz, reasons = self._cap()
+        return reasons if mhz < self.clocks_mhz[-1] else ()
 
     def energy_j(self):
         return time.perf_counter() * 100.0  # a steady 100 W

@@ -172,7 +172,7 @@ def candidate_rows(names: Names = Names()) -> list[dict]:
         {
             "candidate": number,
             "round": int(number > 0),
-            "chosen_by": chosen_by,
+            "chosen_by": [chosen_by],
             "frequency_mhz": 1410 - 30 * number,
             "sm_count": 3 + 3 * number,
             "launch": names.launch,
@@ -180,6 +180,7 @@ def candidate_rows(names: Names = Names()) -> list[dict]:
             "predicted_dynamic_energy_j": None if number == 0 else dynamic_energy_j * 0.98,
             "time_s": time_ms / 1e3,
             "energy_j": dynamic_energy_j + STATIC_W * time_ms / 1e3,
+            "is_power_limited": False,
             "dynamic_energy_j": dynamic_energy_j,
             "on_frontier": number > 0,
         }
@@ -189,10 +190,10 @@ def candidate_rows(names: Names = Names()) -> list[dict]:
 
 def round_rows() -> list[dict]:
     common = {"hypervolume": 0.5, "improvement": 0.01, "looked": 7, "measuring_s": 60.0, "looking_s": 6.0}
-    common |= {"strategy": "paper", "gpus": 8}
+    common |= {"strategy": "paper", "gpus": 8, "time_noise": None, "power_noise": None, "remaining": None}
     return [
-        {"round": 0, "measured": 1, **common, "stop": ""},
-        {"round": 1, "measured": 4, **common, "stop": "the most rounds allowed"},
+        {"round": 0, "measured": 1, **common, "stop": "", "is_cut_short": False},
+        {"round": 1, "measured": 4, **common, "stop": "the most rounds allowed", "is_cut_short": True},
     ]
 
 

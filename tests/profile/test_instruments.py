@@ -3,9 +3,10 @@
 import pytest
 from helpers.builders import a100, gemm, protocol, search, simulated
 
+from kareus.errors import DeviceError
 from kareus.graph.program import Program, Step
 from kareus.profile.bench import Bench
-from kareus.profile.measure import measure_once, measure_time_once
+from kareus.profile.measure import measure_once, measure_time_once, measured_row
 from kareus.search.config import SearchSlice
 from kareus.testbed.factory import open_testbed
 from kareus.testbed.protocol import ClockReport
@@ -19,10 +20,11 @@ PROTOCOL = protocol(window_s=5.0, cooldown_s=4.0, warmup_s=1.0, settle_s=0.25)
 class Instruments:
     """A session with a counter that is `age_s` old, and instruments that take `reading_s` to read."""
 
-    def __init__(self, age_s=0.0, reading_s=0.0):
+    def __init__(self, age_s=0.0, reading_s=0.0, reports=()):
         self._age_s, self._reading_s = age_s, reading_s
         self._now_s, self._history = 1000.0, [(1000.0, 0.0)]
-        self.executed = []
+        self.executed, self.rested_s = [], []
+        self._reports = list(reports)
 
     def _pass(self, duration_s, power_w):
         self._now_s += duration_s
@@ -37,6 +39,7 @@ class Instruments:
         self._pass(repetitions * WARM_S + cold_s, LOAD_W)
 
     def rest(self, duration_s):
+        self.rested_s.append(duration_s)
         self._pass(duration_s, IDLE_W)
 
     def now_s(self):
@@ -58,6 +61,8 @@ class Instruments:
 
     def clock_report(self):
         self._pass(self._reading_s, IDLE_W)
+        if self._reports:
+            return self._reports.pop(0)
         return ClockReport(mean_mhz=1317.5, throttle_reasons=("power-limit",))
 
 
@@ -99,6 +104,37 @@ def test_a_time_alone_leaves_out_the_cold_execution():
 def test_the_clock_is_what_the_session_reports(take):
     row = take(Instruments(), 1410, PROTOCOL)
     assert (row["clock_mean_mhz"], row["throttle_reasons"]) == (1317.5, ["power-limit"])
+
+
+HELD = ClockReport(mean_mhz=1410, throttle_reasons=())
+HOT = ClockReport(mean_mhz=700, throttle_reasons=("power-limit", "thermal-limit"))
+
+
+@pytest.mark.parametrize("take", [measure_once, measure_time_once])
+def test_a_clock_lost_to_heat_is_measured_again_after_a_longer_rest(take):
+    session = Instruments(reports=[HOT, HOT, HELD])
+    assert measured_row(take, session, 1410, PROTOCOL)["clock_mean_mhz"] == 1410
+    longer = [s for s in session.rested_s if s > PROTOCOL.cooldown_s]
+    assert len(longer) == 2
+    assert longer == sorted(longer)
+
+
+@pytest.mark.parametrize("take", [measure_once, measure_time_once])
+def test_a_clock_that_stays_lost_is_refused_in_one_line(take):
+    session = Instruments(reports=[HOT] * 9)
+    with pytest.raises(DeviceError) as refused:
+        measured_row(take, session, 1410, PROTOCOL)
+    assert str(refused.value) == (
+        "asked for 1410 MHz and measured at 700 MHz, 3 times (power-limit, thermal-limit); see to the cooling and "
+        "power of this machine and to who else sets its clocks (`nvidia-smi -q -d PERFORMANCE`), then run this again: "
+        "what was measured before is kept."
+    )
+
+
+def test_the_power_limit_alone_is_measured_once():
+    session = Instruments()
+    assert measured_row(measure_once, session, 1410, PROTOCOL)["clock_mean_mhz"] == 1317.5
+    assert session.executed == [1, 3, 17]
 
 
 def test_a_measurement_has_the_temperatures_around_it():

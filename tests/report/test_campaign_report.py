@@ -314,22 +314,32 @@ def test_a_damaged_plan_hides_no_other_workload(report, tmp_path, caplog):
     assert any(line.startswith(f"{results / WORKLOAD} ") for line in lines)
 
 
-def test_searches_are_added_up_by_strategy_in_gpu_hours():
+def test_searches_are_added_up_by_strategy_in_gpu_hours_and_shares_of_choices():
     workloads = {"one": "informed", "two": "paper", "three": "paper"}
     names = {"testbed": LABEL, "partition": "forward-mlp-allreduce"}
     passes = [
-        {"workload": name, **names, "chosen_by": "initial", "measured": 10, "on_frontier": 2} for name in workloads
+        {"workload": name, **names, "chosen_by": chosen_by, "measured": 6, "on_frontier": on_frontier}
+        for name in workloads
+        for chosen_by, on_frontier in (("total", 3), ("dynamic", 1))
     ]
     times = [
-        {"workload": name, **names, "profiling_s": 3600.0, "looking_s": 0.0, "optimisation_s": 1.0}
+        {
+            "workload": name,
+            **names,
+            "measured": 10,
+            "on_frontier": 3,
+            "profiling_s": 3600.0,
+            "looking_s": 0.0,
+            "optimisation_s": 1.0,
+        }
         | {"strategy": strategy, "gpu_s": 8 * 3600.0}
         for name, strategy in workloads.items()
     ]
     sheet = search_sheet(PASSES.frame(passes), SEARCH_TIME.frame(times))
     hours = [name for _, name in sheet.heads].index("GPU-hours")
-    assert {row.cells[0]: (row.cells[1], row.cells[hours]) for row in sheet.rows[3:]} == {
-        "all workloads, search=informed": ("10", "8.0"),
-        "all workloads, search=paper": ("20", "16.0"),
+    assert {row.cells[0]: (*row.cells[1:5], row.cells[hours]) for row in sheet.rows[3:]} == {
+        "all workloads, search=informed": ("10", "3", "75", "25", "8.0"),
+        "all workloads, search=paper": ("20", "6", "75", "25", "16.0"),
     }
 
 

@@ -1,9 +1,12 @@
+import dataclasses
+
+import polars as pl
 import pytest
 from helpers.report_tables import PARTITIONS, WORKLOAD, write_inputs
 
 from kareus.report.workload.effort import ALL, search_efforts
 from kareus.report.workload.inputs import load
-from kareus.report.workload.summary import summary_text
+from kareus.report.workload.summary import efforts_sheet, summary_text
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +27,27 @@ def test_every_candidate_on_a_frontier_is_found_by_one_pass(inputs):
         }
     assert together.on_frontier == 3 * len(PARTITIONS)
     assert [(p.name, p.measured) for p in together.passes] == [(p.name, 2) for p in each[0].passes]
+
+
+def test_a_candidate_is_credited_to_every_pass_that_chose_it(inputs):
+    search = inputs.searches[0]
+    both = pl.Series("chosen_by", [["initial"], ["total", "static"], ["total", "dynamic"], ["static"]])
+    shared = dataclasses.replace(search, candidates=search.candidates.with_columns(both))
+    effort = search_efforts([shared])[1]
+    assert (effort.measured, effort.on_frontier) == (4, 3)
+    assert {p.name: (p.measured, p.on_frontier) for p in effort.passes} == {
+        "initial": (1, 0),
+        "total": (2, 2),
+        "static": (2, 2),
+        "dynamic": (1, 1),
+    }
+    assert [effort.share_percent(p) for p in effort.passes] == pytest.approx([0, 40, 40, 20])
+
+
+def test_a_search_that_its_budget_ended_is_named(inputs):
+    note = efforts_sheet(inputs.searches).note
+    names = ", ".join(f"{name} (the most rounds allowed)" for name in PARTITIONS)
+    assert note.endswith(f"Ended before their stopping rule was met: {names}.")
 
 
 def test_time_is_split_into_profiling_and_optimisation(inputs):

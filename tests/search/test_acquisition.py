@@ -60,15 +60,15 @@ def test_the_static_pass_seeks_the_fastest():
     assert chosen[2].candidates.tolist() == [2, 1]
 
 
-def test_exploration_fills_what_passes_that_agree_leave():
+def test_passes_that_agree_are_all_credited_and_exploration_fills_the_batch():
     data = dataset([(5, 50), (6, 40)])
     offered = [(4, 30), (10, 90), (10, 91), (10, 92), (10, 93)]
     config = search(total_energy_share=0.25, dynamic_energy_share=0.25, static_energy_share=0.25)
     chosen = select(data, prediction(offered), np.array([0, 1, 4, 3, 2.0]), config, 4)
     assert [(c.chosen_by, c.candidates.tolist()) for c in chosen] == [
         ("total", [0]),
-        ("dynamic", []),
-        ("static", []),
+        ("dynamic", [0]),
+        ("static", [0]),
         ("uncertainty", [2, 3, 4]),
     ]
 
@@ -77,11 +77,15 @@ costs = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 200)), min_size=2,
 
 
 @given(costs, costs, st.integers(1, 32), st.integers(0, 2**31))
-def test_a_batch_is_full_and_names_each_candidate_once(measured, offered, batch, seed):
+def test_a_batch_is_full_and_credits_every_pass(measured, offered, batch, seed):
     uncertainty = np.random.default_rng(seed).random(len(offered))
     chosen = select(dataset(measured), prediction(offered), uncertainty, search(), batch)
-    everything = np.concatenate([c.candidates for c in chosen]).tolist()
-    assert len(everything) == len(set(everything)) == min(batch, len(offered))
+    by_pass = {c.chosen_by: set(c.candidates.tolist()) for c in chosen}
+    explored = by_pass.pop("uncertainty")
+    exploited = set().union(*by_pass.values())
+    assert len(exploited) + len(explored) == len(exploited | explored) == min(batch, len(offered))
+    sizes = {name: min(size, len(offered)) for name, size in pass_sizes(search(), min(batch, len(offered))).items()}
+    assert {name: len(own) for name, own in by_pass.items()} == sizes
 
 
 def test_improvement_has_the_appendix_reference_point():

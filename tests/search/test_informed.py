@@ -1,6 +1,7 @@
 """Strategy `informed`, on truths that its prior does not know."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,9 +19,11 @@ from kareus.profile.measure import Measurement, TimeMeasurement
 from kareus.schedule.space import search_space
 from kareus.search.dataset import Dataset
 from kareus.search.features import Features, features_of
+from kareus.search.informed import _uncertain
+from kareus.search.noise import Noise
 from kareus.search.posterior import GaussianPrior
 from kareus.search.prior import SPREADS, sample_prior, textbook
-from kareus.search.problem import BUDGET_SPENT, SearchProblem
+from kareus.search.problem import SearchProblem
 from kareus.search.rounds import run_search
 
 MLP = graphs()[Batch.NANOBATCH].forward[1]
@@ -58,8 +61,9 @@ class Truth:
         self.time_s, self.energy_j, self.noise = behaviour.time_s, behaviour.energy_j, noise
         self.points = np.column_stack((self.time_s, self.energy_j - STATIC_W * self.time_s))
 
-    def measure(self, candidate):
-        time_factor, power_factor = 1 + self.noise * np.random.default_rng(candidate).standard_normal(2)
+    def measure(self, candidate, repeat=0):
+        random = np.random.default_rng((candidate, 2 * repeat) if repeat else candidate)
+        time_factor, power_factor = 1 + self.noise * random.standard_normal(2)
         time_s = float(self.time_s[candidate]) * time_factor
         energy_j = float(self.energy_j[candidate]) * time_factor * power_factor
         return Measurement(time_s=time_s, energy_j=energy_j, duration_s=11.4)
@@ -122,7 +126,7 @@ def test_few_measurements_find_nearly_all_of_the_frontier(truth):
     found, candidates = searched(Truth(truth))
     assert Truth(truth).share(candidates) > 0.99
     assert len(candidates) <= informed_search().most < len(FEATURES) / 10
-    assert {t.chosen_by for t in found.trials} == {"initial", "improvement"}
+    assert {t.chosen_by for t in found.trials} == {("initial",), ("improvement",)}
 
 
 def test_it_beats_random_at_equal_budget():
@@ -172,7 +176,7 @@ def test_a_search_of_very_few_candidates_ends(size):
 def test_constant_measurements_end_the_search():
     found = run_search(
         problem(most=12, most_looks=20),
-        lambda _: Measurement(time_s=1e-3, energy_j=0.3, duration_s=11.4),
+        lambda *_: Measurement(time_s=1e-3, energy_j=0.3, duration_s=11.4),
         lambda _: TimeMeasurement(time_s=1e-3, duration_s=1.0),
         STATIC_W,
     )
@@ -182,14 +186,17 @@ def test_constant_measurements_end_the_search():
 def test_a_search_ends_once_little_is_predicted_to_be_left():
     found, candidates = searched(Truth(a100()), enough=0.2)
     assert len(candidates) < informed_search().most
-    assert "predicted to add" in found.rounds[-1].stop
+    assert "best are predicted to add" in found.rounds[-1].stop.why
+    assert not found.rounds[-1].stop.is_cut_short
 
 
 def test_a_search_goes_on_while_its_predictions_are_wrong():
     """However little it expects: a posterior whose latest predictions were wrong does not know what is left."""
     found, candidates = searched(Truth(a100()), enough=0.5, surprise=1e-6, most=16, most_looks=40)
     assert len(candidates) == 16
-    assert found.rounds[-1].stop == BUDGET_SPENT.why
+    stop = found.rounds[-1].stop
+    assert stop.is_cut_short
+    assert stop.why == f"budget spent; the rest is predicted to add {stop.remaining:.2%} of the hypervolume"
 
 
 def test_a_candidate_is_timed_once_which_is_no_measurement():
@@ -199,21 +206,32 @@ def test_a_candidate_is_timed_once_which_is_no_measurement():
     assert set(timed) - set(candidates)
     assert found.rounds[-1].measured == len(found.dataset(STATIC_W).time_s) == len(candidates)
     assert sum(r.timing_s for r in found.rounds) == pytest.approx(len(timed) * 1.0)
-    assert sum(r.measuring_s for r in found.rounds) == pytest.approx(len(timed) * 1.0 + len(candidates) * 11.4)
+    assert sum(r.measuring_s for r in found.rounds) == pytest.approx(len(timed) * 1.0 + (len(candidates) + 4) * 11.4)
+
+
+@pytest.mark.parametrize("noise", [0.005, 0.02])
+def test_times_are_measured_alone_while_they_deviate_by_half_the_noise(noise):
+    """Neither more certain ones, which a measurement teaches nothing, nor only those of large uncertainty."""
+    deviations = noise * np.array([0.2, 0.45, 0.55, 0.9, 3.0, 40.0])
+    posterior = SimpleNamespace(time_deviation=deviations)
+    plausible, nothing = np.arange(6), np.zeros(0, dtype=int)
+    timed = Dataset(nothing, nothing, nothing, STATIC_W, np.array([3]), np.ones(1))
+    worth = _uncertain(posterior, plausible, timed, informed_search(), Noise(noise, 1.0))
+    assert worth.tolist() == [False, False, True, False, True, True]
 
 
 def test_the_first_measurements_span_the_clocks():
     found, _ = searched(Truth(a100()), most=8)
-    clocks = sorted(FEATURES.frequency_mhz[t.candidate] for t in found.trials if t.chosen_by == "initial")
+    clocks = sorted(FEATURES.frequency_mhz[t.candidate] for t in found.trials if t.chosen_by == ("initial",))
     assert (clocks[0], clocks[-1]) == (FEATURES.frequency_mhz.min(), FEATURES.frequency_mhz.max())
 
 
 def test_a_time_teaches_less_of_a_candidates_power():
-    prior = GaussianPrior(FEATURES, ENSEMBLE, noise=0.005)
+    prior = GaussianPrior(FEATURES, ENSEMBLE)
     truth, nothing = Truth(a100(), noise=0.0), np.zeros(0, dtype=int)
     timed = np.array([100, 300])
     data = Dataset(nothing, np.zeros(0), np.zeros(0), STATIC_W, timed, truth.time_s[timed])
-    after = prior.condition(data)
+    after = prior.condition(data, Noise(0.005, 0.005))
     assert np.exp(after.mean[timed]) == pytest.approx(truth.time_s[timed], rel=0.01)
     assert (after.time_deviation[timed] <= 0.005 * 1.01).all()
     assert (after.deviation[len(FEATURES) + timed] > 0.1).all()
@@ -228,10 +246,10 @@ ENSEMBLE = sample_prior(textbook(a100()), PARTITION, FEATURES, 30, np.random.def
     factor=st.floats(0.2, 5.0),
 )
 def test_measuring_never_makes_a_cost_less_certain(measured, factor):
-    prior = GaussianPrior(FEATURES, ENSEMBLE, noise=0.005)
+    prior = GaussianPrior(FEATURES, ENSEMBLE)
     truth = Truth(a100(), noise=0.0)
     data = Dataset(np.array(measured), truth.time_s[measured] * factor, truth.energy_j[measured] * factor, STATIC_W)
-    after = prior.condition(data)
+    after = prior.condition(data, Noise(0.005, 0.005))
     rows = np.concatenate((data.candidates, len(FEATURES) + data.candidates))
     before = np.diag(prior.covariance(data.candidates, after.scales))
     assert (after.deviation[rows] ** 2 <= before + 1e-9).all()

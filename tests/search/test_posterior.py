@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kareus.search.dataset import Dataset
 from kareus.search.features import Features
+from kareus.search.noise import Noise
 from kareus.search.posterior import LAUNCH_CORRELATION, LEAST_DYNAMIC_W, GaussianPrior, costs
 
 FEATURES = Features(
@@ -14,6 +15,8 @@ FEATURES = Features(
 )
 SIZE = len(FEATURES)
 NOISE = 0.004
+OF_BOTH = Noise(NOISE, 2 * NOISE)
+"""Powers are noisier than times."""
 STATIC_W = 60.0
 NOTHING = Dataset(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), STATIC_W)
 
@@ -32,14 +35,14 @@ def measured(candidates, time_s, power_w):
 
 def test_the_prior_covariance_is_that_of_the_ensemble():
     everywhere = np.arange(SIZE)
-    some, none = (GaussianPrior(FEATURES, models, NOISE) for models in (ensemble(), np.zeros((6, 2 * SIZE))))
+    some, none = (GaussianPrior(FEATURES, models) for models in (ensemble(), np.zeros((6, 2 * SIZE))))
     scales = (0.01, 0.02, 0.03, 0.04)
     difference = some.covariance(everywhere, scales) - none.covariance(everywhere, scales)
     assert np.allclose(difference, np.cov(ensemble().T))
 
 
 def test_times_and_powers_have_residuals_of_their_own_scales():
-    prior = GaussianPrior(FEATURES, ensemble(), NOISE)
+    prior = GaussianPrior(FEATURES, ensemble())
     everywhere = np.arange(SIZE)
     scales = (0.1, 0.2, 0.3, 0.4)
     added = np.diag(prior.covariance(everywhere, scales) - prior.covariance(everywhere, (0.0,) * 4))
@@ -48,7 +51,7 @@ def test_times_and_powers_have_residuals_of_their_own_scales():
 
 def test_residuals_fade_with_clocks_and_schedules():
     """Candidates 0 to 3 share a clock; 0 and 1 share SMs, not the launch operator; 0 and 4 differ in their clock."""
-    prior = GaussianPrior(FEATURES, np.zeros((6, 2 * SIZE)), NOISE)
+    prior = GaussianPrior(FEATURES, np.zeros((6, 2 * SIZE)))
     everywhere = np.arange(SIZE)
     nothing, by_clock, by_schedule = (
         prior.covariance(everywhere, scales)[:SIZE, :SIZE]
@@ -69,7 +72,8 @@ def dense_posterior(prior, data, scales):
     places = np.concatenate((data.candidates, data.timed, SIZE + data.candidates))
     observed = np.log(np.concatenate((data.time_s, data.timed_time_s, data.energy_j / data.time_s)))
     covariance = prior.covariance(np.arange(SIZE), scales)
-    gain = covariance[:, places] @ np.linalg.inv(covariance[np.ix_(places, places)] + NOISE**2 * np.eye(len(places)))
+    noise = np.repeat(OF_BOTH, (len(data.candidates) + len(data.timed), len(data.candidates)))
+    gain = covariance[:, places] @ np.linalg.inv(covariance[np.ix_(places, places)] + np.diag(noise**2))
     return prior.mean + gain @ (observed - prior.mean[places]), covariance - gain @ covariance[places]
 
 
@@ -81,12 +85,12 @@ numbers = st.lists(st.integers(0, SIZE - 1), max_size=6)
 def test_rounds_condition_as_dense_formulas_do(first, second, seed):
     """Each is timed and half of them are measured, in two rounds of one prior that keeps what it has computed."""
     random = np.random.default_rng(seed)
-    prior = GaussianPrior(FEATURES, ensemble(), NOISE)
+    prior = GaussianPrior(FEATURES, ensemble())
     for chosen in (first, first + second):
         candidates, timed = np.array(chosen[::2], dtype=np.int64), np.array(chosen, dtype=np.int64)
         time_s, energy_j = (np.exp(0.1 * random.standard_normal(len(candidates))) * scale for scale in (1e-3, 0.3))
         data = Dataset(candidates, time_s, energy_j, STATIC_W, timed, 1e-3 * (1 + 0.1 * random.random(len(timed))))
-        posterior = prior.condition(data)
+        posterior = prior.condition(data, OF_BOTH)
         mean, covariance = dense_posterior(prior, data, posterior.scales)
         assert np.allclose(posterior.mean, mean, rtol=0, atol=1e-7)
         assert np.allclose(posterior.deviation**2, np.diag(covariance), rtol=0, atol=1e-8)
@@ -99,7 +103,7 @@ def test_rounds_condition_as_dense_formulas_do(first, second, seed):
 
 @pytest.mark.parametrize("data", [NOTHING, measured([0, 5], 1.3e-3, 350.0)], ids=["before", "after measuring"])
 def test_deviations_are_the_standard_deviations_of_samples(data):
-    posterior = GaussianPrior(FEATURES, ensemble(), NOISE).condition(data)
+    posterior = GaussianPrior(FEATURES, ensemble()).condition(data, OF_BOTH)
     drawn = posterior.sample(np.arange(SIZE), 20_000, np.random.default_rng(1))
     assert np.allclose(drawn.mean(axis=0), posterior.mean, atol=0.05)
     assert np.allclose(drawn.std(axis=0), posterior.deviation, rtol=0.05, atol=5e-4)
@@ -107,17 +111,17 @@ def test_deviations_are_the_standard_deviations_of_samples(data):
 
 
 def test_what_was_measured_is_known_as_time_and_as_power():
-    posterior = GaussianPrior(FEATURES, ensemble(), NOISE).condition(measured([3], 1.3e-3, 350.0))
+    posterior = GaussianPrior(FEATURES, ensemble()).condition(measured([3], 1.3e-3, 350.0), OF_BOTH)
     assert np.exp(posterior.mean[3]) == pytest.approx(1.3e-3, rel=2 * NOISE)
     assert np.exp(posterior.mean[SIZE + 3]) == pytest.approx(350.0, rel=2 * NOISE)
 
 
 def test_only_what_was_measured_is_known_within_the_noise():
-    posterior = GaussianPrior(FEATURES, ensemble(), NOISE).condition(measured([3], 1.3e-3, 350.0))
+    posterior = GaussianPrior(FEATURES, ensemble()).condition(measured([3], 1.3e-3, 350.0), OF_BOTH)
     known = np.zeros(2 * SIZE, dtype=bool)
     known[[3, SIZE + 3]] = True
-    assert np.all(posterior.deviation[known] <= NOISE)
-    assert np.all(posterior.deviation[known] > NOISE / 2)
+    assert np.all(posterior.deviation[known] <= OF_BOTH)
+    assert np.all(posterior.deviation[known] > np.divide(OF_BOTH, 2))
     assert np.all(posterior.deviation[~known] > NOISE)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kareus.search.noise import Noise
 from kareus.search.residual_scales import (
     SCALE_PENALTY,
     SCALES,
@@ -33,7 +34,7 @@ def observations(seed, times, powers):
     covariance = factor @ factor.T + NOISE**2 * np.eye(times + powers)
     drawn = with_residuals(covariance, kernels, (0.03, 0.1, 0.1, 0.03))
     deviations = np.linalg.cholesky(drawn) @ random.standard_normal(times + powers)
-    return Observations(deviations=deviations, covariance=covariance, kernels=kernels, noise=NOISE)
+    return Observations(deviations=deviations, covariance=covariance, kernels=kernels, noise=Noise(NOISE, NOISE))
 
 
 def with_residuals(covariance, kernels, scales):

@@ -1,5 +1,7 @@
 """Progress of a search and when it ends, against areas counted by hand."""
 
+import itertools
+
 import numpy as np
 import pytest
 from helpers.builders import a100, graphs, search
@@ -7,6 +9,7 @@ from helpers.builders import a100, graphs, search
 from kareus.graph.interleave import partition_of
 from kareus.graph.records import Batch
 from kareus.profile.measure import Measurement
+from kareus.search import surrogate
 from kareus.search.config import SampleSizes, Strategy
 from kareus.search.dataset import Dataset
 from kareus.search.features import Features
@@ -93,8 +96,18 @@ def test_disagreement_does_not_depend_on_units():
     assert found(1.0, 1e3) == pytest.approx(found(1.0, 1.0), rel=1e-4)
 
 
+def test_disagreement_is_a_standard_deviation_of_scaled_predictions(monkeypatch):
+    """Members predict 1, 2, 3 and 6 for times up to 10 and energies up to 20: deviations of 1.8708 over 10 and 20."""
+    members = itertools.cycle([1.0, 2.0, 3.0, 6.0])
+    monkeypatch.setattr(surrogate, "_fit_predict", lambda *_: np.full(2, next(members)))
+    data = Dataset(np.arange(4), np.array([1.0, 2, 10, 3]), np.array([5.0, 20, 1, 2]), 0.0)
+    config = search(ensemble_size=4)
+    found = disagreement(np.zeros((4, 3)), data, np.zeros((2, 3)), config, np.random.default_rng(0))
+    assert found == pytest.approx(np.full(2, 3.5**0.5 * (1 / 10 + 1 / 20)))
+
+
 def test_calibration_error_is_a_mean_square_of_errors():
-    calibration = _Calibration(noise=0.03)
+    calibration = _Calibration()
     calibration.expect(np.zeros(3), np.full(3, 0.04))  # so that 0.05 is one standard deviation
-    calibration.compare(np.array([5.0, 0.1, -0.05]))
+    calibration.compare(np.array([5.0, 0.1, -0.05]), noise=0.03)
     assert calibration.error(2) == pytest.approx((2**2 + 1**2) / 2)

@@ -21,12 +21,14 @@ from kareus.graph.records import Collective, CollectiveKind, SequenceCollective
 from kareus.model.communicators.choice import Library
 from kareus.model.communicators.mscclpp import MscclppCommunicator
 from kareus.model.communicators.nccl import NcclCommunicator
-from kareus.profile.measure import measure_once
+from kareus.profile.measure import Measurement, Profiler, measure_once
+from kareus.profile.shelves import MemoryShelf
+from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.testbed.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool, TestbedKind
 from kareus.testbed.cuda import collectives as collectives_of_programs
 from kareus.testbed.cuda.collectives import Collectives
 from kareus.testbed.cuda.executor import Executor
-from kareus.testbed.cuda.rank import Rank
+from kareus.testbed.cuda.rank import Rank, _under_load
 from kareus.testbed.cuda.testbed import CudaTestbed
 from kareus.testbed.cuda.worker import WorkerSettings, cuda_rank
 from kareus.testbed.factory import open_testbed as open_testbed_of
@@ -160,6 +162,45 @@ def test_throttle_reasons_are_reported_with_the_clock(open_testbed, tmp_path):
     reading = rank.read()
     rank.release()
     assert (reading.clock_mean_mhz, reading.throttle_reasons) == (1000, ("power-limit",))
+
+
+def measured_on(testbed: CudaTestbed, shelf: MemoryShelf) -> Measurement:
+    return Profiler(testbed, QUICK, shelf, MemoryShelf(LOOKS)).measure(ALONE, 1410)
+
+
+def test_a_clock_lost_to_heat_is_never_stored(open_testbed, tmp_path):
+    shelf = MemoryShelf(MEASUREMENTS)
+    cuda_worker.fake_device(tmp_path, 0).cap(700, "thermal-limit")
+    with pytest.raises(DeviceError, match=r"asked for 1410 MHz and measured at 700 MHz, 3 times \(thermal-limit\)"):
+        measured_on(open_testbed(), shelf)
+    assert shelf.rows == []
+
+
+def test_a_clock_at_the_power_limit_is_kept_and_marked(open_testbed, tmp_path):
+    shelf = MemoryShelf(MEASUREMENTS)
+    device = cuda_worker.fake_device(tmp_path, 0)
+    device.cap(1300, "power-limit")
+    assert measured_on(open_testbed(), shelf).is_power_limited
+    (row,) = shelf.rows
+    assert (row["clock_mean_mhz"], row["throttle_reasons"]) == (1300, ["power-limit"])
+    device.cap(1410)
+    assert not measured_on(open_testbed(), MemoryShelf(MEASUREMENTS)).is_power_limited
+
+
+def test_one_hot_gpu_of_a_group_is_enough(open_testbed, tmp_path, monkeypatch):
+    monkeypatch.setenv("KAREUS_TEST_DIE", str(tmp_path / "die"))
+    cuda_worker.fake_device(tmp_path, 1).cap(1390, "thermal-limit")
+    with open_testbed("nccl", gpus=2).session(TOGETHER, "m") as session:
+        session.set_clock(1410)
+        session.execute(1)
+        report = session.clock_report()
+    assert (report.mean_mhz, report.throttle_reasons) == (1390, ("thermal-limit",))
+
+
+def test_samples_of_an_idle_gpu_are_no_clock_of_a_program():
+    low, high = (210.0, frozenset({"idle"})), (1410.0, frozenset[str]())
+    assert _under_load([low, low, high, high]) == [high, high]
+    assert _under_load([low]) == [low]
 
 
 def test_a_clock_that_cannot_be_read_ends_the_measurement(tmp_path, monkeypatch):

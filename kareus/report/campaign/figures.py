@@ -59,7 +59,7 @@ def _passes(passes: pl.DataFrame, labels: Mapping[str, str]) -> Figure:
     counts = named.group_by("workload", "chosen_by", maintain_order=True).agg(pl.sum("measured"), pl.sum("on_frontier"))
     totals = pl.col("on_frontier").sum().over("workload")
     rows = counts.select(
-        pl.format("{} ({})", "workload", totals).alias("what"),
+        pl.format("{} ({} choices)", "workload", totals).alias("what"),
         pl.col("chosen_by").map_elements(pass_name, pl.String).alias("found_by"),
         "measured",
         "on_frontier",

@@ -242,7 +242,8 @@ def search_sheet(passes: pl.DataFrame, times: pl.DataFrame) -> Sheet:
         rows=tuple(rows),
         source=PASSES.name,
         note="Profiling is the testbed's clock, virtual if it is simulated; GPU-hours count every GPU of a partition's "
-        "group; optimisation is the planning machine's clock. What workloads share counts in each.",
+        "group; optimisation is the planning machine's clock. What workloads share counts in each. Several passes may "
+        "choose one candidate; shares are of all choices.",
     )
 
 
@@ -257,15 +258,15 @@ def _own(frame: pl.DataFrame, workload: str) -> pl.DataFrame:
 
 
 def _search_row(name: str, names: Sequence[str], passes: pl.DataFrame, times: pl.DataFrame) -> SheetRow:
-    found = passes["on_frontier"].sum()
+    choices = passes["on_frontier"].sum()
     by_pass = dict(passes.group_by("chosen_by").agg(pl.sum("on_frontier")).iter_rows())
     profiling_s, optimisation_s = (float(times[name].sum()) for name in ("profiling_s", "optimisation_s"))
     return SheetRow(
         cells=(
             name,
-            f"{passes['measured'].sum():,}",
-            f"{found:,}",
-            *(f"{100 * by_pass.get(chosen_by, 0) / found:.0f}" for chosen_by in names),
+            f"{times['measured'].sum():,}",
+            f"{times['on_frontier'].sum():,}",
+            *(f"{100 * by_pass.get(chosen_by, 0) / choices:.0f}" for chosen_by in names),
             f"{profiling_s / SECONDS_PER_HOUR:.2f}",
             f"{times['gpu_s'].sum() / SECONDS_PER_HOUR:.1f}",
             f"{optimisation_s:.1f}",

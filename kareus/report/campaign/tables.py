@@ -76,7 +76,8 @@ def _passes(inputs: CampaignInputs) -> Iterator[Row]:
 def _search_time(inputs: CampaignInputs) -> Iterator[Row]:
     for of, effort in _efforts(inputs):
         yield of | {
-            name: getattr(effort, name) for name in ("profiling_s", "looking_s", "optimisation_s", "strategy", "gpu_s")
+            name: getattr(effort, name)
+            for name in ("measured", "on_frontier", "profiling_s", "looking_s", "optimisation_s", "strategy", "gpu_s")
         }
 
 

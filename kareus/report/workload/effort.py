@@ -37,10 +37,14 @@ class SearchEffort:
     gpu_s: float
     """Testbed's clock times the GPUs that were busy meanwhile."""
 
-    @property
-    def on_frontier(self) -> int:
-        """Candidates on the frontier."""
-        return sum(p.on_frontier for p in self.passes)
+    measured: int
+    """Candidates measured. Several passes may have chosen one."""
+    on_frontier: int
+    """Candidates on the frontier."""
+
+    def share_percent(self, found: SearchPass) -> float:
+        """Return the share of a pass in all choices of candidates that are on the frontier."""
+        return 100 * found.on_frontier / sum(p.on_frontier for p in self.passes)
 
     @property
     def profiling_share(self) -> float:
@@ -60,8 +64,10 @@ def search_efforts(searches: Sequence[PartitionSearch]) -> list[SearchEffort]:
 
 
 def _effort(name: str, candidates: pl.DataFrame, rounds: pl.DataFrame, proposals: pl.DataFrame) -> SearchEffort:
-    passes = candidates.group_by("chosen_by", maintain_order=True).agg(
-        pl.len().alias("measured"), pl.col("on_frontier").sum()
+    passes = (
+        candidates.explode("chosen_by")
+        .group_by("chosen_by", maintain_order=True)
+        .agg(pl.len().alias("measured"), pl.col("on_frontier").sum())
     )
     return SearchEffort(
         partition=name,
@@ -69,6 +75,8 @@ def _effort(name: str, candidates: pl.DataFrame, rounds: pl.DataFrame, proposals
             SearchPass(name=chosen_by, measured=measured, on_frontier=found)
             for chosen_by, measured, found in passes.rows()
         ),
+        measured=len(candidates),
+        on_frontier=int(candidates["on_frontier"].sum()),
         profiling_s=float(rounds["measuring_s"].sum()),
         looking_s=float(rounds["looking_s"].sum()),
         optimisation_s=float(proposals["proposing_s"].sum()),

@@ -21,11 +21,12 @@ PASSES = {
     "uncertainty": ("exploration (uncertainty)", Look(PALETTE["purple"], "diamond")),
 }
 """Name and look of a pass."""
+_NAMES = {key: name for key, (name, _) in PASSES.items()}
 BAR_PX = 26
 NOTHING = "Nothing was searched: a block has no collectives, or an odd microbatch no halves."
 TIPS: tuple[Tip, ...] = (
     ("schedule", "candidate", ""),
-    ("found_by", "chosen by", ""),
+    ("passes", "chosen by", ""),
     ("round", "chosen in round", ""),
     ("time_ms", "time (ms)", ".3f"),
     ("predicted_time_ms", "predicted (ms)", ".3f"),
@@ -47,9 +48,9 @@ def pass_looks(chosen_by: Sequence[str]) -> dict[str, Look]:
 
 
 def search_figure(searches: Sequence[PartitionSearch]) -> Figure:
-    """Return the candidates of every partition by the pass that chose them, and their frontier."""
+    """Return the candidates of every partition by the first pass that chose them, and their frontier."""
     rows = _candidates(searches)
-    passes = pass_looks([name for search in searches for name in search.candidates["chosen_by"]])
+    passes = pass_looks([name for search in searches for name in search.candidates["chosen_by"].list.first()])
     selection = legend_filter("found_by", list(passes))
     base = chart_of(None, "search_points").encode(
         x=alt.X("time_ms:Q", title="time (ms)", scale=alt.Scale(zero=False)),
@@ -84,7 +85,8 @@ def _candidates(searches: Sequence[PartitionSearch]) -> pl.DataFrame:
         search.candidates.select(
             pl.lit(search.partition).alias("partition"),
             pl.format("{} MHz, {} SMs, beside {}", "frequency_mhz", "sm_count", "launch").alias("schedule"),
-            pl.col("chosen_by").replace({key: name for key, (name, _) in PASSES.items()}).alias("found_by"),
+            pl.col("chosen_by").list.first().replace(_NAMES).alias("found_by"),
+            pl.col("chosen_by").list.eval(pl.element().replace(_NAMES)).list.join(", ").alias("passes"),
             "round",
             (1e3 * pl.col("time_s")).alias("time_ms"),
             (1e3 * pl.col("predicted_time_s")).alias("predicted_time_ms"),

@@ -220,16 +220,23 @@ def efforts_sheet(searches: Sequence[PartitionSearch]) -> Sheet:
         rows=tuple(_effort_row(effort, passes) for effort in efforts),
         source=CANDIDATES.name,
         note="Profiling is the testbed's clock, virtual if it is simulated; optimisation is the planning machine's, "
-        "spent on surrogates and acquisition.",
+        f"spent on surrogates and acquisition. Several passes may choose one candidate.{_cut_short(searches)}",
     )
 
 
+def _cut_short(searches: Sequence[PartitionSearch]) -> str:
+    """Say which searches their budget ended; nothing if none."""
+    last = [(search.partition, search.rounds.row(-1, named=True)) for search in searches]
+    names = ", ".join(f"{name} ({row['stop']})" for name, row in last if row["is_cut_short"])
+    return f" Ended before their stopping rule was met: {names}." if names else ""
+
+
 def _effort_row(effort: SearchEffort, passes: Sequence[str]) -> SheetRow:
-    found = {p.name: 100 * p.on_frontier / effort.on_frontier for p in effort.passes}
+    found = {p.name: effort.share_percent(p) for p in effort.passes}
     return SheetRow(
         cells=(
             effort.partition,
-            str(sum(p.measured for p in effort.passes)),
+            str(effort.measured),
             str(effort.on_frontier),
             *(percent(found.get(name), digits=0) for name in passes),
             f"{effort.profiling_s / 60:.1f}",
@@ -242,7 +249,7 @@ def _effort_row(effort: SearchEffort, passes: Sequence[str]) -> SheetRow:
 
 
 def _search(effort: SearchEffort) -> list[str]:
-    passes = ", ".join(f"{p.name} {percent(100 * p.on_frontier / effort.on_frontier)}" for p in effort.passes)
+    passes = ", ".join(f"{p.name} {percent(effort.share_percent(p))}" for p in effort.passes)
     hours = effort.profiling_s / SECONDS_PER_HOUR
     looks = f", time-only {percent(100 * effort.looking_s / effort.profiling_s)} of it" if effort.looking_s else ""
     found = f"Search: of {effort.on_frontier} candidates on the frontiers, found by {passes}"

@@ -136,13 +136,13 @@ FLEET_COMPARISON = TableSchema(
 
 PASSES = TableSchema(
     name="passes",
-    version=1,
+    version=2,
     meaning="What each pass of the searches of a campaign chose, by partition.",
     columns=(
         *_MEMBER[1:],
         Column("partition", pl.String, "partition that was searched"),
         Column("chosen_by", pl.String, "pass, as in the table `candidates`"),
-        Column("measured", pl.Int64, "candidates that it chose"),
+        Column("measured", pl.Int64, "candidates that it chose; others may have chosen them, too"),
         Column("on_frontier", pl.Int64, "of those, candidates on the measured frontier of the partition"),
     ),
     key=("workload", "partition", "chosen_by"),
@@ -150,11 +150,13 @@ PASSES = TableSchema(
 
 SEARCH_TIME = TableSchema(
     name="search_time",
-    version=2,
-    meaning="What the searches of a campaign took, by partition; optimisation differs from run to run.",
+    version=3,
+    meaning="What the searches of a campaign found and took, by partition; optimisation differs from run to run.",
     columns=(
         *_MEMBER[1:],
         Column("partition", pl.String, "partition that was searched"),
+        Column("measured", pl.Int64, "candidates measured"),
+        Column("on_frontier", pl.Int64, "of those, candidates on the measured frontier"),
         Column("profiling_s", pl.Float64, "testbed's clock spent on measuring (virtual if simulated)"),
         Column("looking_s", pl.Float64, "of that, on short looks"),
         Column("optimisation_s", pl.Float64, "planning machine's clock spent on surrogates and acquisition"),

@@ -20,6 +20,11 @@ from kareus.testbed.cuda.executor import Executor
 _SAMPLE_S = 0.02
 """Interval at which the clock is sampled: NVML's own values change at about this rate."""
 
+IDLE = "idle"
+"""Reason of a driver for the clock of a GPU that runs nothing."""
+ClockSample = tuple[float, frozenset[str]]
+"""Clock in MHz, and the driver's reasons."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
@@ -45,7 +50,7 @@ class Rank:
         self._clocks: ClockController | None = None
         self._executor: Executor | None = None
         self._program = ""
-        self._samples = [(float(device.clock_mhz()), frozenset[str]())]
+        self._samples: list[ClockSample] = [(float(device.clock_mhz()), frozenset())]
 
     def identify(self) -> str:
         """UUID of the GPU."""
@@ -104,12 +109,12 @@ class Rank:
 
     def read(self) -> Reading:
         """Read the instruments."""
-        clocks, reasons = zip(*self._samples, strict=True)
+        clocks, reasons = zip(*_under_load(self._samples), strict=True)
         return Reading(
             energy_j=self._device.energy_j(),
             temperature_c=self._device.temperature_c(),
             clock_mean_mhz=sum(clocks) / len(clocks),
-            throttle_reasons=tuple(sorted(frozenset().union(*reasons) - {"idle"})),
+            throttle_reasons=tuple(sorted(frozenset().union(*reasons) - {IDLE})),
         )
 
     def release(self) -> None:
@@ -142,3 +147,12 @@ class Rank:
                 return
             if ended.wait(_SAMPLE_S):
                 return
+
+
+def _under_load(samples: list[ClockSample]) -> list[ClockSample]:
+    """Return the samples that tell of a program: not the first, which precedes its kernels, nor those of an idle GPU.
+
+    All count where no other is left, as of a short program.
+    """
+    loaded = [sample for sample in samples[1:] if IDLE not in sample[1]]
+    return loaded or samples
