@@ -137,7 +137,9 @@ class _Beam:
         costs_j[ends_s > self._limits_s[i][:, np.newaxis, np.newaxis]] = np.inf
 
         count = options.shape[2]
-        options, ends_s, costs_j, states = (each.reshape(len(each), -1) for each in (options, ends_s, costs_j, states))
+        lanes = (len(options), -1)
+        options, states = options.reshape(lanes), states.reshape(lanes)
+        ends_s, costs_j = ends_s.reshape(lanes), costs_j.reshape(lanes)
         kept = _best(costs_j, states, self._width)
         parents = kept // count
         self._costs_j, self._states = costs_j[self._rows, kept], states[self._rows, kept]
@@ -172,7 +174,8 @@ class _Beam:
         """What is charged for ends of an instruction apart from the relaxation."""
         column = (-1, *(1,) * (ends_s.ndim - 1))
         stray_s = np.abs(ends_s - self._targets_s[i].reshape(column))
-        return STRAY * self._guide.deadline_w.reshape(column) * stray_s
+        stray_j: Array = STRAY * self._guide.deadline_w.reshape(column) * stray_s
+        return stray_j
 
     def _marks(self, i: int, ends_s: Array) -> Indices:
         """Numbers whose sums over instructions tell apart what ends differently."""

@@ -29,7 +29,7 @@ def tightened(problem: Problem) -> Problem:
     deadline_s = makespan(dag, fastest_s) * (1 + TOLERANCE)
     made: dict[Key, PointSet] = {}
     for first, second in _pairs(dag):
-        sent_s = dict(dag.successors[first]).get(second, 0.0)
+        sent_s = sum(transfer_s for after, transfer_s in dag.successors[first] if after == second)
         window_s = deadline_s - starts_s[first] - rests_s[first if second is None else second] - sent_s
         after = NOTHING if second is None else problem.point_sets[second]
         key = id(problem.point_sets[first]), id(after), window_s
