@@ -1,6 +1,7 @@
 # `make run` and `make test` set everything up on a machine that has only python3 and make.
 PYTHON ?= python3
 VENV ?= .venv
+NEWEST ?= .venv-newest
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Hundreds of processes import the package: compiling it in each takes a third of a campaign's start-up.
@@ -9,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Measurements that do not ship, for `make refitted`.
 REFERENCE ?= ../shared/reference
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format docs bench-pipeline bench-search refitted attack acceptance clean
+.PHONY: help run test newest lint format docs bench-pipeline bench-search refitted attack acceptance clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -20,6 +21,9 @@ run: $(VENV)/run.stamp ## set up, plan the default workload, say what the plan s
 # Tests of ranks, signals and clusters wait for others: on two cores two more workers compute meanwhile.
 test: lint $(VENV)/test.stamp ## set up, check the code, run all tests
 	pytest -n 4 --dist loadfile --no-loadscope-reorder
+
+newest: $(NEWEST)/test.stamp ## test adapters and runtime with the newest PyTorch that is permitted, in an environment of its own
+	PATH="$(CURDIR)/$(NEWEST)/bin:$$PATH" pytest -n 2 --dist loadfile tests/adapters tests/runtime
 
 lint: $(VENV)/test.stamp ## ruff, mypy, import-linter, snakefmt, snakemake --lint
 	ruff check .
@@ -65,7 +69,7 @@ acceptance: $(VENV)/bench.stamp $(VENV)/test.stamp ## measure what is promised o
 
 clean: ## remove the environment and the caches, not the results (and .snakemake, which says what they were made from)
 	find kareus snakemake_logger_plugin_kareus tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(NEWEST) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
 
 $(VENV)/run.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -74,6 +78,14 @@ $(VENV)/run.stamp: pyproject.toml constraints.txt
 
 $(VENV)/test.stamp: $(VENV)/run.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+# All but PyTorch and what comes with it is as in the usual environment.
+$(NEWEST)/test.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(NEWEST)
+	grep --invert-match --extended-regexp '^(torch|triton)==' constraints.txt > $(NEWEST)/constraints.txt
+	$(NEWEST)/bin/pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager \
+	--constraint $(NEWEST)/constraints.txt --editable '.[test]'
 	touch $@
 
 $(VENV)/bench.stamp: $(VENV)/run.stamp

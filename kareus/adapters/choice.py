@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from kareus.adapters.layout import RankLayout, steps_of
 from kareus.adapters.records import IterationRecord
 from kareus.plans.document import Plan
 from kareus.runtime.follower import PlannedStep
@@ -34,10 +35,9 @@ class ClockChoice(Protocol):
 class PlanChoice:
     """Implements `ClockChoice` by one plan for all iterations."""
 
-    def __init__(self, plan: Plan, stage: int) -> None:
-        """Follow `plan` on a stage."""
-        steps = tuple(PlannedStep(key, i.frequency_mhz) for key, i in plan.stages[stage].keyed)
-        self._chosen = ChosenIteration(steps=steps, selector=plan.selector)
+    def __init__(self, plan: Plan, layout: RankLayout) -> None:
+        """Follow `plan` on a rank."""
+        self._chosen = ChosenIteration(steps=steps_of(plan, layout), selector=plan.selector)
 
     def iteration(self, number: int) -> ChosenIteration:
         """The same for all."""

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import torch
 
-from kareus.adapters.agreement import job_agreement
+from kareus.adapters.agreement import Agreement, Alone, job_agreement, together
 from kareus.adapters.choice import ChosenIteration, ClockChoice
 from kareus.adapters.layout import RankLayout
+from kareus.adapters.online import PlanFolder
 from kareus.adapters.profiling import Profiling
 from kareus.adapters.recorder import RankRecorder, RankTables
 from kareus.adapters.records import IterationRecord
@@ -34,6 +35,7 @@ from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING, Direction
 from kareus.launch.compute_device import synchronize_computation
 from kareus.launch.tally import job_tally
+from kareus.launch.torch_version import warn_of_torch_version
 from kareus.runtime.follower import PlanFollower, PlannedStep
 from kareus.training.clocks import REFUSED, gpu_of
 from kareus.training.recorder import identity
@@ -226,9 +228,18 @@ def drive_by_plan(
     """
     if isinstance(plan, Profiling) and clocks != "planned":
         raise ConfigError(f"clocks={clocks!r}: a job is profiled at clocks that are set; leave it out.")
-    gpu, folder = gpu_of(device), None if output is None else Path(output)
-    choice, config_hash = choice_of(plan, layout, running, gpu, folder)
-    return open_driver(choice, layout, gpu, device, clocks=clocks, output=folder, config_hash=config_hash)
+    folder = None if output is None else Path(output)
+    is_one_plan = not isinstance(plan, (Profiling, PlanFolder))
+    agreement = Alone() if is_one_plan and folder is None else job_agreement()
+
+    def chosen() -> tuple[Device | None, ClockChoice, str]:
+        gpu = gpu_of(device)
+        return gpu, *choice_of(plan, layout, running, gpu, folder, agreement)
+
+    gpu, choice, config_hash = together(agreement, chosen)
+    return open_driver(
+        choice, layout, gpu, device, clocks=clocks, output=folder, config_hash=config_hash, agreement=agreement
+    )
 
 
 def open_driver(
@@ -240,6 +251,7 @@ def open_driver(
     clocks: str = "planned",
     output: Path | None = None,
     config_hash: str = "",
+    agreement: Agreement | None = None,
 ) -> StageDriver:
     """Return the driver of a rank, which has claimed its GPU. Every rank calls it, from the main thread.
 
@@ -249,27 +261,28 @@ def open_driver(
         gpu: the GPU whose clock is set, as `gpu_of` returns it; None on a CPU, where clocks are logged.
         device: what the rank computes on.
         clocks: one of `CLOCK_MODES`.
-        output: folder of tables; None to write none.
+        output: folder of tables; None to write none. Either all ranks give one, or none does.
         config_hash: hash of the workload that was planned, for the provenance of tables.
+        agreement: of all ranks; None makes one where tables are written, as ranks number iterations alike.
 
     Raises:
         ConfigError: `clocks` is something else.
-        EngineError: clocks are to be locked, and this is not the main thread.
+        EngineError: clocks are to be locked, and this is not the main thread; or another rank was refused.
         DeviceError: the GPU is in use, or a clock that another process left locked cannot be reset.
-        ArtifactError: `output` has a damaged table.
     """
     if clocks not in CLOCK_MODES:
         raise ConfigError(f"clocks={clocks!r}: must be one of {', '.join(CLOCK_MODES)}.")
+    if layout.rank == 0:
+        warn_of_torch_version()
+    if agreement is None:
+        agreement = Alone() if output is None else job_agreement()
     tables = None
     if output is not None:
         provenance = Provenance(config_hash=config_hash, testbed=identity(gpu))
         tables = RankTables(output, layout.rank, provenance).resume()
-    # Killed ranks have written up to different iterations.
-    first = max(job_agreement().gather(0 if tables is None else tables.first))
-    if tables is not None:
-        tables.first = first
+        tables.first = max(agreement.gather(tables.first))  # killed ranks have written up to different iterations
     with contextlib.ExitStack() as held:
-        control = held.enter_context(_clocks(gpu, clocks, layout))
+        control = together(agreement, lambda: held.enter_context(_clocks(gpu, clocks, layout)))
         sampler = _sampler(gpu) if gpu is not None else None
         recorder = RankRecorder(stopwatch_of(device), sampler, tables, choice.take_note)
         held.callback(recorder.close)

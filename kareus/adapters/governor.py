@@ -81,14 +81,15 @@ class PlanCosts:
         return pl.DataFrame({"time_s": self.times_s, "energy_j": self.sustained_j})
 
 
-def costs_of(plans: Sequence[Plan]) -> PlanCosts:
-    """Return what plans cost."""
+def costs_of(plans: Sequence[Plan], gpus: int) -> PlanCosts:
+    """Return what plans cost a job of so many GPUs, which may have more or fewer replicas than was planned."""
+    share = gpus / plans[0].gpus
     return PlanCosts(
         times_s=tuple(plan.prediction.time_s for plan in plans),
         passes_s=tuple(plan.prediction.time_s - plan.update_s for plan in plans),
-        energies_j=tuple(plan.prediction.energy_j for plan in plans),
-        sustained_j=tuple(plan.prediction.sustained_energy_j for plan in plans),
-        gpus=plans[0].gpus,
+        energies_j=tuple(share * plan.prediction.energy_j for plan in plans),
+        sustained_j=tuple(share * plan.prediction.sustained_energy_j for plan in plans),
+        gpus=gpus,
     )
 
 

@@ -19,7 +19,7 @@ from megatron.core.utils import get_model_config
 
 from kareus.adapters.driver import StageDriver, drive_by_plan
 from kareus.adapters.layout import RankLayout
-from kareus.adapters.sources import PlanSource
+from kareus.adapters.sources import PlanSource, check_source
 from kareus.errors import EngineError
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
@@ -127,7 +127,12 @@ class PlanCallback:
     """Callback of Megatron-Bridge: `pretrain(cfg, forward_step, callbacks=[PlanCallback(plan)])`."""
 
     def __init__(self, plan: PlanSource, *, clocks: str = "planned", output: str | PathLike[str] | None = None) -> None:
-        """Obey `plan` in the training that begins; arguments are those of `obey`."""
+        """Obey `plan` in the training that begins; arguments are those of `obey`.
+
+        Raises:
+            KareusError: the plan is missing, or cannot be read.
+        """
+        check_source(plan)
         self._plan = plan
         self._clocks = clocks
         self._output = output

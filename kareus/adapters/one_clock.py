@@ -31,6 +31,8 @@ SWEPT_CLOCKS = 8
 """Clocks of a sweep, unless they are given."""
 LOWEST_SHARE = 0.5
 """Lowest clock of a sweep, as a share of the highest, unless clocks are given."""
+USUAL = 1.1
+"""Times that of the shortest step at a clock: a longer one had more to do, such as an evaluation or a checkpoint."""
 SWEEP = "sweep"
 """Name of the choice in tables while the sweep lasts; afterwards it is the goal."""
 
@@ -139,8 +141,8 @@ def swept_clocks(supported_mhz: Sequence[int]) -> tuple[int, ...]:
 def _costs(records: Mapping[int, Sequence[IterationRecord]]) -> StepCosts:
     """Return the median cost of a step at each clock, of steps of the mean number of tokens; empty without energy.
 
-    Medians are not moved by a step with a checkpoint or an evaluation in it. Steps that the driver's own clock ran are
-    left out, and so is a clock that has no other.
+    Steps with a checkpoint or an evaluation in them are left out: they take longer than `USUAL` at their clock. So are
+    steps that the driver's own clock ran, and a clock that has no other.
     """
     at_clocks = {mhz: [record for record in own if record.selector != DRIVER] for mhz, own in records.items()}
     records = {mhz: own for mhz, own in at_clocks.items() if own}
@@ -149,10 +151,12 @@ def _costs(records: Mapping[int, Sequence[IterationRecord]]) -> StepCosts:
     size = statistics.mean(tokens) if len(tokens) == len(every) else None
     costs = {}
     for mhz, own in records.items():
-        energies_j = [r.energy_j * _share(r, size) for r in own if r.energy_j is not None]
-        if not energies_j:
+        measured = [(r.time_s * _share(r, size), r.energy_j * _share(r, size)) for r in own if r.energy_j is not None]
+        if not measured:
             return {}
-        costs[mhz] = statistics.median(r.time_s * _share(r, size) for r in own), statistics.median(energies_j)
+        longest_s = USUAL * min(time_s for time_s, _ in measured)
+        times_s, energies_j = zip(*(cost for cost in measured if cost[0] <= longest_s), strict=True)
+        costs[mhz] = statistics.median(times_s), statistics.median(energies_j)
     return costs
 
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
-from kareus.adapters.agreement import Agreement, job_agreement
+from kareus.adapters.agreement import Agreement
 from kareus.adapters.choice import ChosenIteration
 from kareus.adapters.conditions import PricedHours, WatchedConditions, read_priced_hours
 from kareus.adapters.governor import Decision, Governor, RankReport, costs_of
-from kareus.adapters.layout import RankLayout, check_layout, check_order
+from kareus.adapters.layout import RankLayout, check_layout, check_order, steps_of
 from kareus.adapters.recorder import next_iteration
 from kareus.adapters.records import DRIVER, IterationRecord
 from kareus.artifacts.configuration import load_slice
@@ -29,14 +29,14 @@ from kareus.artifacts.ranges import within
 from kareus.artifacts.records import content_hash
 from kareus.device.held_clock import HOT, POWER_LIMIT
 from kareus.device.protocol import Device
-from kareus.errors import ConfigError, DeviceError
+from kareus.errors import ConfigError, DeviceError, EngineError
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING
 from kareus.launch.mesh import coordinate_of
+from kareus.model.config import Parallelism
 from kareus.plans.along_frontier import frontier_plans
 from kareus.plans.document import Plan
 from kareus.plans.selectors import MOST_PRICE, parse_selector
-from kareus.runtime.follower import PlannedStep
 from kareus.workload.slices import PlanSlice
 
 CHANGES = "changes.jsonl"
@@ -91,6 +91,7 @@ class PlanFolder:
         layout: RankLayout,
         running: Sequence[InstructionKey],
         gpu: Device | None,
+        agreement: Agreement,
         output: Path | None = None,
     ) -> "OnlineChoice":
         """Return what decides the clocks of a rank; every rank calls it.
@@ -99,6 +100,7 @@ class PlanFolder:
             layout: place of the rank.
             running: forwards and backwards of the rank in the order in which the trainer runs them.
             gpu: GPU of the rank; None on a CPU.
+            agreement: of all ranks.
             output: folder of the log of changes; None to write none.
 
         Raises:
@@ -110,15 +112,15 @@ class PlanFolder:
         plans = frontier_plans(folder, self.method)
         check_layout(plans[0], layout)
         check_order(plans[0], layout.stage, running)
-        parallelism = load_slice(folder.config("plan"), PlanSlice).workload.parallelism
+        parallelism = _for_job(load_slice(folder.config("plan"), PlanSlice).workload.parallelism, layout.gpus)
         is_first = layout.rank == 0
         began_s = time.time() if self.prices_began_s is None else self.prices_began_s
         return OnlineChoice(
             plans,
             layout=layout,
             pipeline=coordinate_of(layout.rank, parallelism, layout.gpus).replica,
-            governor=Governor(costs_of(plans), parallelism.dp, usual, safe),
-            agreement=job_agreement(),
+            governor=Governor(costs_of(plans, layout.gpus), parallelism.dp, usual, safe),
+            agreement=agreement,
             throttle_reasons=gpu.throttle_reasons if gpu is not None else tuple,
             conditions=(
                 WatchedConditions(Path(self.conditions), parallelism.dp)
@@ -173,13 +175,7 @@ class OnlineChoice:
         """Of what the plans are made for."""
         self.plans = plans
         self._passes_s = [plan.prediction.time_s - plan.update_s for plan in plans]
-        self._chosen = [
-            ChosenIteration(
-                steps=tuple(PlannedStep(key, i.frequency_mhz) for key, i in plan.stages[layout.stage].keyed),
-                selector=plan.selector,
-            )
-            for plan in plans
-        ]
+        self._chosen = [ChosenIteration(steps=steps_of(plan, layout), selector=plan.selector) for plan in plans]
         self._is_of_first_stage = layout.stage == 0
         self._pipeline = pipeline
         self._governor = governor
@@ -280,6 +276,20 @@ class OnlineChoice:
                 log.write(json.dumps(line) + "\n")
         except OSError as error:
             logger.warning("%s: cannot be written (%s). The training goes on without this line.", self._log, error)
+
+
+def _for_job(planned: Parallelism, gpus: int) -> Parallelism:
+    """Return the parallelism of a job that has the planned pipelines, and as many of them as its GPUs make.
+
+    Raises:
+        EngineError: they make no whole number of them.
+    """
+    of_pipeline = planned.gpus // planned.dp
+    if gpus % of_pipeline:
+        raise EngineError(
+            f"job of {gpus} GPUs: a planned pipeline has {of_pipeline}; plan a workload with the layout of this job."
+        )
+    return replace(planned, dp=gpus // of_pipeline)
 
 
 def _hash_of(plans: Sequence[Plan]) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
-from kareus.adapters.agreement import Agreement, job_agreement
+from kareus.adapters.agreement import Agreement, together
 from kareus.adapters.attribution import kind_powers_w
 from kareus.adapters.choice import ChosenIteration
 from kareus.adapters.estimates import frontier_error, measured_frontiers, measured_points
@@ -31,7 +31,7 @@ from kareus.artifacts.store import Shelf
 from kareus.artifacts.tables import Row
 from kareus.device.controller import check_clocks
 from kareus.device.protocol import Device
-from kareus.errors import ConfigError, EngineError
+from kareus.errors import ConfigError, EngineError, refused_by_system
 from kareus.graph.instruction import InstructionKey, InstructionKind
 from kareus.plans.locate import workload_path
 from kareus.plans.measured import check_no_update
@@ -73,13 +73,16 @@ class Profiling:
         within(self, 1e-6, 1.0, "of times and energies", "precision")
         within(self, LEAST_VISITS, 10_000, "visits", "most_visits")
 
-    def choice(self, layout: RankLayout, running: Sequence[InstructionKey], gpu: Device | None) -> "ProfileChoice":
+    def choice(
+        self, layout: RankLayout, running: Sequence[InstructionKey], gpu: Device | None, agreement: Agreement
+    ) -> "ProfileChoice":
         """Return what decides the clocks of a rank; every rank calls it.
 
         Args:
             layout: place of the rank.
             running: forwards and backwards of the rank in the order in which the trainer runs them.
             gpu: GPU of the rank; None on a CPU.
+            agreement: of all ranks.
 
         Raises:
             EngineError: the job has another layout or order than the workload, or nothing measures its energy.
@@ -108,7 +111,7 @@ class Profiling:
             running=running,
             # Without the GPU's UUID: a job that goes on may get others of the same kind.
             testbed=replace(measured, gpu=workload.gpu.name, detail=f"{gpu.name}, driver {gpu.driver}, in place"),
-            agreement=job_agreement(),
+            agreement=agreement,
         )
 
 
@@ -180,7 +183,7 @@ class ProfileChoice:
     def iteration(self, number: int) -> ChosenIteration:
         """Return the clock of the next iteration; at the end of a round all ranks agree on how to go on."""
         if number == 0:
-            self._open()
+            together(self._agreement, self._open)
         if not self._queue and not self._is_done:
             self._begin_round()
         maximum = SweptIteration(frequency_mhz=self._sweep.maximum_mhz, is_measured=False)
@@ -201,12 +204,19 @@ class ProfileChoice:
             self._times_s[asked.is_measured].append(record.time_s)
         if asked.is_measured:
             rows = self._rows(record, asked.frequency_mhz)
-            with self._shelf as shelf:
-                for row in rows:
-                    shelf.append(row)
+            self._keep(rows)
             self._untold += rows
             self._visits[asked.frequency_mhz] += bool(rows)
         self._before_mhz = asked.frequency_mhz
+
+    def _keep(self, rows: Sequence[Row]) -> None:
+        """Write rows down; where they cannot be, this start has them, and one after a kill measures them again."""
+        try:
+            with self._shelf as shelf:
+                for row in rows:
+                    shelf.append(row)
+        except OSError as error:
+            logger.warning("%s The job goes on; after a kill, its sweep begins anew.", refused_by_system(error))
 
     def _open(self) -> None:
         with self._shelf as shelf:
@@ -272,7 +282,11 @@ class ProfileChoice:
         points, gpu = measured_points(self._known), self._workload.gpu
         error = frontier_error(points, gpu)
         is_enough = error <= self._request.precision or visits >= self._request.most_visits
-        write_microbatch(WorkloadFolder(self._folder), self._workload, measured_frontiers(points, gpu), self._testbed)
+        frontiers = measured_frontiers(points, gpu)
+        try:
+            write_microbatch(WorkloadFolder(self._folder), self._workload, frontiers, self._testbed)
+        except OSError as full:
+            logger.warning("%s The job goes on; the frontiers were not written.", refused_by_system(full))
         logger.info(
             "profile: %d visits of each clock, frontiers known to %.2f %%, %.1f %% more time than at %d MHz%s",
             visits,

@@ -19,9 +19,10 @@ from kareus.adapters.records import DRIVER, InstructionRecord, IterationRecord
 from kareus.adapters.sampler import Sampler
 from kareus.adapters.stopwatch import Mark, Stopwatch
 from kareus.adapters.tables import MICROBATCHES, STEPS
+from kareus.artifacts.files import set_aside
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import TableSchema, read_table, write_table
-from kareus.errors import KareusError
+from kareus.errors import ArtifactError, KareusError, refused_by_system
 from kareus.graph.instruction import InstructionKey
 
 logger = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ class RankRecorder:
             self._sampler.close()
         self._hand_on()
         if self._tables is not None:
-            self._tables.write()
+            self._tables.write_or_say("What it recorded last is lost.")
 
     def _hand_on(self) -> None:
         while self._ended:
@@ -175,7 +176,10 @@ class RankRecorder:
 
 
 class RankTables:
-    """The two tables of one rank, which all starts of a training that name the same folder go on with."""
+    """The two tables of one rank, which all starts of a training that name the same folder go on with.
+
+    No training fails for them: what cannot be read is set aside, and what cannot be written is said.
+    """
 
     def __init__(self, folder: Path, rank: int, provenance: Provenance) -> None:
         """Write below `folder`; nothing is read or written yet."""
@@ -192,12 +196,8 @@ class RankTables:
         """Number of this start's first iteration."""
 
     def resume(self) -> Self:
-        """Read the rows of earlier starts, after which this one's are numbered.
-
-        Raises:
-            ArtifactError: a table is damaged, or something else is at its path.
-        """
-        self._before = {s: read_table(path, s) if path.exists() else s.frame([]) for s, path in self._paths.items()}
+        """Read the rows of earlier starts, after which this one's are numbered."""
+        self._before = {schema: _rows_before(path, schema) for schema, path in self._paths.items()}
         self.first = _after(self._before[STEPS])
         return self
 
@@ -229,7 +229,8 @@ class RankTables:
         """Write the tables from a thread if that was `WRITE_EVERY_S` ago, so that a kill loses little."""
         if time.monotonic() - self._written_s >= WRITE_EVERY_S:
             self._written_s = time.monotonic()
-            threading.Thread(target=self._write_or_say, name="tables", daemon=True).start()
+            later = ("They are written again later.",)
+            threading.Thread(target=self.write_or_say, args=later, name="tables", daemon=True).start()
 
     def write(self) -> None:
         """Write both tables; one without rows is not written."""
@@ -242,11 +243,14 @@ class RankTables:
                     self._paths[schema].parent.mkdir(parents=True, exist_ok=True)
                     write_table(self._paths[schema], frame, schema, self._provenance)
 
-    def _write_or_say(self) -> None:
+    def write_or_say(self, consequence: str) -> None:
+        """Write both tables, or warn why they cannot be written, and what follows from it."""
         try:
             self.write()
-        except (KareusError, OSError) as error:
-            logger.warning("%s The training goes on; its tables are written again later.", error)
+        except KareusError as error:
+            logger.warning("%s The training goes on without its tables. %s", error, consequence)
+        except OSError as error:
+            logger.warning("%s The training goes on without its tables. %s", refused_by_system(error), consequence)
 
     def _instruction_rows(self) -> list[dict[str, Any]]:
         return [
@@ -269,13 +273,24 @@ class RankTables:
 
 
 def next_iteration(folder: Path, rank: int) -> int:
-    """Return the number of the first iteration of a start that goes on with a rank's tables below `folder`.
+    """Return the number of the first iteration of a start that goes on with a rank's tables below `folder`."""
+    return _after(_rows_before(table_path(folder, STEPS, rank), STEPS))
 
-    Raises:
-        ArtifactError: the table is damaged, or something else is at its path.
-    """
-    path = table_path(folder, STEPS, rank)
-    return _after(read_table(path, STEPS)) if path.exists() else 0
+
+def _rows_before(path: Path, schema: TableSchema) -> pl.DataFrame:
+    """Return the rows of a table of earlier starts; one that cannot be read is set aside, and has none."""
+    if not path.exists():
+        return schema.frame([])
+    try:
+        return read_table(path, schema)
+    except (ArtifactError, OSError) as error:
+        reason = refused_by_system(error) if isinstance(error, OSError) else str(error)
+    try:
+        kept = f"kept as {set_aside(path).name}"
+    except OSError as error:
+        kept = refused_by_system(error)
+    logger.warning("%s The training goes on with a new table; %s.", reason, kept.rstrip("."))
+    return schema.frame([])
 
 
 def _after(steps: pl.DataFrame) -> int:

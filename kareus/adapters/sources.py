@@ -5,16 +5,22 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
+from kareus.adapters.agreement import Agreement
 from kareus.adapters.choice import ClockChoice, PlanChoice
 from kareus.adapters.layout import RankLayout, check_layout, check_order
 from kareus.adapters.online import PlanFolder
 from kareus.adapters.profiling import Profiling
+from kareus.artifacts.configuration import load_slice
+from kareus.artifacts.layout import WorkloadFolder
 from kareus.device.controller import check_clocks
 from kareus.device.protocol import Device
 from kareus.graph.instruction import InstructionKey
 from kareus.plans.document import Plan
 from kareus.plans.file import read_plan
+from kareus.plans.locate import workload_path
 from kareus.profile.programs import Execution
+from kareus.workload.config import Workload
+from kareus.workload.slices import PlanSlice
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +34,7 @@ def choice_of(
     running: Sequence[InstructionKey],
     gpu: Device | None,
     output: Path | None,
+    agreement: Agreement,
 ) -> tuple[ClockChoice, str]:
     """Return what decides the clocks of a rank, and the hash of the workload that it is for.
 
@@ -37,6 +44,7 @@ def choice_of(
         running: forwards and backwards of the rank in the order in which the trainer runs them.
         gpu: GPU of the rank; None on a CPU.
         output: folder of tables and logs; None to write none.
+        agreement: of all ranks, for what changes while the job runs.
 
     Raises:
         EngineError: it is of another layout or order than the job.
@@ -44,10 +52,10 @@ def choice_of(
         KareusError: it cannot be read.
     """
     if isinstance(source, Profiling):
-        profiling = source.choice(layout, running, gpu)
+        profiling = source.choice(layout, running, gpu, agreement)
         return profiling, profiling.workload_hash
     if isinstance(source, PlanFolder):
-        online = source.choice(layout, running, gpu, output)
+        online = source.choice(layout, running, gpu, agreement, output)
         _check_clocks(online.plans, layout, gpu)
         say_what_is_lost(online.plans[0], layout)
         return online, online.workload_hash
@@ -56,7 +64,21 @@ def choice_of(
     check_order(plan, layout.stage, running)
     _check_clocks([plan], layout, gpu)
     say_what_is_lost(plan, layout)
-    return PlanChoice(plan, layout.stage), plan.workload_hash
+    return PlanChoice(plan, layout), plan.workload_hash
+
+
+def check_source(source: PlanSource) -> None:
+    """Check that what decides clocks can be read, before a trainer has started anything.
+
+    Raises:
+        KareusError: it is missing or cannot be read.
+    """
+    if isinstance(source, Profiling):
+        load_slice(workload_path(Path(source.workload)), Workload)
+    elif isinstance(source, PlanFolder):
+        load_slice(WorkloadFolder(Path(source.folder)).config("plan"), PlanSlice)
+    else:
+        read_plan(Path(source))
 
 
 def _check_clocks(plans: Sequence[Plan], layout: RankLayout, gpu: Device | None) -> None:

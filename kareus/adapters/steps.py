@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from kareus.adapters.agreement import job_agreement
+from kareus.adapters.agreement import job_agreement, together
 from kareus.adapters.driver import StageDriver, open_driver
 from kareus.adapters.layout import RankLayout
 from kareus.adapters.one_clock import STEP, StepChoice, StepSweep, swept_clocks
@@ -167,11 +167,16 @@ def open_step_clock(
         raise EngineError("one clock: this rank computes on a CPU, whose energy nothing measures; use a GPU.")
     is_distributed = dist.is_available() and dist.is_initialized()
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if is_distributed else (0, 1)
-    sweep = StepSweep(clocks_mhz=_clocks(gpu, clocks_mhz), steps_per_clock=steps_per_clock)
-    choice = StepChoice(goal, sweep, job_agreement())
+    agreement = job_agreement()
+
+    def chosen() -> tuple[StepSweep, StepChoice]:
+        sweep = StepSweep(clocks_mhz=_clocks(gpu, clocks_mhz), steps_per_clock=steps_per_clock)
+        return sweep, StepChoice(goal, sweep, agreement)
+
+    sweep, choice = together(agreement, chosen)
     layout = RankLayout(rank=rank, gpus=ranks, stage=0, stages=1, microbatches=1)
     folder = None if output is None else Path(output)
-    driver = open_driver(choice, layout, gpu, device, clocks=clocks, output=folder)
+    driver = open_driver(choice, layout, gpu, device, clocks=clocks, output=folder, agreement=agreement)
     log = partial(logger.log, logging.INFO if rank == 0 else logging.DEBUG)
     log(
         "%s: the first %d steps measure %d clocks from %d to %d MHz, and take at most %.0f %% longer",

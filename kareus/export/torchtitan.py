@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from kareus.artifacts.files import read_text
-from kareus.errors import ArtifactError
+from kareus.errors import ArtifactError, ConfigError
 from kareus.export.comments import header, starts_with
 from kareus.graph.instruction import InstructionKey, place_in_line
 from kareus.graph.records import Direction
@@ -31,8 +31,17 @@ CELL = re.compile(r"\d+[FBIW]\d+")
 
 
 def schedule_csv(plan: Plan) -> str:
-    """Return the text of the file."""
+    """Return the text of the file.
+
+    Raises:
+        ConfigError: the plan has one stage, of which torchtitan makes no pipeline.
+    """
     stages = len(plan.stages)
+    if stages == 1:
+        raise ConfigError(
+            f"plan '{plan.selector}' of {plan.workload}: has one stage, so that torchtitan makes no pipeline and reads "
+            "no schedule; choose one clock for its steps by kareus.adapters.steps.choose_clock."
+        )
     rows = ([_cell(key, stages) for key, i in stage.keyed if i in stage.passes] for stage in plan.stages)
     return "".join(",".join(row) + "\n" for row in rows)
 

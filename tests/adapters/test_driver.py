@@ -1,6 +1,7 @@
 """What every adapter rests on: order, clocks and records of one rank, told instruction by instruction."""
 
 import errno
+import os
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from helpers.fake_device import FakeDevice, wait_until
 
 from kareus.adapters import driver as driver_module
 from kareus.adapters import recorder
+from kareus.adapters.agreement import Alone
 from kareus.adapters.driver import drive_by_plan
 from kareus.adapters.recorder import table_path
 from kareus.adapters.records import DRIVER
@@ -24,6 +26,7 @@ from kareus.artifacts.tables import read_table
 from kareus.device import claims, yielding
 from kareus.device.claims import FOLDER_VARIABLE, claim, setting_of
 from kareus.errors import ConfigError, DeviceError, EngineError
+from kareus.graph.records import Direction
 from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.document import Plan
 from kareus.plans.file import write_plan
@@ -258,7 +261,6 @@ OTHERS = {
     "stages": (driven_plan(stages=4, gpus=2), "is of 4 stages, this job has 2"),
     "chunks": (driven_plan(chunks=2, schedule=PipelineSchedule.INTERLEAVED), "is of 2 chunks a stage, this job has 1"),
     "microbatches": (driven_plan(microbatches=8), "is of 8 microbatches, this job has 4"),
-    "gpus": (driven_plan(gpus=8), "is of 8 GPUs, this job has 2"),
     "order": (
         driven_plan(schedule=PipelineSchedule.GPIPE),
         "backward of microbatch 0 on stage 0: the plan has forward of microbatch 2 on stage 0 here",
@@ -281,6 +283,73 @@ def test_a_plan_of_another_layout_sets_no_clock(
         drive_by_plan(written(plan, tmp_path), layout_of(PLAN), torch.device("cpu"), running)
     assert reason in str(refused.value)
     assert gpu.calls() == []
+
+
+@pytest.mark.parametrize("gpus", [1, 8], ids=["more", "fewer"])
+def test_a_job_of_other_replicas_keeps_the_clocks_of_passes(
+    gpu: FakeDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, gpus: int
+) -> None:
+    monkeypatch.setattr(driver_module, "gpu_of", lambda cpu: gpu)
+    plan = driven_plan(gpus=gpus, update=True)
+    passes = [(key, i) for key, i in UPDATED.stages[0].keyed if key.direction is not Direction.UPDATE]
+    keys = [key for key, _ in passes]
+    driver = drive_by_plan(written(plan, tmp_path), layout_of(PLAN), torch.device("cpu"), keys, output=tmp_path / "out")
+    for _ in range(2):
+        for key in keys:
+            driver.begin(key)
+            driver.end(key)
+        driver.end_passes()
+        driver.end_step()
+    driver.close()
+    check_free(gpu)
+    assert caplog.messages[0].startswith(f"plan 'fastest' of made-up: is of {gpus} GPUs, this job has 2.")
+    rows = read_table(table_path(tmp_path / "out", MICROBATCHES, 0), MICROBATCHES)
+    assert rows["frequency_mhz"].to_list() == [i.frequency_mhz for _, i in passes] * 2
+
+
+def test_ranks_form_no_group_where_nothing_is_agreed_or_written(
+    gpu: FakeDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(driver_module, "gpu_of", lambda cpu: gpu)
+    monkeypatch.setattr(driver_module, "job_agreement", lambda: made.append("group") or Alone())
+    keys = [key for key, _ in PLAN.stages[0].keyed]
+    path, here = written(PLAN, tmp_path), (layout_of(PLAN), torch.device("cpu"), keys)
+    drive_by_plan(path, *here).close()
+    assert made == []
+    drive_by_plan(path, *here, output=tmp_path / "out").close()
+    assert made == ["group"]
+
+
+def test_a_full_disk_fails_no_training(
+    gpu: FakeDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(path: Path, *_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(recorder, "write_table", refuse)
+    driver = opened(PLAN, gpu, tmp_path / "out")
+    drive(driver, PLAN)
+    driver.close()
+    check_free(gpu)
+    (message,) = caplog.messages
+    assert "No space left on device" in message
+    assert message.endswith("The training goes on without its tables. What it recorded last is lost.")
+
+
+def test_a_damaged_table_bars_no_training_and_is_kept(
+    gpu: FakeDevice, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = table_path(tmp_path / "out", STEPS, 0)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"PAR1 and no more")
+    driver = opened(PLAN, gpu, tmp_path / "out")
+    drive(driver, PLAN)
+    driver.close()
+    assert read_table(path, STEPS)["iteration"].to_list() == [0]
+    assert path.with_name(f"{path.name}.damaged").read_bytes() == b"PAR1 and no more"
+    (message,) = caplog.messages
+    assert message.endswith(f"The training goes on with a new table; kept as {path.name}.damaged.")
 
 
 def test_a_clock_that_the_gpu_has_not_sets_none(

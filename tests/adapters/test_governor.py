@@ -3,11 +3,12 @@
 import dataclasses
 
 import pytest
+from helpers.driving import driven_plan
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.adapters.conditions import Conditions, ToldStraggler
-from kareus.adapters.governor import CLEAN_ITERATIONS, Governor, PlanCosts, RankReport
+from kareus.adapters.governor import CLEAN_ITERATIONS, Governor, PlanCosts, RankReport, costs_of
 from kareus.errors import ConfigError, EngineError
 from kareus.plans.selectors import Prices, parse_selector
 
@@ -148,3 +149,12 @@ def test_ranks_with_other_plans_are_refused():
 def test_a_selector_that_no_plan_serves_is_refused_at_once():
     with pytest.raises(ConfigError, match=r"no plan is within 500\.0 ms"):
         governor(selector="deadline=0.5s")
+
+
+def test_a_job_of_more_replicas_is_charged_for_all_its_gpus() -> None:
+    plan = driven_plan(gpus=2)
+    planned, job = costs_of([plan], 2), costs_of([plan], 8)
+    assert job.times_s == planned.times_s
+    assert job.energies_j == tuple(4 * energy_j for energy_j in planned.energies_j)
+    assert job.sustained_j == tuple(4 * energy_j for energy_j in planned.sustained_j)
+    assert job.gpus == 8

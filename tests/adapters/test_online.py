@@ -137,7 +137,9 @@ class Rank:
             plans,
             layout=layout_of(plans[0]),
             pipeline=0,
-            governor=Governor(costs_of(plans), 1, parse_selector("fastest"), parse_selector("min-energy")),
+            governor=Governor(
+                costs_of(plans, plans[0].gpus), 1, parse_selector("fastest"), parse_selector("min-energy")
+            ),
             agreement=Alone(),
             throttle_reasons=throttle_reasons or (lambda: self.reasons),
             log=log,

@@ -1,6 +1,8 @@
 """Profiling in place, on a job in virtual time whose GPUs have the times and energies of the GPU model."""
 
 import contextlib
+import errno
+import os
 import shutil
 import time
 
@@ -12,6 +14,8 @@ from helpers.measured import SIMULATED, measured_workload, true_costs, true_fron
 from helpers.virtual_job import ThreadAgreement, VirtualJob
 
 from kareus.adapters import driver as driver_module
+from kareus.adapters import profiling as profiling_module
+from kareus.adapters.agreement import Alone
 from kareus.adapters.driver import drive_by_plan
 from kareus.adapters.layout import RankLayout
 from kareus.adapters.profiling import WARM_UP, ProfileChoice, Profiling
@@ -172,6 +176,17 @@ def shelf_of(folder, job):
     return Shelf(folder / "swept/rank-00000", SWEPT, provenance)
 
 
+def test_a_full_disk_ends_no_job(job, tmp_path, monkeypatch, caplog):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "measured")
+
+    monkeypatch.setattr(Shelf, "append", refuse)
+    monkeypatch.setattr(profiling_module, "write_microbatch", refuse)
+    job.run(choices_of(job, tmp_path / "measured"), ITERATIONS)
+    assert any(message.endswith("The job goes on; the frontiers were not written.") for message in caplog.messages)
+    assert any(message.endswith("after a kill, its sweep begins anew.") for message in caplog.messages)
+
+
 @pytest.fixture
 def resolved(job, tmp_path):
     """The file of the job's workload."""
@@ -182,7 +197,7 @@ def resolved(job, tmp_path):
 
 def opened(job, resolved, gpu, **changes):
     layout = RankLayout(**({"rank": 0, "gpus": 16, "stage": 0, "stages": 2, "microbatches": 16} | changes))
-    return Profiling(workload=resolved, folder=resolved.parent).choice(layout, job.orders()[0], gpu)
+    return Profiling(workload=resolved, folder=resolved.parent).choice(layout, job.orders()[0], gpu, Alone())
 
 
 def test_a_job_of_another_layout_is_refused(job, resolved, tmp_path):
@@ -194,7 +209,7 @@ def test_a_job_in_another_order_is_refused(job, resolved, tmp_path):
     profiling = Profiling(workload=resolved, folder=tmp_path)
     layout = RankLayout(rank=0, gpus=16, stage=0, stages=2, microbatches=16)
     with pytest.raises(EngineError, match="the plan has forward of microbatch 0 on stage 0 here"):
-        profiling.choice(layout, job.orders()[0][1:], FakeDevice(tmp_path))
+        profiling.choice(layout, job.orders()[0][1:], FakeDevice(tmp_path), Alone())
 
 
 def test_a_gpu_is_not_profiled_as_a_simulated_one(job, resolved, tmp_path):

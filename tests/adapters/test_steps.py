@@ -296,11 +296,17 @@ def told(choice: StepChoice, costs: dict[int, tuple[float, float | None]], token
     for number in range(SWEPT.end):
         mhz, _ = SWEPT.place_of(number)
         time_s, energy_j = costs[mhz]
-        record = IterationRecord(
-            iteration=number, selector=SWEEP, time_s=time_s, energy_j=energy_j, tokens=tokens,
-            frequency_mhz=mhz, observed_mhz=mhz, instructions=(),
-        )  # fmt: skip
-        choice.take_note(record)
+        choice.take_note(step_record(number, mhz, time_s, energy_j, tokens))
+
+
+def step_record(
+    number: int, mhz: int, time_s: float, energy_j: float | None, tokens: int | None = None
+) -> IterationRecord:
+    """What a step of the sweep took."""
+    return IterationRecord(
+        iteration=number, selector=SWEEP, time_s=time_s, energy_j=energy_j, tokens=tokens,
+        frequency_mhz=mhz, observed_mhz=mhz, instructions=(),
+    )  # fmt: skip
 
 
 def test_a_sweep_visits_every_clock_from_the_highest() -> None:
@@ -323,6 +329,22 @@ def test_ranks_choose_by_the_slowest_and_by_all_energies() -> None:
     told(choice, {1400: (1.0, 100.0), 1000: (1.1, 90.0)})
     (step,) = choice.iteration(SWEPT.end + SETTLING).steps
     assert step.frequency_mhz == choice.chosen_mhz == 1400
+
+
+@pytest.mark.parametrize("paused", [{0}, {1}], ids=["first", "second"])
+def test_evaluations_between_steps_count_for_no_clock(caplog: pytest.LogCaptureFixture, paused: set[int]) -> None:
+    """A step of a loop lasts until the optimizer has stepped again, with what lies between."""
+    caplog.set_level(logging.INFO)
+    choice = StepChoice("min-energy", SWEPT, Alone())
+    costs = {1400: (1.0, 100.0), 1000: (1.25, 80.0)}
+    for number in range(SWEPT.end):
+        mhz, _ = SWEPT.place_of(number)
+        pause_s = 2.0 * (number % SWEPT.steps_per_clock in paused)
+        time_s, energy_j = costs[mhz][0] + pause_s, costs[mhz][1] + 50 * pause_s
+        choice.take_note(step_record(number, mhz, time_s, energy_j))
+    (step,) = choice.iteration(SWEPT.end + SETTLING).steps
+    assert step.frequency_mhz == 1000
+    assert "1.25 s and 80 J a step, +25.0 % time and -20.0 % energy" in caplog.text
 
 
 def test_a_clock_is_chosen_once_all_ranks_know() -> None:

@@ -8,6 +8,7 @@ from helpers.pipelines import BI, BW, B, F
 from helpers.trainings import tiny_workload
 from torch.distributed.pipelining.schedules import _Action, _ComputationType, _validate_schedule
 
+from kareus.errors import ConfigError
 from kareus.export.torchtitan import is_schedule_csv, is_schedule_notes, schedule_csv, schedule_notes
 from kareus.pipeline.config import PipelineSchedule
 
@@ -38,6 +39,11 @@ def test_pytorch_reads_the_order_of_the_plan(schedule, chunks):
     for stage, row in zip(plan.stages, rows, strict=True):
         read = [(a.stage_index, COMPUTATIONS[a.computation_type], a.microbatch_index) for a in row]
         assert read == [(i.chunk * STAGES + stage.stage, i.direction, i.microbatch) for i in stage.passes]
+
+
+def test_a_plan_of_one_stage_has_no_schedule():
+    with pytest.raises(ConfigError, match=r"has one stage, so that torchtitan makes no pipeline .*choose_clock\.$"):
+        schedule_csv(driven_plan(1, MICROBATCHES, gpus=8))
 
 
 def test_a_row_that_is_a_comment_is_refused_by_pytorch():

@@ -83,7 +83,7 @@ def layout_of(plan: Plan, rank: int = 0) -> RankLayout:
 
 def opened(plan: Plan, gpu: FakeDevice | None, output: Path | None = None, clocks: str = "planned") -> StageDriver:
     """The driver of the plan's first rank."""
-    choice = PlanChoice(plan, 0)
+    choice = PlanChoice(plan, layout_of(plan))
     return open_driver(choice, layout_of(plan), gpu, torch.device("cpu"), clocks=clocks, output=output)
 
 

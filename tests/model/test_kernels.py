@@ -1,5 +1,6 @@
 """The fused operators in Triton, without a GPU: what they compute, in its interpreter, and what its compiler makes."""
 
+import ast
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ triton = pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
+from kareus.model.communicators import loopback_kernel  # noqa: E402
 from kareus.model.kernels import activations, embedding, layer_norms, loss, norms, rotary, sums  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
@@ -70,6 +72,19 @@ def test_kernels_compute_what_eager_operations_do() -> None:
     subprocess.run([sys.executable, "-m", "helpers.interpreted"], env=environment, check=True)
 
 
+def test_every_launch_says_how_products_and_sums_are_rounded() -> None:
+    """Triton warns where it is not said, and its default changes from version to version."""
+    launches = [
+        call
+        for module in (*MODULES, loopback_kernel)
+        for call in ast.walk(ast.parse(Path(module.__file__).read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Subscript)
+    ]
+    assert len(launches) >= len(KERNELS)
+    silent = [call for call in launches if "**FMA" not in ast.unparse(call)]
+    assert [ast.unparse(call.func) for call in silent] == []
+
+
 def compiled(name: str, constants: dict[str, Any], own: dict[str, str], warps: int, capability: int) -> Any:
     """For sizes and addresses that 16 divides, as those of real models."""
     kernel = next(getattr(module, name) for module in MODULES if hasattr(module, name))
@@ -79,7 +94,7 @@ def compiled(name: str, constants: dict[str, Any], own: dict[str, str], warps: i
     aligned = [n for n, kind in enumerate(signature.values()) if kind.startswith("*") or kind == "i32"]
     attributes = {(n,): [["tt.divisibility", 16]] for n in aligned}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps, **sums.FMA})
 
 
 @pytest.mark.parametrize("capability", [80, 90], ids=["A100", "H100"])

@@ -12,6 +12,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from kareus.model.communicators import loopback_kernel  # noqa: E402
+from kareus.model.kernels.sums import FMA  # noqa: E402
 
 GENERATIONS = {"A100": 80, "H100": 90}
 THREADS = 32
@@ -41,7 +42,7 @@ def compiled(kernel, signature, constants, capability, warps):
     signature |= dict.fromkeys(constants, "constexpr")
     attributes = {(place,): [["tt.divisibility", 16]] for place in places}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
-    return triton.compile(source, target=GPUTarget("cuda", capability, THREADS), options={"num_warps": warps})
+    return triton.compile(source, target=GPUTarget("cuda", capability, THREADS), options={"num_warps": warps, **FMA})
 
 
 def moving(capability, numbers="i32", dtype="bf16", adds=True):  # noqa: FBT002 - as the kernel takes it  # noqa: FBT002 - as the kernel takes it

@@ -4,6 +4,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kareus.model.kernels.sums import FMA
+
 BLOCK = 8192
 """Number of elements that a CTA moves at once: eight for each of its threads."""
 WARPS = 32
@@ -12,7 +14,7 @@ WARPS = 32
 
 def move(source: Tensor, target: Tensor, sm_count: int, adds: bool) -> None:  # noqa: FBT001 - as Triton takes it
     """Repeat `source` over `target` on `sm_count` CTAs; add to what is there if it `adds`."""
-    _move[(sm_count,)](source, target, source.numel(), target.numel(), ADDS=adds, BLOCK=BLOCK, num_warps=WARPS)
+    _move[(sm_count,)](source, target, source.numel(), target.numel(), ADDS=adds, BLOCK=BLOCK, num_warps=WARPS, **FMA)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kareus.model.config import ActivationKind
+from kareus.model.kernels.sums import FMA
 
 SPAN = 1024
 """Columns of one program."""
@@ -17,7 +18,7 @@ def swiglu(gate_up: Tensor) -> Tensor:
     gate_up = gate_up.contiguous()
     size = gate_up.shape[-1] // 2
     result = gate_up.new_empty((*gate_up.shape[:-1], size))
-    _swiglu[(result.numel() // size, triton.cdiv(size, SPAN))](gate_up, result, size, SPAN=SPAN)
+    _swiglu[(result.numel() // size, triton.cdiv(size, SPAN))](gate_up, result, size, SPAN=SPAN, **FMA)
     return result
 
 
@@ -27,7 +28,7 @@ def swiglu_backward(gradient: Tensor, gate_up: Tensor) -> Tensor:
     size = gradient.shape[-1]
     result = torch.empty_like(gate_up)
     grid = (gradient.numel() // size, triton.cdiv(size, SPAN))
-    _swiglu_backward[grid](gradient, gate_up, result, size, SPAN=SPAN)
+    _swiglu_backward[grid](gradient, gate_up, result, size, SPAN=SPAN, **FMA)
     return result
 
 
@@ -35,7 +36,7 @@ def activate(x: Tensor, kind: ActivationKind) -> Tensor:
     """See `kareus.model.fused`."""
     x = x.contiguous()
     result = torch.empty_like(x)
-    _activate[(triton.cdiv(x.numel(), SPAN),)](x, result, x.numel(), KIND=str(kind), SPAN=SPAN)
+    _activate[(triton.cdiv(x.numel(), SPAN),)](x, result, x.numel(), KIND=str(kind), SPAN=SPAN, **FMA)
     return result
 
 
@@ -43,7 +44,9 @@ def activate_backward(gradient: Tensor, x: Tensor, kind: ActivationKind) -> Tens
     """See `kareus.model.fused`."""
     gradient, x = gradient.contiguous(), x.contiguous()
     result = torch.empty_like(x)
-    _activate_backward[(triton.cdiv(x.numel(), SPAN),)](gradient, x, result, x.numel(), KIND=str(kind), SPAN=SPAN)
+    _activate_backward[(triton.cdiv(x.numel(), SPAN),)](
+        gradient, x, result, x.numel(), KIND=str(kind), SPAN=SPAN, **FMA
+    )
     return result
 
 

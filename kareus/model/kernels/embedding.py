@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kareus.model.kernels.sums import FMA
+
 SPAN = 1024
 """Columns of one program."""
 ROWS, COLUMNS = 8, 256
@@ -20,7 +22,7 @@ def embed(ids: Tensor, weight: Tensor, first: int, added: Tensor | None = None) 
     tokens = ids.numel() if added is None else ids.shape[-1]  # one program for what is added to all sequences
     _embed[(tokens, triton.cdiv(size, SPAN))](
         ids.contiguous(), weight, weight if added is None else added.contiguous(), result, first, rows, size,
-        tokens, ids.numel() // tokens, ADDS=added is not None, SPAN=SPAN,
+        tokens, ids.numel() // tokens, ADDS=added is not None, SPAN=SPAN, **FMA,
     )  # fmt: skip
     return result
 
@@ -31,7 +33,7 @@ def embed_backward(gradient: Tensor, ids: Tensor, first: int, total: Tensor) -> 
     by_id, places = ids.flatten().sort(stable=True)
     _embed_backward[(ids.numel(), triton.cdiv(size, COLUMNS))](
         gradient.contiguous(), by_id, places, total, first, rows, ids.numel(), size,
-        ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4,
+        ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4, **FMA,
     )  # fmt: skip
 
 
@@ -41,7 +43,7 @@ def add_over_sequences(gradient: Tensor, total: Tensor, places: Sequence[tuple[s
     gradient = gradient.contiguous()
     for rows, added in places:
         _add_over_sequences[(added.stop - added.start, triton.cdiv(size, SPAN))](
-            gradient, total, added.start, rows.start, batch, tokens, size, SPAN=SPAN
+            gradient, total, added.start, rows.start, batch, tokens, size, SPAN=SPAN, **FMA
         )
 
 

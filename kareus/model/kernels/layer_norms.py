@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kareus.model.fused.layer_norms import Affine, LayerNormed
 from kareus.model.kernels.norms import BACKWARD_ROWS, ROWS, rows_at_once
-from kareus.model.kernels.sums import add_sums, warps
+from kareus.model.kernels.sums import FMA, add_sums, warps
 
 
 def residual_layer_norm(stream: Tensor, update: Tensor | None, affine: Affine, epsilon: float) -> LayerNormed:
@@ -24,7 +24,7 @@ def residual_layer_norm(stream: Tensor, update: Tensor | None, affine: Affine, e
     bias = affine.weight if affine.bias is None else affine.bias
     _residual_layer_norm[(triton.cdiv(rows, ROWS),)](
         stream, update, affine.weight, bias, total, normed, mean, scale, rows, size, epsilon,
-        ADDS=adds, BIASED=affine.bias is not None, ROWS=ROWS, BLOCK=block, num_warps=warps(block),
+        ADDS=adds, BIASED=affine.bias is not None, ROWS=ROWS, BLOCK=block, num_warps=warps(block), **FMA,
     )  # fmt: skip
     return LayerNormed(total, normed, mean, scale)
 
@@ -48,7 +48,8 @@ def residual_layer_norm_backward(
     carried = gradient if stream_gradient is None else stream_gradient.contiguous()
     _residual_layer_norm_backward[(programs,)](
         gradient, carried, stream, mean, scale, weight, result, sums, rows, size, programs,
-        CARRIES=carries, BIASED=biased, ROWS=BACKWARD_ROWS, STEP=step, BLOCK=block, num_warps=warps(step * block),
+        CARRIES=carries, BIASED=biased, ROWS=BACKWARD_ROWS, STEP=step, BLOCK=block,
+        num_warps=warps(step * block), **FMA,
     )  # fmt: skip
     add_sums(sums, totals.weight, totals.weight if totals.bias is None else totals.bias)
     return result

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kareus.model.kernels.sums import warps
+from kareus.model.kernels.sums import FMA, warps
 
 SPAN = 4096
 """Columns that one program reads at once."""
@@ -17,7 +17,7 @@ def exponentials(logits: Tensor, maximum: Tensor, rows: Tensor, mine: Tensor) ->
     size = logits.shape[-1]
     total, labelled = torch.empty_like(maximum), torch.empty_like(maximum)
     _exponentials[(maximum.numel(),)](
-        logits, maximum, rows, mine, total, labelled, size, SPAN=SPAN, num_warps=warps(SPAN)
+        logits, maximum, rows, mine, total, labelled, size, SPAN=SPAN, num_warps=warps(SPAN), **FMA
     )
     return total, labelled
 
@@ -26,7 +26,9 @@ def mean_loss(total: Tensor, labelled: Tensor, maximum: Tensor) -> tuple[Tensor,
     """See `kareus.model.fused`."""
     log_sum_exp = torch.empty_like(maximum)
     loss = maximum.new_empty(())
-    _mean_loss[(1,)](total, labelled, maximum, log_sum_exp, loss, maximum.numel(), SPAN=SPAN, num_warps=warps(SPAN))
+    _mean_loss[(1,)](
+        total, labelled, maximum, log_sum_exp, loss, maximum.numel(), SPAN=SPAN, num_warps=warps(SPAN), **FMA
+    )
     return loss, log_sum_exp
 
 
@@ -35,7 +37,7 @@ def cross_entropy(logits: Tensor, rows: Tensor, mine: Tensor) -> tuple[Tensor, T
     log_sum_exp = torch.empty(rows.shape, dtype=torch.float32, device=logits.device)
     labelled = torch.empty_like(log_sum_exp)
     _log_sum_exp[(rows.numel(),)](
-        logits, rows, mine, log_sum_exp, labelled, logits.shape[-1], SPAN=SPAN, num_warps=warps(SPAN)
+        logits, rows, mine, log_sum_exp, labelled, logits.shape[-1], SPAN=SPAN, num_warps=warps(SPAN), **FMA
     )
     return (log_sum_exp - labelled).mean(), log_sum_exp
 
@@ -44,7 +46,9 @@ def cross_entropy_backward_(logits: Tensor, log_sum_exp: Tensor, rows: Tensor, m
     """See `kareus.model.fused`."""
     size = logits.shape[-1]
     grid = (log_sum_exp.numel(), triton.cdiv(size, SPAN))
-    _cross_entropy_backward[grid](logits, log_sum_exp, rows, mine, factor, size, SPAN=SPAN, num_warps=warps(SPAN))
+    _cross_entropy_backward[grid](
+        logits, log_sum_exp, rows, mine, factor, size, SPAN=SPAN, num_warps=warps(SPAN), **FMA
+    )
 
 
 @triton.jit

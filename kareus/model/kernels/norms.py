@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kareus.model.fused.norms import Normed
-from kareus.model.kernels.sums import add_sums, warps
+from kareus.model.kernels.sums import FMA, add_sums, warps
 
 ROWS = 16
 """Rows of one program of a forward: what all rows share adds a sixteenth of a row to each."""
@@ -38,7 +38,7 @@ def residual_norm(stream: Tensor, update: Tensor | None, weight: Tensor, epsilon
     update = stream if update is None else update.contiguous()
     _residual_norm[(triton.cdiv(rows, ROWS),)](
         stream, update, weight, total, normed, scale, rows, size, epsilon,
-        ADDS=adds, ROWS=ROWS, BLOCK=block, num_warps=warps(block),
+        ADDS=adds, ROWS=ROWS, BLOCK=block, num_warps=warps(block), **FMA,
     )  # fmt: skip
     return Normed(total, normed, scale)
 
@@ -57,7 +57,7 @@ def residual_norm_backward(
     carried = gradient if stream_gradient is None else stream_gradient.contiguous()
     _residual_norm_backward[(programs,)](
         gradient, carried, stream, scale, weight, result, sums, rows, size,
-        CARRIES=carries, ROWS=BACKWARD_ROWS, STEP=step, BLOCK=block, num_warps=warps(step * block),
+        CARRIES=carries, ROWS=BACKWARD_ROWS, STEP=step, BLOCK=block, num_warps=warps(step * block), **FMA,
     )  # fmt: skip
     add_sums(sums, total, total)
     return result

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kareus.model.fused.rotary import HeadNorm, Rotated, split_heads
-from kareus.model.kernels.sums import add_sums, warps
+from kareus.model.kernels.sums import FMA, add_sums, warps
 
 POSITIONS = 4
 """Token positions of one program, each in all sequences of the batch, which share its angles."""
@@ -33,7 +33,7 @@ def rotate(
     _rotate[(triton.cdiv(tokens, POSITIONS),)](
         qkv, query, key, value, query_scale, key_scale, query_weight, key_weight, cosine, sine,
         batch, tokens, width, query.stride(1), key.stride(1), norm.epsilon if norm else 0.0,
-        NORMS=norm is not None, APART=apart, **_head_sizes(heads, dim),
+        NORMS=norm is not None, APART=apart, **_head_sizes(heads, dim), **FMA,
     )  # fmt: skip
     return Rotated(query, key, value), scales
 
@@ -77,7 +77,7 @@ def _rotated_back(
     sums = torch.empty((2, programs if norms else 0, dim), dtype=torch.float32, device=query.device)
     _rotate_backward[(programs,)](
         query, key, value, qkv, *scales, *weights, *angles, result, sums, batch, tokens, result.shape[-1], programs,
-        NORMS=norms, **_head_sizes(heads, dim),
+        NORMS=norms, **_head_sizes(heads, dim), **FMA,
     )  # fmt: skip
     return result, sums
 

@@ -1,5 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-"""What kernels share: their number of warps, and sums over the programs of a kernel in a fixed order."""
+"""What kernels share: options of launches, and sums over the programs of a kernel in a fixed order."""
+
+from collections.abc import Mapping
 
 import triton
 import triton.language as tl
@@ -7,6 +9,8 @@ from torch import Tensor
 
 SUMMED_ROWS, SUMMED_COLUMNS = 32, 64
 """Tile of the kernel that adds up the sums of programs."""
+FMA: Mapping[str, bool] = {"enable_fp_fusion": True}
+"""Option of every launch: a product and its sum are rounded once. Versions of Triton have different defaults."""
 _ELEMENTS_PER_WARP = 512
 """Sixteen for each of a warp's threads: two loads of 16 bytes of bf16."""
 _MOST_WARPS = 16
@@ -21,7 +25,7 @@ def add_sums(sums: Tensor, first: Tensor, second: Tensor) -> None:
     """Add the rows of `sums[0]` to `first` and, if there is one, those of `sums[1]` to `second`."""
     totals, rows, size = sums.shape
     _add_rows[(triton.cdiv(size, SUMMED_COLUMNS), totals)](
-        sums, first, second, rows, size, ROWS=SUMMED_ROWS, COLUMNS=SUMMED_COLUMNS, num_warps=4
+        sums, first, second, rows, size, ROWS=SUMMED_ROWS, COLUMNS=SUMMED_COLUMNS, num_warps=4, **FMA
     )
 
 
