@@ -370,7 +370,14 @@ class Trainer:
             logger.info("resumed after iteration %d of %s%s", found.iteration, setup.checkpoints.folder, rest)
 
     def _remedy(self) -> str:
-        """Return how to go on from the last checkpoint, once it is complete; every rank calls this."""
+        """Return how to go on from the last checkpoint, once it is complete; every rank calls this.
+
+        Before any update nothing that sets updates is at fault, but what the training began with.
+        """
+        if self.iteration == 0:
+            given = self._setup.settings.weights
+            began_with = "the drawn weights give" if given is None else f"--weights {given}: these weights give"
+            return f"nothing was updated before it; {began_with} no finite loss or gradient, so begin with others."
         self._complete_checkpoint()
         start = f"it goes on after iteration {self._saved}" if self._saved else "there is no checkpoint yet"
         return f"lower --learning-rate, --weight-decay or --clip and start it again ({start})."

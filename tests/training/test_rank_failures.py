@@ -14,7 +14,7 @@ from helpers.trainings import FAST, end_in_ranks, here, losses, train, weights_o
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.runtime.follower import planned_steps
 from kareus.runtime.stage_model import StageModel
-from kareus.training import setup
+from kareus.training import setup, trainer
 from kareus.training.optimizer import Optimizer
 from kareus.training.tables import ITERATIONS
 
@@ -83,6 +83,21 @@ def test_a_diverging_training_leaves_a_usable_checkpoint(
     assert here(plan, "--iterations", 4, "--output", resumed) == 0
     assert "resumed after iteration 3 of" in caplog.text
     assert all(math.isfinite(loss) for loss in losses(resumed))
+
+
+def test_weights_without_a_finite_loss_are_not_laid_to_the_learning_rate(
+    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoil(module: torch.nn.Module, *_: object) -> None:
+        with torch.no_grad():
+            next(module.parameters()).fill_(torch.nan)
+
+    monkeypatch.setattr(trainer, "draw_weights", spoil)
+    assert here(alone / "plan/fastest.json", "--iterations", 2, "--output", tmp_path) == 2
+    assert capsys.readouterr().err == (
+        "kareus train: iteration 0: the loss is nan; nothing was updated before it; the drawn weights give no finite "
+        "loss or gradient, so begin with others.\n"
+    )
 
 
 def test_weights_that_are_not_finite_are_never_saved(
