@@ -5,7 +5,7 @@ from typing import Any
 
 from kareus.emulate.fleet import Scale
 from kareus.emulate.joined import plan_beside_slow_pipeline
-from kareus.pipeline.solver.frontier import PlannedIteration
+from kareus.pipeline.solver.frontier import PlannedIteration, sound_bound_j
 from kareus.pipeline.solver.problem import Problem
 
 
@@ -41,7 +41,8 @@ def straggler_columns(
         effective, adapted_j = fastest, waited_j
     fleet_time_s, waiting_j = scale.cost(time_s, waited_j)
     energy_j, least_j = (
-        waited_j + others * each_j + scale.pipelines * scale.reduction_energy_j for each_j in (adapted_j, bound_j)
+        waited_j + others * each_j + scale.pipelines * scale.reduction_energy_j
+        for each_j in (adapted_j, sound_bound_j(bound_j, adapted_j))
     )
     return {
         "slowdown": slowdown,
@@ -50,6 +51,6 @@ def straggler_columns(
         "waiting_energy_j": waiting_j,
         "energy_j": energy_j,
         "saving_percent": 100 * (1 - energy_j / waiting_j),
-        "gap": max(energy_j / least_j - 1, 0.0),
+        "gap": energy_j / least_j - 1,
         "points": effective.points,
     }
