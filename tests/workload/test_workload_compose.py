@@ -11,7 +11,7 @@ from helpers.builders import CONFIG
 from kareus.errors import ConfigError
 from kareus.fidelity.kernels.priors import ATTENTION_PRIORS, OF_POWER
 from kareus.graph.recomputation import Recomputation
-from kareus.workload.compose import compose
+from kareus.workload.compose import compose, compose_file
 from kareus.workload.config import Workload
 from kareus.workload.overrides import groups
 
@@ -267,6 +267,15 @@ def test_a_file_that_is_no_text_is_named_in_one_line(edited: Path, file: str) ->
     with pytest.raises(ConfigError) as raised:
         compose([], edited)
     assert str(raised.value) == f"{edited / file}: not a text file; save it as UTF-8."
+
+
+@pytest.mark.parametrize("name", ["campaign/quickstart", "emulation/fleet", "software/nemo"])
+def test_a_file_read_by_itself_that_is_no_text_is_named_in_one_line(edited: Path, name: str) -> None:
+    file = edited / f"{name}.yaml"
+    file.write_bytes(b"# \xb5s\n")
+    with pytest.raises(ConfigError) as raised:
+        compose_file(name, edited)
+    assert str(raised.value) == f"{file}: not a text file; save it as UTF-8."
 
 
 @pytest.mark.parametrize("file", ["config.yaml", "gpu/a100-sxm4-40gb.yaml"])
