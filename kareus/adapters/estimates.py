@@ -1,5 +1,6 @@
 """Microbatch frontiers from what a sweep measured, with the standard errors that say when it may stop."""
 
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -28,17 +29,17 @@ def measured_points(swept: Iterable[Row]) -> MeasuredPoints:
     Args:
         swept: rows of the table `SWEPT` of all ranks.
     """
-    visits: dict[tuple[InstructionKind, int, int], list[tuple[float, float]]] = defaultdict(list)
+    visits: dict[tuple[InstructionKind, int, int], list[Row]] = defaultdict(list)
     for row in swept:
         kind = InstructionKind(row["stage"], row["chunk"], Direction(row["direction"]))
-        visits[kind, row["frequency_mhz"], row["visit"]].append((row["time_s"], row["energy_j"]))
+        visits[kind, row["frequency_mhz"], row["visit"]].append(row)
     families: dict[Direction, list[tuple[InstructionKind, int, int]]] = defaultdict(list)
     for visit in sorted(visits):
         families[visit[0].direction].append(visit)
     points: dict[InstructionKind, list[Point]] = defaultdict(list)
     for own in families.values():
         kinds = sorted({kind for kind, _, _ in own})
-        seen = [Observation(kinds.index(visit[0]), visit[1], *_mean(visits[visit])) for visit in own]
+        seen = [_observation(kinds.index(visit[0]), visit[1], visits[visit]) for visit in own]
         for (curve, frequency_mhz), found in sorted(smoothed(seen).items()):
             points[kinds[curve]].append(
                 Point(
@@ -48,6 +49,7 @@ def measured_points(swept: Iterable[Row]) -> MeasuredPoints:
                     energy_j=found.energy_j,
                     time_error_s=found.time_error_s,
                     energy_error_j=found.energy_error_j,
+                    is_power_limited=found.is_power_limited,
                 )
             )
     return points
@@ -68,6 +70,12 @@ def measured_frontiers(points: MeasuredPoints, gpu: Gpu) -> pl.DataFrame:
     return MICROBATCH.frame(rows)
 
 
-def _mean(costs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    times_s, energies_j = zip(*costs, strict=True)
-    return sum(times_s) / len(costs), sum(energies_j) / len(costs)
+def _observation(curve: int, frequency_mhz: int, rows: Sequence[Row]) -> Observation:
+    """Return the mean over the ranks of a stage."""
+    return Observation(
+        curve,
+        frequency_mhz,
+        time_s=statistics.fmean(row["time_s"] for row in rows),
+        energy_j=statistics.fmean(row["energy_j"] for row in rows),
+        is_power_limited=any(row["is_power_limited"] for row in rows),
+    )

@@ -1,13 +1,14 @@
 """The choice of one clock for all steps of a job: a short sweep over its own steps, then the clock that suits a goal.
 
 Every rank runs the same steps at the same clock. What the sweep has measured is put together over the ranks: a step
-takes as long as its slowest rank, and the energy of all of them.
+takes as long as its slowest rank, and the energy of all of them. Steps whose clock was not kept count for none: such a
+clock is measured again, and left out if that does not help.
 """
 
 import logging
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -15,6 +16,7 @@ from kareus.adapters.agreement import Agreement
 from kareus.adapters.choice import ChosenIteration
 from kareus.adapters.records import DRIVER, IterationRecord
 from kareus.artifacts.ranges import within
+from kareus.device.held_clock import ClockOutcome, outcome_of_readings
 from kareus.errors import ConfigError
 from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
 from kareus.graph.records import Direction
@@ -27,6 +29,8 @@ WARM_UP = 5
 """Steps that nothing is measured in: the job compiles, tunes and allocates."""
 SETTLING = 4
 """Steps after the sweep in which the records of its last ones arrive; as many again if some have not."""
+REPEATS = 2
+"""Sweeps after the first one, of clocks that were not kept."""
 SWEPT_CLOCKS = 8
 """Clocks of a sweep, unless they are given."""
 LOWEST_SHARE = 0.5
@@ -40,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 StepCosts = Mapping[int, tuple[float, float]]
 """Seconds and joules of a step at each clock in MHz."""
+SweptCosts = Mapping[int, tuple[float, float] | None]
+"""The same on one rank; None at a clock that it never kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +56,8 @@ class StepSweep:
     """Clocks to measure, descending; the job runs at the first of them otherwise."""
     steps_per_clock: int
     """Steps measured at each clock, after one in which the clock changes."""
+    begin: int = WARM_UP
+    """Number of its first step."""
 
     def __post_init__(self) -> None:
         within(self, 1, 10_000, "steps", "steps_per_clock")
@@ -59,16 +67,20 @@ class StepSweep:
     @property
     def end(self) -> int:
         """Number of the first step after the sweep."""
-        return WARM_UP + len(self.clocks_mhz) * (1 + self.steps_per_clock)
+        return self.begin + len(self.clocks_mhz) * (1 + self.steps_per_clock)
 
     @property
     def most_slowdown(self) -> float:
         """Share of its time that the sweep adds at most: a step at a clock f takes at most highest / f as long."""
         return statistics.mean(self.clocks_mhz[0] / mhz for mhz in self.clocks_mhz) - 1
 
+    def again(self, clocks_mhz: Sequence[int], begin: int) -> "StepSweep":
+        """Return the sweep of some of the clocks, and of the highest one, which the job runs at otherwise."""
+        return replace(self, clocks_mhz=tuple(dict.fromkeys((self.clocks_mhz[0], *clocks_mhz))), begin=begin)
+
     def place_of(self, step: int) -> tuple[int, bool]:
         """Return the clock of a step, and whether the step is measured."""
-        place, turn = divmod(step - WARM_UP, 1 + self.steps_per_clock)
+        place, turn = divmod(step - self.begin, 1 + self.steps_per_clock)
         if not 0 <= place < len(self.clocks_mhz):
             return self.clocks_mhz[0], False
         return self.clocks_mhz[place], turn > 0
@@ -92,42 +104,73 @@ class StepChoice:
         self._sweep, self._agreement = sweep, agreement
         self._records: dict[int, list[IterationRecord]] = {mhz: [] for mhz in sweep.clocks_mhz}
         self.chosen_mhz: int | None = None
-        """Clock of all further steps; None until it is chosen."""
+        """Clock of all further steps; None until it is chosen, and where it is the driver's."""
+        self._noted = -1
+        """Last step that is known."""
+        self._repeats = 0
+        self._has_ended = False
+        """Whether all further steps run at `chosen_mhz`."""
 
     def iteration(self, number: int) -> ChosenIteration:
         """Return the clock of a step; after the sweep all ranks agree on one."""
         late = number - self._sweep.end - SETTLING
-        if self.chosen_mhz is None and late >= 0 and late % SETTLING == 0:
-            self._choose()
-        mhz = self._sweep.place_of(number)[0] if self.chosen_mhz is None else self.chosen_mhz
-        selector = SWEEP if self.chosen_mhz is None else self._goal
+        if not self._has_ended and late >= 0 and late % SETTLING == 0:
+            self._choose(number)
+        mhz = self.chosen_mhz if self._has_ended else self._sweep.place_of(number)[0]
+        selector = SWEEP if not self._has_ended else DRIVER if mhz is None else self._goal
         return ChosenIteration(steps=(PlannedStep(STEP, mhz),), selector=selector)
 
     def take_note(self, record: IterationRecord) -> None:
         """Keep what a step of the sweep took."""
+        self._noted = record.iteration
         mhz, is_measured = self._sweep.place_of(record.iteration)
-        if is_measured and record.iteration < self._sweep.end:
+        if is_measured:
             self._records[mhz].append(record)
 
-    def _choose(self) -> None:
-        """Choose a clock once every rank knows what all steps of the sweep took."""
-        known = all(len(records) == self._sweep.steps_per_clock for records in self._records.values())
-        told = self._agreement.gather(_costs(self._records) if known else None)
+    def _choose(self, number: int) -> None:
+        """Choose a clock once every rank knows what all steps of the sweep took, or sweep again over what was lost.
+
+        Args:
+            number: of the step that is next.
+        """
+        told: list[SweptCosts | None] = self._agreement.gather(
+            _costs(self._records) if self._noted >= self._sweep.end - 1 else None
+        )
         over_ranks = [costs for costs in told if costs is not None]
         if len(over_ranks) < len(told):
             return
-        measured_mhz = [mhz for mhz in self._sweep.clocks_mhz if all(mhz in costs for costs in over_ranks)]
-        if not measured_mhz:
+        lost_mhz = [mhz for mhz in self._records if any(costs.get(mhz, ()) is None for costs in over_ranks)]
+        if lost_mhz and self._repeats < REPEATS:
+            self._repeats += 1
+            self._sweep = self._sweep.again(lost_mhz, number)
+            logger.info("%s: %s not kept; measured again in %d steps", self._goal, _named(lost_mhz), SETTLING)
+            return
+        self._end(over_ranks, lost_mhz)
+
+    def _end(self, over_ranks: Sequence[SweptCosts], lost_mhz: Sequence[int]) -> None:
+        """Choose a clock for all further steps."""
+        self._has_ended = True
+        job = {mhz: cost for mhz in self._records if (cost := _over_ranks(mhz, over_ranks)) is not None}
+        if job:
+            if lost_mhz:
+                logger.warning("%s: %s not kept, and left out; see to the cooling.", self._goal, _named(lost_mhz))
+            self.chosen_mhz = _best(self._selector, job, len(over_ranks))
+            _report(self._goal, job, self.chosen_mhz, is_power_limited=self._is_power_limited(self.chosen_mhz))
+        elif lost_mhz:
+            logger.warning(
+                "%s: no clock was kept (%s asked for); the driver's own from here on. See to the cooling, and to who "
+                "else sets clocks of this GPU.",
+                self._goal,
+                _named(lost_mhz),
+            )
+        else:
             self.chosen_mhz = self._sweep.clocks_mhz[0]
             why = "energies could not be read, or clocks not be set, on all ranks"
             logger.warning("%s: %s; %d MHz from here on.", self._goal, why, self.chosen_mhz)
-            return
-        job = {
-            mhz: (max(costs[mhz][0] for costs in over_ranks), sum(costs[mhz][1] for costs in over_ranks))
-            for mhz in measured_mhz
-        }
-        self.chosen_mhz = _best(self._selector, job, len(told))
-        _report(self._goal, job, self.chosen_mhz)
+
+    def _is_power_limited(self, mhz: int) -> bool:
+        """Whether the power limit kept this rank below a clock in one of its steps."""
+        return any(_outcome(record, mhz) is ClockOutcome.POWER_LIMITED for record in self._records[mhz])
 
 
 def swept_clocks(supported_mhz: Sequence[int]) -> tuple[int, ...]:
@@ -138,19 +181,38 @@ def swept_clocks(supported_mhz: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(nearest, reverse=True))
 
 
-def _costs(records: Mapping[int, Sequence[IterationRecord]]) -> StepCosts:
+def _outcome(record: IterationRecord, mhz: int) -> ClockOutcome:
+    return outcome_of_readings(mhz, record.readings)
+
+
+def _named(clocks_mhz: Sequence[int]) -> str:
+    return f"{', '.join(map(str, clocks_mhz))} MHz {'was' if len(clocks_mhz) == 1 else 'were'}"
+
+
+def _over_ranks(mhz: int, over_ranks: Sequence[SweptCosts]) -> tuple[float, float] | None:
+    """Return what a step of all ranks takes at a clock; None if one of them does not know it."""
+    costs = [cost for own in over_ranks if (cost := own.get(mhz)) is not None]
+    if len(costs) < len(over_ranks):
+        return None
+    return max(time_s for time_s, _ in costs), sum(energy_j for _, energy_j in costs)
+
+
+def _costs(records: Mapping[int, Sequence[IterationRecord]]) -> SweptCosts:
     """Return the median cost of a step at each clock, of steps of the mean number of tokens; empty without energy.
 
     Steps with a checkpoint or an evaluation in them are left out: they take longer than `USUAL` at their clock. So are
-    steps that the driver's own clock ran, and a clock that has no other.
+    steps that the driver's own clock ran or whose clock was not kept, and a clock that has no other.
     """
     at_clocks = {mhz: [record for record in own if record.selector != DRIVER] for mhz, own in records.items()}
-    records = {mhz: own for mhz, own in at_clocks.items() if own}
-    every = [record for own in records.values() for record in own]
+    every = [record for own in at_clocks.values() for record in own]
     tokens = [record.tokens for record in every if record.tokens]
     size = statistics.mean(tokens) if len(tokens) == len(every) else None
-    costs = {}
-    for mhz, own in records.items():
+    costs: dict[int, tuple[float, float] | None] = {}
+    for mhz, set_to in at_clocks.items():
+        own = [record for record in set_to if _outcome(record, mhz) is not ClockOutcome.LOST]
+        if not own:
+            costs |= {mhz: None} if set_to else {}
+            continue
         measured = [(r.time_s * _share(r, size), r.energy_j * _share(r, size)) for r in own if r.energy_j is not None]
         if not measured:
             return {}
@@ -177,11 +239,11 @@ def _best(selector: Selector, job: StepCosts, gpus: int) -> int:
         return min(clocks, key=lambda mhz: measures_of(*job[mhz])[limited])
 
 
-def _report(goal: str, job: StepCosts, chosen_mhz: int) -> None:
+def _report(goal: str, job: StepCosts, chosen_mhz: int, *, is_power_limited: bool) -> None:
     fastest_mhz = max(job)
     (time_s, energy_j), (least_s, most_j) = job[chosen_mhz], job[fastest_mhz]
     logger.info(
-        "%s: %d MHz from here on: %.4g s and %.4g J a step, %+.1f %% time and %+.1f %% energy against %d MHz",
+        "%s: %d MHz from here on: %.4g s and %.4g J a step, %+.1f %% time and %+.1f %% energy against %d MHz%s",
         goal,
         chosen_mhz,
         time_s,
@@ -189,4 +251,5 @@ def _report(goal: str, job: StepCosts, chosen_mhz: int) -> None:
         100 * (time_s / least_s - 1),
         100 * (energy_j / most_j - 1),
         fastest_mhz,
+        "; the power limit keeps the GPU below that clock" if is_power_limited else "",
     )

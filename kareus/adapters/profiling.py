@@ -4,12 +4,15 @@ Every rank appends what its instructions took to a shelf of its own below `swept
 it was. At the end of a round the ranks exchange what they measured; the first one estimates the microbatch frontiers,
 writes them as the folder of a workload, from which `kareus plan --measured` plans, and decides whether they are known
 well enough. When they are, the job goes on at the highest clock.
+
+A visit in which a GPU was at another clock than the one that was set says nothing of it, and is made again; a clock
+that is lost too often is left out. Where no clock is kept, the sweep ends and the job goes on at the driver's own.
 """
 
 import logging
 import statistics
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -30,6 +33,7 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.store import Shelf
 from kareus.artifacts.tables import Row
 from kareus.device.controller import check_clocks
+from kareus.device.held_clock import ClockOutcome, outcome_of_readings
 from kareus.device.protocol import Device
 from kareus.errors import ConfigError, EngineError, refused_by_system
 from kareus.graph.instruction import InstructionKey, InstructionKind
@@ -46,6 +50,8 @@ SETTLING = 2
 """Iterations after a round, in which the records of its last ones arrive."""
 LEAST_VISITS = 2
 """Of every clock, below which noise cannot be told from the shape of a curve."""
+MOST_LOSSES = 3
+"""Visits of a clock that a rank's GPU did not keep, after which it is visited no more."""
 SELECTOR = "profile"
 """Name of the choice in tables."""
 
@@ -157,6 +163,8 @@ class ProfileChoice:
             clock: ChosenIteration(steps=tuple(PlannedStep(key, clock) for key in running), selector=SELECTOR)
             for clock in sweep.clocks_mhz
         }
+        self._driven = ChosenIteration(steps=tuple(PlannedStep(key, None) for key in running), selector=DRIVER)
+        """Iterations where no clock is kept."""
         provenance = Provenance(config_hash=self.workload_hash, testbed=testbed, seed=sweep.seed)
         self._shelf = Shelf(folder / "swept" / f"rank-{layout.rank:05d}", SWEPT, provenance)
         self._untold: list[Row] = []
@@ -165,6 +173,10 @@ class ProfileChoice:
         """Rows of all ranks; kept by the first rank alone."""
         self._visits: Counter[int] = Counter()
         """Visits of each clock that this rank has rows of."""
+        self._losses: Counter[int] = Counter()
+        """Visits of each clock, since this start, in which this rank's GPU was at another."""
+        self._kept_mhz = sweep.clocks_mhz
+        """Clocks that are visited."""
         self._queue: deque[SweptIteration] = deque()
         self._asked: dict[int, SweptIteration] = {}
         """Iterations whose records have not arrived."""
@@ -186,6 +198,8 @@ class ProfileChoice:
             together(self._agreement, self._open)
         if not self._queue and not self._is_done:
             self._begin_round()
+        if not self._kept_mhz:
+            return self._driven
         maximum = SweptIteration(frequency_mhz=self._sweep.maximum_mhz, is_measured=False)
         asked = self._queue.popleft() if self._queue else maximum
         if not self._is_done:
@@ -203,11 +217,19 @@ class ProfileChoice:
         if record.iteration >= WARM_UP:
             self._times_s[asked.is_measured].append(record.time_s)
         if asked.is_measured:
-            rows = self._rows(record, asked.frequency_mhz)
-            self._keep(rows)
-            self._untold += rows
-            self._visits[asked.frequency_mhz] += bool(rows)
+            self._take_visit(record, asked.frequency_mhz)
         self._before_mhz = asked.frequency_mhz
+
+    def _take_visit(self, record: IterationRecord, frequency_mhz: int) -> None:
+        """Keep a visit of a clock, unless the GPU was at another."""
+        outcome = outcome_of_readings(frequency_mhz, record.readings)
+        if outcome is ClockOutcome.LOST:
+            self._losses[frequency_mhz] += 1
+            return
+        rows = self._rows(record, frequency_mhz, is_power_limited=outcome is ClockOutcome.POWER_LIMITED)
+        self._keep(rows)
+        self._untold += rows
+        self._visits[frequency_mhz] += bool(rows)
 
     def _keep(self, rows: Sequence[Row]) -> None:
         """Write rows down; where they cannot be, this start has them, and one after a kill measures them again."""
@@ -248,13 +270,16 @@ class ProfileChoice:
 
     def _begin_round(self) -> None:
         """Exchange what was measured, and end the sweep or begin the next round."""
-        visits = {clock: self._visits[clock] for clock in self._sweep.clocks_mhz}
-        told = self._agreement.gather((visits, self._untold))
+        told = self._agreement.gather((Counter(self._visits), Counter(self._losses), self._untold))
         self._untold = []
-        least = {clock: min(visits[clock] for visits, _ in told) for clock in self._sweep.clocks_mhz}
+        self._leave_out(clock for _, losses, _ in told for clock, lost in losses.items() if lost >= MOST_LOSSES)
+        if not self._kept_mhz:
+            self._end()
+            return
+        least = {clock: min(visits[clock] for visits, _, _ in told) for clock in self._kept_mhz}
         is_enough = False
         if self.is_first:
-            self._known += [row for _, rows in told for row in rows]
+            self._known += [row for _, _, rows in told for row in rows]
             is_enough = self._is_enough(min(least.values()))
         if any(self._agreement.gather(is_enough)):
             self._end()
@@ -274,6 +299,19 @@ class ProfileChoice:
         between = SweptIteration(frequency_mhz=self._sweep.maximum_mhz, is_measured=False)
         self._queue = deque([*self._sweep.round(fewest, behind), *[between] * SETTLING])
         self._rounds += 1
+
+    def _leave_out(self, clocks_mhz: Iterable[int]) -> None:
+        """Visit these clocks no more, which ranks agree on."""
+        lost = sorted(set(clocks_mhz) & set(self._kept_mhz))
+        self._kept_mhz = tuple(clock for clock in self._kept_mhz if clock not in lost)
+        if lost and self.is_first:
+            logger.warning(
+                "profile: %s MHz asked for and not kept in %d visits, and left out; see to the cooling, and to who "
+                "else sets clocks of these GPUs.%s",
+                ", ".join(map(str, lost)),
+                MOST_LOSSES,
+                "" if self._kept_mhz else " No clock is left: the sweep ends, at the driver's own clocks from here on.",
+            )
 
     def _is_enough(self, visits: int) -> bool:
         """Write the frontiers as they are known by now, and return whether that is well enough."""
@@ -310,7 +348,7 @@ class ProfileChoice:
         self._asked.clear()
         self._known.clear()
 
-    def _rows(self, record: IterationRecord, frequency_mhz: int) -> list[Row]:
+    def _rows(self, record: IterationRecord, frequency_mhz: int, *, is_power_limited: bool) -> list[Row]:
         """Return the rows of one iteration; none if the power of one of its kinds of instructions is not known."""
         changes = frequency_mhz != self._before_mhz
         powers_w = kind_powers_w(record, self._workload.gpu.blocking_power_w, skipped=1 if changes else 0)
@@ -330,6 +368,7 @@ class ProfileChoice:
                 "microbatches": len(times_s),
                 "time_s": statistics.fmean(times_s),
                 "energy_j": statistics.fmean(times_s) * powers_w[kind],
+                "is_power_limited": is_power_limited,
             }
             for kind, times_s in kept.items()
         ]

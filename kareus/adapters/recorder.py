@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ from kareus.adapters.tables import MICROBATCHES, STEPS
 from kareus.artifacts.files import set_aside
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import TableSchema, read_table, write_table
+from kareus.device.held_clock import Reading
 from kareus.errors import ArtifactError, KareusError, refused_by_system
 from kareus.graph.instruction import InstructionKey
 
@@ -144,9 +145,11 @@ class RankRecorder:
         energies_j: list[float | None] = [None] * len(starts_s)
         clocks_mhz: list[int | None] = [None] * len(starts_s)
         counter: tuple[tuple[float, float], ...] = ()
+        readings: tuple[Reading, ...] = ()
         if self._sampler is not None:
             energies_j = self._sampler.energies_j(starts_s, ends_s)
             counter = self._sampler.movements(start_s, end_s)
+            readings = self._sampler.readings(start_s, end_s)
             whole_mhz = self._sampler.median_clock_mhz(start_s, end_s)
             own_mhz = map(self._sampler.last_clock_mhz, starts_s[1:], ends_s[1:])
             clocks_mhz = [whole_mhz, *own_mhz]
@@ -161,6 +164,7 @@ class RankRecorder:
             frequency_mhz=ended.frequency_mhz,
             observed_mhz=clocks_mhz[0],
             counter=counter,
+            readings=readings,
             instructions=tuple(
                 InstructionRecord(
                     key=key,
@@ -203,7 +207,7 @@ class RankTables:
 
     def add(self, record: IterationRecord) -> None:
         """Keep one iteration."""
-        self._microbatches.append(record)
+        self._microbatches.append(replace(record, counter=(), readings=()))  # no table has them
         self._steps.append(
             {
                 "rank": self._rank,

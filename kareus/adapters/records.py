@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from kareus.device.held_clock import Reading
 from kareus.graph.instruction import InstructionKey
 
 DRIVER = "driver"
@@ -42,3 +43,5 @@ class IterationRecord:
     instructions: tuple[InstructionRecord, ...]
     counter: tuple[tuple[float, float], ...] = ()
     """Movements of the energy counter meanwhile: seconds from the start of the iteration, and joules."""
+    readings: tuple[Reading, ...] = ()
+    """Of the clock meanwhile, seconds from the start of the iteration."""

@@ -10,6 +10,7 @@ from typing import Self
 
 import numpy as np
 
+from kareus.device.held_clock import Reading
 from kareus.device.protocol import Device
 from kareus.errors import DeviceError
 
@@ -33,7 +34,9 @@ class Sampler:
         self._lock = threading.Lock()
         self._energies: list[tuple[float, float]] = []
         """Time and energy, whenever the counter was seen to have moved."""
-        self._clocks: list[tuple[float, int]] = []
+        self._clocks: list[Reading] = []
+        self._names_reasons = True
+        """Whether the driver says why a clock is low; some virtual GPUs do not."""
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="energy", daemon=True)
 
@@ -81,25 +84,28 @@ class Sampler:
     def last_clock_mhz(self, start_s: float, end_s: float) -> int | None:
         """Return the SM clock that was read last in a time; None if none was."""
         read = self._clocks_in(start_s, end_s)
-        return read[-1] if read else None
+        return read[-1][1] if read else None
 
     def median_clock_mhz(self, start_s: float, end_s: float) -> int | None:
         """Return the median of the SM clocks that were read in a time; None if none was."""
         read = self._clocks_in(start_s, end_s)
-        return int(statistics.median_high(read)) if read else None
+        return int(statistics.median_high(mhz for _, mhz, _ in read)) if read else None
+
+    def readings(self, start_s: float, end_s: float) -> tuple[Reading, ...]:
+        """Return the readings of the SM clock in a time, in seconds from its start."""
+        return tuple((at_s - start_s, mhz, reasons) for at_s, mhz, reasons in self._clocks_in(start_s, end_s))
 
     def forget(self, before_s: float) -> None:
         """Drop readings that no time from `before_s` on needs."""
         with self._lock:
             first = max(bisect.bisect_right(self._energies, (before_s, float("inf"))) - 1, 0)
             del self._energies[:first]
-            del self._clocks[: bisect.bisect_left(self._clocks, (before_s, 0))]
+            del self._clocks[: bisect.bisect_left(self._clocks, before_s, key=_at_s)]
 
-    def _clocks_in(self, start_s: float, end_s: float) -> list[int]:
+    def _clocks_in(self, start_s: float, end_s: float) -> list[Reading]:
         with self._lock:
-            first = bisect.bisect_left(self._clocks, (start_s, 0))
-            last = bisect.bisect_right(self._clocks, (end_s, 1 << 31))
-            return [clock_mhz for _, clock_mhz in self._clocks[first:last]]
+            first = bisect.bisect_left(self._clocks, start_s, key=_at_s)
+            return self._clocks[first : bisect.bisect_right(self._clocks, end_s, key=_at_s)]
 
     def _run(self) -> None:
         while not self._ending.wait(PERIOD_S):
@@ -115,8 +121,21 @@ class Sampler:
         return True
 
     def _read(self) -> None:
-        energy_j, clock_mhz, now_s = self._device.energy_j(), self._device.clock_mhz(), time.perf_counter()
+        energy_j, clock_mhz = self._device.energy_j(), self._device.clock_mhz()
+        reasons, now_s = self._reasons(), time.perf_counter()
         with self._lock:
             if not self._energies or energy_j > self._energies[-1][1]:
                 self._energies.append((now_s, energy_j))
-            self._clocks.append((now_s, clock_mhz))
+            self._clocks.append((now_s, clock_mhz, reasons))
+
+    def _reasons(self) -> tuple[str, ...]:
+        try:
+            return self._device.throttle_reasons() if self._names_reasons else ()
+        except DeviceError as error:
+            logger.warning("%s Why its clock is low is not known.", error)
+            self._names_reasons = False
+            return ()
+
+
+def _at_s(reading: Reading) -> float:
+    return reading[0]

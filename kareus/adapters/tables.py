@@ -48,8 +48,9 @@ STEPS = TableSchema(
 
 SWEPT = TableSchema(
     name="swept",
-    version=1,
-    meaning="What a rank's instructions took when a sweep of clocks visited a clock, mean over the microbatches.",
+    version=2,
+    meaning="What a rank's instructions took when a sweep of clocks visited a clock, mean over the microbatches; "
+    "visits in which the GPU was at another clock have no rows.",
     columns=(
         Column("rank", pl.Int64, "rank of the trainer"),
         Column("stage", pl.Int64, "pipeline stage, from 0"),
@@ -60,6 +61,7 @@ SWEPT = TableSchema(
         Column("microbatches", pl.Int64, "microbatches that the row is the mean of", positive=True),
         Column("time_s", pl.Float64, "of one instruction", positive=True),
         Column("energy_j", pl.Float64, "of one instruction, of the rank's GPU", positive=True),
+        Column("is_power_limited", pl.Boolean, "whether the power limit kept the GPU below frequency_mhz meanwhile"),
     ),
     key=("rank", "stage", "chunk", "direction", "frequency_mhz", "visit"),
 )

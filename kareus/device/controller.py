@@ -49,6 +49,13 @@ class ClockControl(Protocol):
             DeviceError: the GPU has no such clock, or an earlier request failed.
         """
 
+    def leave(self) -> None:
+        """Leave the clock to the driver without waiting, until the next request.
+
+        Raises:
+            DeviceError: an earlier request failed.
+        """
+
     def check(self) -> None:
         """Raise what an earlier request failed with, once.
 
@@ -97,6 +104,13 @@ class ClockController:
         self._last = frequency_mhz, answer
         return answer
 
+    def leave(self) -> None:
+        """Reset the clock without waiting; the next request locks one again."""
+        self.check()
+        self._requests += 1
+        self._last = None
+        self._thread.submit(self._apply_reset, self._requests)
+
     @property
     def rests(self) -> bool:
         """Whether the clock was restored, by a signal or by `restore`; requests are refused until `resume`."""
@@ -134,9 +148,12 @@ class ClockController:
         """
         with self._driver:
             self._rests = True
-            if not self._closed and self._claim.setting() is not None:
-                self._device.reset_clock()
-                self._claim.clear()
+            self._reset()
+
+    def _reset(self) -> None:
+        if not self._closed and self._claim.setting() is not None:
+            self._device.reset_clock()
+            self._claim.clear()
 
     def resume(self) -> None:
         """Take requests again after `restore`, by the thread that makes them."""
@@ -176,6 +193,14 @@ class ClockController:
             self._changes.append(change)
         return change
 
+    def _apply_reset(self, number: int) -> None:
+        if number == self._requests:
+            try:
+                with self._driver:
+                    self._reset()
+            except DeviceError as error:
+                self._failure = error
+
     def _lock(self, frequency_mhz: int) -> None:
         if self._rests:
             raise DeviceError(f"{self._device.uuid}: its clock was restored, as this process is ending.")
@@ -212,6 +237,12 @@ class DryClocks:
         answer: Future[ClockChange] = Future()
         answer.set_result(ClockChange(frequency_mhz=frequency_mhz, requested_s=time.time(), locked_s=None))
         return answer
+
+    def leave(self) -> None:
+        """Report that the clock would be the driver's, if that is a change."""
+        if self._frequency_mhz is not None:
+            self._say("would leave the SM clock to the driver")
+        self._frequency_mhz = None
 
     def check(self) -> None:
         """Nothing fails."""

@@ -1,6 +1,7 @@
 """Whether a GPU ran at the clock that was asked for, and whether what was measured at another says anything of it."""
 
-from collections.abc import Collection
+import statistics
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 
 CLOCK_STEP_MHZ = 15
@@ -10,6 +11,11 @@ POWER_LIMIT = "power-limit"
 """Reason under which a GPU always runs below the clock that was asked for: its cost there is what a plan will pay."""
 HOT = ("thermal-limit", "hardware-thermal-limit", "hardware-slowdown", "power-brake")
 """Reasons that come and go with the machine's cooling and supply, and say nothing of a program."""
+IDLE = "idle"
+"""Reason while nothing runs: the clock says nothing then."""
+
+Reading = tuple[float, int, tuple[str, ...]]
+"""Seconds, SM clock in MHz, and the driver's reasons (`Device.throttle_reasons`)."""
 
 
 class ClockOutcome(StrEnum):
@@ -36,3 +42,18 @@ def clock_outcome(asked_mhz: float, mean_mhz: float, reasons: Collection[str]) -
     if mean_mhz < asked_mhz and set(reasons) == {POWER_LIMIT}:
         return ClockOutcome.POWER_LIMITED
     return ClockOutcome.LOST
+
+
+def outcome_of_readings(asked_mhz: float, readings: Iterable[Reading]) -> ClockOutcome:
+    """Return what became of a clock in a time in which it was set, from readings that nothing aligned with the load.
+
+    Readings of a GPU at rest do not count, nor do those before the clock was first there, while it changed. Where no
+    other is left, as in a time that is shorter than the period of readings, nothing contradicts the clock.
+    """
+    loaded = [(mhz, reasons) for _, mhz, reasons in readings if IDLE not in reasons]
+    there = (n for n, (mhz, _) in enumerate(loaded) if abs(mhz - asked_mhz) <= CLOCK_STEP_MHZ)
+    loaded = loaded[next(there, 0) :]
+    if not loaded:
+        return ClockOutcome.KEPT
+    reasons = {reason for _, own in loaded for reason in own}
+    return clock_outcome(asked_mhz, statistics.fmean(mhz for mhz, _ in loaded), reasons)

@@ -95,6 +95,15 @@ class YieldingClocks:
                 self._take_refusal(error)
         return self._unset.request(frequency_mhz)
 
+    def leave(self) -> None:
+        """Leave the clock to the driver without waiting, until the next request."""
+        self._wanted_mhz = None
+        if not self.rests:
+            try:
+                self._controller.leave()
+            except DeviceError as error:
+                self._take_refusal(error)
+
     def check(self) -> None:
         """Take note of what happened to the clock, and of other ranks from time to time."""
         if not self.rests:

@@ -65,9 +65,16 @@ class PlanFollower:
         return self._steps[self._next] if self._next < len(self._steps) else None
 
     def follow(self, steps: tuple[PlannedStep, ...]) -> None:
-        """Take other steps from the next iteration on; call it between two iterations."""
+        """Take other steps from the next iteration on; call it between two iterations.
+
+        Where none of them has a clock, the one that was asked for last is left to the driver.
+        """
         assert not self._next, "an iteration is under way"
         self._steps = steps
+        if self._frequency_mhz is not None and all(step.frequency_mhz is None for step in steps):
+            self._wait()
+            self._clocks.leave()
+            self._frequency_mhz = None
 
     @property
     def order(self) -> tuple[InstructionKey, ...]:

@@ -11,12 +11,13 @@ import pytest
 import torch
 from helpers.fake_device import FakeDevice
 from helpers.measured import SIMULATED, measured_workload, true_costs, true_frontiers
-from helpers.virtual_job import ThreadAgreement, VirtualJob
+from helpers.virtual_job import Cap, ThreadAgreement, VirtualJob
 
 from kareus.adapters import driver as driver_module
 from kareus.adapters import profiling as profiling_module
 from kareus.adapters.agreement import Alone
 from kareus.adapters.driver import drive_by_plan
+from kareus.adapters.estimates import measured_points
 from kareus.adapters.layout import RankLayout
 from kareus.adapters.profiling import WARM_UP, ProfileChoice, Profiling
 from kareus.adapters.tables import SWEPT
@@ -27,6 +28,8 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.store import Shelf
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.errors import ConfigError, EngineError
+from kareus.graph.instruction import InstructionKind
+from kareus.graph.records import Direction
 from kareus.pipeline.frontiers import solve_iteration
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.solver.dag import iteration_dag, makespan
@@ -166,14 +169,58 @@ def test_a_visit_that_a_kill_cut_short_is_made_again(job, tmp_path, caplog):
     assert all(visits.count(visit) == 2 for visit in visits)  # forward and backward
 
 
-def swept_rows(folder, job):
-    with shelf_of(folder, job) as shelf:
+HOT = ("thermal-limit",)
+
+
+def test_visits_whose_clock_was_lost_are_made_again(job, tmp_path, caplog):
+    changes = {"most_visits": 2}
+    gpus = job.run(choices_of(job, tmp_path, **changes), 130, cap=Cap(1155, HOT, until_s=40 * job.length_s(1410)))
+    assert "left out" not in caplog.text
+    rows = swept_rows(tmp_path, job, rank=1)
+    assert {(row["frequency_mhz"], row["visit"]) for row in rows} >= {
+        (clock, visit) for clock in job.workload.gpu.search_frequencies.clocks_mhz for visit in range(2)
+    }
+    assert not any(row["is_power_limited"] for row in rows)
+    last = [row for row in rows if row["frequency_mhz"] == 1410]
+    for row in last:  # none has the cost of the clock that the GPU was at in the first rounds
+        kind = InstructionKind(row["stage"], row["chunk"], Direction(row["direction"]))
+        assert row["time_s"] == pytest.approx(job.costs[kind][1410][0], rel=0.03)
+    assert gpus[0].asked == gpus[1].asked
+
+
+def test_clocks_that_a_hot_gpu_never_keeps_are_left_out(job, tmp_path, caplog):
+    gpus = job.run(choices_of(job, tmp_path, most_visits=2), 200, cap=Cap(1155, HOT))
+    clocks = job.workload.gpu.search_frequencies.clocks_mhz
+    hot = [clock for clock in clocks if clock > 1155]
+    assert f"profile: {', '.join(map(str, hot))} MHz asked for and not kept in 3 visits, and left out" in caplog.text
+    assert set(read_microbatch(tmp_path).filter(pl.col("stage") == 1)["frequency_mhz"]) == set(clocks) - set(hot)
+    assert gpus[0].asked == gpus[1].asked
+
+
+def test_a_sweep_that_keeps_no_clock_ends_at_the_drivers_own(job, tmp_path, caplog):
+    gpus = job.run(choices_of(job, tmp_path), 300, cap=Cap(750, HOT))
+    assert "No clock is left: the sweep ends, at the driver's own clocks from here on." in caplog.text
+    assert [gpu.asked[-1] for gpu in gpus] == [None, None]
+    assert not WorkloadFolder(tmp_path).microbatch.exists()
+
+
+def test_costs_at_the_power_limit_are_kept_and_marked(job, tmp_path):
+    job.run(choices_of(job, tmp_path, most_visits=2), 130, cap=Cap(1155, ("power-limit",)))
+    marked = {row["frequency_mhz"] for row in swept_rows(tmp_path, job, rank=1) if row["is_power_limited"]}
+    assert marked == {clock for clock in job.workload.gpu.search_frequencies.clocks_mhz if clock > 1155}
+    assert not any(row["is_power_limited"] for row in swept_rows(tmp_path, job))
+    points = measured_points(swept_rows(tmp_path, job, rank=1))
+    assert {p.frequency_mhz for own in points.values() for p in own if p.is_power_limited} == marked
+
+
+def swept_rows(folder, job, rank=0):
+    with shelf_of(folder, job, rank) as shelf:
         return shelf.rows
 
 
-def shelf_of(folder, job):
+def shelf_of(folder, job, rank=0):
     provenance = Provenance(config_hash=content_hash(job.workload), testbed=SIMULATED, seed=0)
-    return Shelf(folder / "swept/rank-00000", SWEPT, provenance)
+    return Shelf(folder / f"swept/rank-{rank:05d}", SWEPT, provenance)
 
 
 def test_a_full_disk_ends_no_job(job, tmp_path, monkeypatch, caplog):

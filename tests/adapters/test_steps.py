@@ -6,6 +6,7 @@ import importlib
 import logging
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 from kareus.adapters.agreement import Alone
 from kareus.adapters.one_clock import SETTLING, SWEEP, WARM_UP, StepChoice, StepSweep, swept_clocks
 from kareus.adapters.recorder import table_path
-from kareus.adapters.records import IterationRecord
+from kareus.adapters.records import DRIVER, IterationRecord
 from kareus.adapters.steps import choose_clock, only_device, open_step_clock
 from kareus.adapters.tables import MICROBATCHES, STEPS
 from kareus.artifacts.tables import read_table
@@ -291,12 +292,21 @@ def test_a_goal_that_is_none_is_refused(gpu: ModelGpu) -> None:
 SWEPT = StepSweep(clocks_mhz=(1400, 1000), steps_per_clock=2)
 
 
-def told(choice: StepChoice, costs: dict[int, tuple[float, float | None]], tokens: int | None = None) -> None:
-    """Let a choice learn what each step of the sweep took."""
-    for number in range(SWEPT.end):
-        mhz, _ = SWEPT.place_of(number)
+def told(
+    choice: StepChoice,
+    costs: dict[int, tuple[float, float | None]],
+    tokens: int | None = None,
+    steps: range = range(SWEPT.end),
+    cap: tuple[int, str] = (9999, ""),
+) -> None:
+    """Let a choice learn what each step of a sweep took, on a GPU that is kept below a clock for a reason."""
+    for number in steps:
+        mhz = choice.iteration(number).steps[0].frequency_mhz if steps.start else SWEPT.place_of(number)[0]
+        if mhz is None:
+            return
         time_s, energy_j = costs[mhz]
-        choice.take_note(step_record(number, mhz, time_s, energy_j, tokens))
+        read = (0.0, min(mhz, cap[0]), (cap[1],) if mhz > cap[0] else ())
+        choice.take_note(replace(step_record(number, mhz, time_s, energy_j, tokens), readings=(read,)))
 
 
 def step_record(
@@ -370,6 +380,44 @@ def test_without_energies_the_highest_clock_stays(caplog: pytest.LogCaptureFixtu
     told(choice, {1400: (1.0, None), 1000: (1.1, None)})
     assert choice.iteration(SWEPT.end + SETTLING).steps[0].frequency_mhz == 1400
     assert "energies could not be read" in caplog.text
+
+
+COSTS: dict[int, tuple[float, float | None]] = {1400: (1.0, 100.0), 1000: (1.1, 90.0)}
+ENDS = SWEPT.end + SETTLING
+
+
+def test_a_clock_that_was_not_kept_is_measured_again() -> None:
+    choice = StepChoice("deadline=1s", SWEPT, Alone())
+    told(choice, COSTS | {1400: (1.1, 90.0)}, cap=(1000, "thermal-limit"))
+    told(choice, COSTS, steps=range(ENDS, ENDS + 3))  # the GPU has cooled
+    assert choice.chosen_mhz is None
+    (step,) = choice.iteration(ENDS + 3 + SETTLING).steps
+    assert step.frequency_mhz == choice.chosen_mhz == 1400
+
+
+def test_a_clock_that_is_never_kept_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    choice = StepChoice("deadline=1s", SWEPT, Alone())
+    told(choice, COSTS, cap=(1000, "thermal-limit"))
+    told(choice, COSTS, steps=range(ENDS, ENDS + 30), cap=(1000, "thermal-limit"))
+    assert choice.chosen_mhz == 1000
+    assert "deadline=1s: 1400 MHz was not kept, and left out" in caplog.text
+
+
+def test_where_no_clock_is_kept_the_drivers_own_stays(caplog: pytest.LogCaptureFixture) -> None:
+    choice = StepChoice("min-energy", SWEPT, Alone())
+    told(choice, COSTS, cap=(700, "thermal-limit"))
+    told(choice, COSTS, steps=range(ENDS, ENDS + 40), cap=(700, "thermal-limit"))
+    chosen = choice.iteration(ENDS + 40)
+    assert (chosen.selector, chosen.steps[0].frequency_mhz) == (DRIVER, None)
+    assert "min-energy: no clock was kept (1400, 1000 MHz were asked for)" in caplog.text
+
+
+def test_a_clock_at_the_power_limit_counts_and_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    choice = StepChoice("deadline=1s", SWEPT, Alone())
+    told(choice, COSTS, cap=(1000, "power-limit"))
+    assert choice.iteration(ENDS).steps[0].frequency_mhz == 1400
+    assert "; the power limit keeps the GPU below that clock" in caplog.text
 
 
 def test_what_is_saved_is_said(caplog: pytest.LogCaptureFixture) -> None:

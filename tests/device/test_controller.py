@@ -34,6 +34,24 @@ def test_a_request_is_acknowledged_and_the_clock_read_back_later(device):
         assert [(c.frequency_mhz, c.observed_mhz) for c in clocks.drain()] == [(1200, 1200), (900, 900)]
 
 
+def test_a_clock_is_left_to_the_driver_until_the_next_request(device):
+    with controlled_clocks(device) as clocks:
+        clocks.request(1200).result()
+        clocks.leave()
+        wait_until(lambda: not device.locked.exists())
+        clocks.request(1200).result()
+    assert device.calls() == ["lock 1200", "reset", "lock 1200", "reset"]
+
+
+def test_a_reset_that_is_refused_is_raised_by_the_next_check(device):
+    with pytest.raises(DeviceError, match="no right to set clocks"), controlled_clocks(device) as clocks:
+        clocks.request(1200).result()
+        device.allowed = False
+        clocks.leave()
+        clocks.request(1200).exception()  # its thread has answered both
+    device.allowed = True
+
+
 def test_a_clock_that_does_not_arrive_is_reported_as_it_is(device):
     device.capped_mhz = 1000
     with controlled_clocks(device, reads_back=True) as clocks:

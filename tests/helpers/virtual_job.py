@@ -4,6 +4,7 @@ Ranks are threads of this process. Each drives a real `StageDriver`, and lets th
 """
 
 import contextlib
+import math
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -68,6 +69,15 @@ class _Ranks:
         return self.agreement.gather(self.rank, told)
 
 
+@dataclass(frozen=True)
+class Cap:
+    """What keeps a GPU below higher clocks, and what its driver says of it."""
+
+    mhz: int
+    reasons: tuple[str, ...]
+    until_s: float = math.inf
+
+
 class VirtualGpu:
     """Time, energy and clock of one GPU; implements what a rank's driver asks of stopwatch and clock control."""
 
@@ -77,7 +87,9 @@ class VirtualGpu:
         self.now_s, self.power_w = 0.0, waiting_power_w
         self._energy_j, self._counter_s = 0.0, 0.0
         self._mhz, self._next_mhz, self._next_s = maximum_mhz, maximum_mhz, 0.0
-        self.asked: list[int] = []
+        self._maximum_mhz = maximum_mhz
+        self.cap: Cap | None = None
+        self.asked: list[int | None] = []
         self.sampler = Sampler(self)  # read at updates of the counter, by no thread
         self._random = np.random.default_rng(0)
         self._read()
@@ -93,6 +105,13 @@ class VirtualGpu:
         self.now_s = end_s
 
     def clock_mhz(self) -> int:
+        return min(self._wished_mhz(), self.capped_mhz())
+
+    def capped_mhz(self) -> int:
+        """The highest clock that it may have now."""
+        return self.cap.mhz if self.cap is not None and self.now_s < self.cap.until_s else self._maximum_mhz
+
+    def _wished_mhz(self) -> int:
         return self._next_mhz if self.now_s >= self._next_s else self._mhz
 
     def energy_j(self) -> float:
@@ -100,8 +119,15 @@ class VirtualGpu:
 
     def request(self, frequency_mhz: int) -> "Future[ClockChange]":
         self.asked.append(frequency_mhz)
-        self._mhz, self._next_mhz, self._next_s = self.clock_mhz(), frequency_mhz, self.now_s + SWITCHING_S
+        self._mhz, self._next_mhz, self._next_s = self._wished_mhz(), frequency_mhz, self.now_s + SWITCHING_S
         return Future()
+
+    def leave(self) -> None:
+        self.asked.append(None)
+        self._mhz, self._next_mhz, self._next_s = self._wished_mhz(), self._maximum_mhz, self.now_s + SWITCHING_S
+
+    def throttle_reasons(self) -> tuple[str, ...]:
+        return self.cap.reasons if self.cap is not None and self._wished_mhz() > self.clock_mhz() else ()
 
     def check(self) -> None:
         """Nothing fails."""
@@ -117,7 +143,7 @@ class VirtualGpu:
 
     def _read(self) -> None:
         self.sampler._energies.append((self.now_s + self._random.uniform(0, SEEN_S), self.energy_j()))
-        self.sampler._clocks.append((self.now_s, self.clock_mhz()))
+        self.sampler._clocks.append((self.now_s, self.clock_mhz(), self.throttle_reasons()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,9 +176,19 @@ class VirtualJob:
         """Time from the begin of an iteration at a clock to that of the next."""
         return self.starts_s(frequency_mhz)[1] * 1.01  # stages begin together, hardly any of them slower than planned
 
-    def run(self, choices: Sequence[ClockChoice], iterations: int, seed: int = 0) -> list[VirtualGpu]:
-        """Run the job on a thread for each stage, until a rank fails or all iterations are done."""
+    def run(
+        self, choices: Sequence[ClockChoice], iterations: int, seed: int = 0, cap: Cap | None = None
+    ) -> list[VirtualGpu]:
+        """Run the job on a thread for each stage, until a rank fails or all iterations are done.
+
+        Args:
+            choices: of the ranks.
+            iterations: at most.
+            seed: of the noise.
+            cap: of the last stage's GPU.
+        """
         gpus = [VirtualGpu(self.workload.gpu.blocking_power_w, self.workload.gpu.maximum_clock_mhz) for _ in choices]
+        gpus[-1].cap = cap
         with ThreadPoolExecutor(len(choices)) as pool:
             ran = [
                 pool.submit(self._run_rank, rank, choice, gpu, iterations, np.random.default_rng((seed, rank)))
@@ -171,7 +207,9 @@ class VirtualJob:
         for _ in range(iterations):
             gpu.pass_until(start_s, gpu.power_w)
             driver.begin_iteration()
-            mhz = driver.expected.frequency_mhz
+            asked_mhz = driver.expected.frequency_mhz or self.workload.gpu.maximum_clock_mhz
+            lowest_mhz = self.workload.gpu.search_frequencies.clocks_mhz[0]
+            mhz = max(min(asked_mhz, gpu.capped_mhz()), lowest_mhz)  # costs of lower ones are not known
             starts_s, _ = timetables.setdefault(mhz, self.starts_s(mhz))
             slower, thirstier = np.exp(NOISE * random.standard_normal(2))
             for key in order:
