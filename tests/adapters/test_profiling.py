@@ -201,7 +201,7 @@ def test_a_sweep_that_keeps_no_clock_ends_at_the_drivers_own(job, tmp_path, capl
     gpus = job.run(choices_of(job, tmp_path), 300, cap=Cap(750, HOT))
     assert "No clock is left: the sweep ends, at the driver's own clocks from here on." in caplog.text
     assert [gpu.asked[-1] for gpu in gpus] == [None, None]
-    assert not WorkloadFolder(tmp_path).microbatch.exists()
+    assert not list(tmp_path.rglob("microbatch.parquet"))
 
 
 def test_costs_at_the_power_limit_are_kept_and_marked(job, tmp_path):
