@@ -22,7 +22,7 @@ from kareus.adapters.tables import MICROBATCHES, STEPS
 from kareus.artifacts.files import set_aside
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import TableSchema, read_table, write_table
-from kareus.device.held_clock import Reading
+from kareus.device.held_clock import ClockReading
 from kareus.errors import ArtifactError, KareusError, refused_by_system
 from kareus.graph.instruction import InstructionKey
 
@@ -145,7 +145,7 @@ class RankRecorder:
         energies_j: list[float | None] = [None] * len(starts_s)
         clocks_mhz: list[int | None] = [None] * len(starts_s)
         counter: tuple[tuple[float, float], ...] = ()
-        readings: tuple[Reading, ...] = ()
+        readings: tuple[ClockReading, ...] = ()
         if self._sampler is not None:
             energies_j = self._sampler.energies_j(starts_s, ends_s)
             counter = self._sampler.movements(start_s, end_s)

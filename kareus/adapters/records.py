@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kareus.device.held_clock import Reading
+from kareus.device.held_clock import ClockReading
 from kareus.graph.instruction import InstructionKey
 
 DRIVER = "driver"
@@ -43,5 +43,5 @@ class IterationRecord:
     instructions: tuple[InstructionRecord, ...]
     counter: tuple[tuple[float, float], ...] = ()
     """Movements of the energy counter meanwhile: seconds from the start of the iteration, and joules."""
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[ClockReading, ...] = ()
     """Of the clock meanwhile, seconds from the start of the iteration."""

@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from kareus.device.held_clock import Reading
+from kareus.device.held_clock import ClockReading
 from kareus.device.protocol import Device
 from kareus.errors import DeviceError
 
@@ -34,7 +34,7 @@ class Sampler:
         self._lock = threading.Lock()
         self._energies: list[tuple[float, float]] = []
         """Time and energy, whenever the counter was seen to have moved."""
-        self._clocks: list[Reading] = []
+        self._clocks: list[ClockReading] = []
         self._names_reasons = True
         """Whether the driver says why a clock is low; some virtual GPUs do not."""
         self._ending = threading.Event()
@@ -91,7 +91,7 @@ class Sampler:
         read = self._clocks_in(start_s, end_s)
         return int(statistics.median_high(mhz for _, mhz, _ in read)) if read else None
 
-    def readings(self, start_s: float, end_s: float) -> tuple[Reading, ...]:
+    def readings(self, start_s: float, end_s: float) -> tuple[ClockReading, ...]:
         """Return the readings of the SM clock in a time, in seconds from its start."""
         return tuple((at_s - start_s, mhz, reasons) for at_s, mhz, reasons in self._clocks_in(start_s, end_s))
 
@@ -102,7 +102,7 @@ class Sampler:
             del self._energies[:first]
             del self._clocks[: bisect.bisect_left(self._clocks, before_s, key=_at_s)]
 
-    def _clocks_in(self, start_s: float, end_s: float) -> list[Reading]:
+    def _clocks_in(self, start_s: float, end_s: float) -> list[ClockReading]:
         with self._lock:
             first = bisect.bisect_left(self._clocks, start_s, key=_at_s)
             return self._clocks[first : bisect.bisect_right(self._clocks, end_s, key=_at_s)]
@@ -137,5 +137,5 @@ class Sampler:
             return ()
 
 
-def _at_s(reading: Reading) -> float:
+def _at_s(reading: ClockReading) -> float:
     return reading[0]

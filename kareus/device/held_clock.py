@@ -14,7 +14,7 @@ HOT = ("thermal-limit", "hardware-thermal-limit", "hardware-slowdown", "power-br
 IDLE = "idle"
 """Reason while nothing runs: the clock says nothing then."""
 
-Reading = tuple[float, int, tuple[str, ...]]
+ClockReading = tuple[float, int, tuple[str, ...]]
 """Seconds, SM clock in MHz, and the driver's reasons (`Device.throttle_reasons`)."""
 
 
@@ -44,7 +44,7 @@ def clock_outcome(asked_mhz: float, mean_mhz: float, reasons: Collection[str]) -
     return ClockOutcome.LOST
 
 
-def outcome_of_readings(asked_mhz: float, readings: Iterable[Reading]) -> ClockOutcome:
+def outcome_of_readings(asked_mhz: float, readings: Iterable[ClockReading]) -> ClockOutcome:
     """Return what became of a clock in a time in which it was set, from readings that nothing aligned with the load.
 
     Readings of a GPU at rest do not count, nor do those before the clock was first there, while it changed. Where no

@@ -22,7 +22,7 @@ SURVIVED_S = 600.0
 """From a signal until clocks are set again. Schedulers kill what they end within seconds or minutes, and a process
 that is killed leaves its clock locked; one that lives on was not to end."""
 
-Tally = Callable[[int], int]
+AddToAll = Callable[[int], int]
 """Adds to the number of ranks whose clock is refused, and returns it; 0 only reads it. No other rank is waited for."""
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def yielding_clocks(
-    device: Device, tally: Tally, *, patience_s: float = 0.0, reads_back: bool = False
+    device: Device, tally: AddToAll, *, patience_s: float = 0.0, reads_back: bool = False
 ) -> Iterator["YieldingClocks"]:
     """Claim `device` and control its clock, as `controlled_clocks`; refusals are logged, also of the last reset.
 
@@ -64,7 +64,7 @@ class YieldingClocks:
     driver's, since the process may be killed at any time. Clocks are looked at where iterations end.
     """
 
-    def __init__(self, controller: ClockController, tally: Tally) -> None:
+    def __init__(self, controller: ClockController, tally: AddToAll) -> None:
         """Send requests to `controller` while no rank of `tally` is refused."""
         self._controller = controller
         self._tally = tally

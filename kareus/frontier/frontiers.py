@@ -32,7 +32,7 @@ PartitionOptions = Mapping[str, Mapping[int, tuple[Option, ...]]]
 """Ways to run each partition, by its name and clock in MHz; not every clock need be there."""
 
 
-class Noise(NamedTuple):
+class MeasuringNoise(NamedTuple):
     """Relative standard deviations of one measured time and energy, as the testbed's whole instructions scatter."""
 
     time: float
@@ -63,7 +63,7 @@ def compose_frontiers(
             configuration's.
     """
     check_partitions(config, list(candidates))
-    noise = Noise(*(float(np.median(instructions[name])) for name in ("time_noise", "energy_noise")))
+    noise = MeasuringNoise(*(float(np.median(instructions[name])) for name in ("time_noise", "energy_noise")))
     options = {name: _options(name, table, noise, config) for name, table in candidates.items()}
     return frontiers_of(config, graphs, _points(instructions), _components(components), options)
 
@@ -186,7 +186,9 @@ def _points(table: pl.DataFrame) -> InstructionPoints:
     return points
 
 
-def _options(name: str, table: pl.DataFrame, noise: Noise, config: FrontierSlice) -> Mapping[int, tuple[Option, ...]]:
+def _options(
+    name: str, table: pl.DataFrame, noise: MeasuringNoise, config: FrontierSlice
+) -> Mapping[int, tuple[Option, ...]]:
     """Return the measured options of the partition `name`, by frequency."""
     options: dict[int, tuple[Option, ...]] = defaultdict(tuple)
     for row in table.iter_rows(named=True):

@@ -15,7 +15,7 @@ from kareus.launch.wire import (
     REPLY_TIMEOUT_S,
     Address,
     AddressStore,
-    Message,
+    RankMessage,
     Urgency,
     keep_alive,
     receive,
@@ -49,21 +49,21 @@ class CoordinatorClient:
 
     def fail(self, urgency: Urgency, message: str) -> None:
         """Send a failure to rank 0 and wait for the end."""
-        self._send(Message(urgency=urgency, failure=shortened(message)))
+        self._send(RankMessage(urgency=urgency, failure=shortened(message)))
         self._reader.join(REPLY_TIMEOUT_S)
 
     def finish(self) -> None:
         """Report to rank 0 that this rank is done, and wait for all others."""
-        self._send(Message(done=True))
+        self._send(RankMessage(done=True))
         self._reader.join()
         self._finished = True
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: RankMessage) -> None:
         with self._sending:
             send(self._coordinator, message)
 
     def _beat(self) -> None:
-        self._send(Message(beat=self._monitor.steps, doing=self._monitor.doing))
+        self._send(RankMessage(beat=self._monitor.steps, doing=self._monitor.doing))
 
     def _check(self) -> bool:
         missed = None if self._finished else self._signs.missed(self._patience)
@@ -103,7 +103,7 @@ def _connect(rank: int, store: AddressStore) -> tuple[socket.socket, IO[bytes], 
             coordinator = socket.create_connection((address.host, address.port), timeout=REPLY_TIMEOUT_S)
             keep_alive(coordinator)
             lines = coordinator.makefile("rb")
-            send(coordinator, Message(token=address.token, rank=rank))
+            send(coordinator, RankMessage(token=address.token, rank=rank))
             welcome = receive(lines)
             if welcome.run is not None:
                 coordinator.settimeout(None)

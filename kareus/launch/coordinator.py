@@ -15,7 +15,7 @@ from kareus.launch.wire import (
     REPLY_TIMEOUT_S,
     Address,
     AddressStore,
-    Message,
+    RankMessage,
     Urgency,
     keep_alive,
     receive,
@@ -67,7 +67,7 @@ class Coordinator:
         for _ in range(self._size - 1):
             self._done.acquire()
         for member in self._members.values():
-            send(member, Message(done=True))
+            send(member, RankMessage(done=True))
 
     def _accept(self, server: socket.socket) -> None:
         """Accept each connection in a separate thread, so that one that sends nothing delays no other."""
@@ -87,7 +87,7 @@ class Coordinator:
         rank = self._greeted(receive_greeting(connection))
         if rank is not None:
             connection.settimeout(None)
-            send(connection, Message(run=self._monitor.run))
+            send(connection, RankMessage(run=self._monitor.run))
             self._members[rank] = connection  # only now: a heartbeat before the welcome would be taken for no answer
         self._greeting.release()
         if rank is None:
@@ -95,7 +95,7 @@ class Coordinator:
         else:
             self._listen(connection, rank)
 
-    def _greeted(self, greeting: Message) -> int | None:
+    def _greeted(self, greeting: RankMessage) -> int | None:
         """Return the rank that greets; None for a stranger, and for a rank that there is not or is already."""
         rank, token = greeting.rank, (greeting.token or "").encode()
         if rank is None or not secrets.compare_digest(token, self._token.encode()):
@@ -109,7 +109,7 @@ class Coordinator:
     def _beat(self) -> None:
         self._signs[0].hear(self._monitor.steps, self._monitor.doing)
         for member in list(self._members.values()):
-            send(member, Message(beat=self._monitor.steps))
+            send(member, RankMessage(beat=self._monitor.steps))
 
     def _check(self) -> bool:
         """Return whether to go on: no rank is missed, and not all are done."""
@@ -148,7 +148,7 @@ class Coordinator:
     def _end(self) -> None:
         cause = min(self._failures)[-1]  # before members are told: each that ends counts as one more death
         for member in list(self._members.values()):
-            send(member, Message(end=True))
+            send(member, RankMessage(end=True))
         self._monitor.end(cause)
 
 

@@ -1,6 +1,6 @@
 """Messages between ranks, a line of JSON each, over connections that notice when the other machine vanishes.
 
-Anybody who reaches rank 0's port can send anything. So lines are bounded, every message is read as a `Message`, and
+Anybody who reaches rank 0's port can send anything. So lines are bounded, every message is read as a `RankMessage`, and
 what is none counts as the end of the connection.
 """
 
@@ -53,7 +53,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class RankMessage:
     """What one rank says to another; an empty one says that it has gone."""
 
     token: str | None = None
@@ -92,15 +92,15 @@ def keep_alive(connection: socket.socket) -> None:
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def receive(lines: IO[bytes]) -> Message:
+def receive(lines: IO[bytes]) -> RankMessage:
     """Return the next message; an empty one if the other side has gone or sent anything else."""
     try:
-        return from_plain(Message, read_message(lines, MOST_BYTES))
+        return from_plain(RankMessage, read_message(lines, MOST_BYTES))
     except (OSError, EOFError, ValueError, ConfigError):  # a ValueError: the connection was closed here
-        return Message()
+        return RankMessage()
 
 
-def receive_greeting(connection: socket.socket) -> Message:
+def receive_greeting(connection: socket.socket) -> RankMessage:
     """Return the first message of a connection, as `receive`; no byte, however slow they come, prolongs the wait."""
     deadline_s, line = time.monotonic() + REPLY_TIMEOUT_S, b""
     try:
@@ -108,14 +108,14 @@ def receive_greeting(connection: socket.socket) -> Message:
             connection.settimeout(max(deadline_s - time.monotonic(), 1e-3))
             received = connection.recv(_MOST_GREETING_BYTES - len(line))
             if not received or time.monotonic() > deadline_s:
-                return Message()
+                return RankMessage()
             line += received
-        return from_plain(Message, parse_message(line))
+        return from_plain(RankMessage, parse_message(line))
     except (OSError, ConfigError):
-        return Message()
+        return RankMessage()
 
 
-def send(connection: socket.socket, message: Message) -> None:
+def send(connection: socket.socket, message: RankMessage) -> None:
     """Send a message; do nothing if the other side has gone."""
     with contextlib.suppress(OSError):  # the reader of this connection notices that
         connection.sendall(message_line(message))

@@ -1,6 +1,7 @@
 """Key-value metadata of Parquet files, against Polars's reader, and of bytes that are none."""
 
 import contextlib
+import functools
 import io
 
 import polars as pl
@@ -13,8 +14,14 @@ from kareus.artifacts.parquet_footer import FooterError, key_values
 
 FRAMES = dataframes(max_cols=20, max_size=5, excluded_dtypes=[pl.Decimal, pl.Categorical, pl.Enum])
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
-SOUND = io.BytesIO()
-pl.DataFrame({"method": ["kareus"], "nested": [[{"a": 1}]]}).write_parquet(SOUND, metadata={"kareus": "x"})
+
+
+@functools.cache
+def sound() -> bytes:
+    """The bytes of a table with metadata."""
+    written = io.BytesIO()
+    pl.DataFrame({"method": ["kareus"], "nested": [[{"a": 1}]]}).write_parquet(written, metadata={"kareus": "x"})
+    return written.getvalue()
 
 
 @given(FRAMES, st.dictionaries(KEYS, KEYS, max_size=20))
@@ -28,7 +35,7 @@ def test_keys_and_values_are_those_that_were_written(frame, metadata):
 
 @given(st.data())
 def test_damaged_metadata_is_parsed_or_refused(data):
-    content = bytearray(SOUND.getvalue())
+    content = bytearray(sound())
     for place in data.draw(st.lists(st.integers(4, len(content) - 1), min_size=1, max_size=5)):
         content[place] = data.draw(st.integers(0, 255))
     with contextlib.suppress(FooterError):

@@ -118,10 +118,10 @@ def test_a_sealed_file_without_metadata_of_kareus_is_refused(path, tmp_path):
 
 
 def test_a_table_that_may_not_be_read_does_not_count_as_damaged(path, monkeypatch):
-    def refuse(_):
+    def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(ArtifactError, match=r"things\.parquet: Permission denied; check its permissions") as refused:
         read_table(path, SCHEMA)
     assert not isinstance(refused.value, DamagedFileError)

@@ -50,7 +50,11 @@ def round_row(number):
         "looking_s": 0.0,
         "strategy": "paper",
         "gpus": 8,
+        "time_noise": None,
+        "power_noise": None,
         "stop": "",
+        "is_cut_short": False,
+        "remaining": None,
     }
 
 

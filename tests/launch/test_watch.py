@@ -18,7 +18,7 @@ from kareus.launch.client import CoordinatorClient
 from kareus.launch.coordinator import Coordinator
 from kareus.launch.heartbeats import Patience
 from kareus.launch.monitor import RankMonitor
-from kareus.launch.wire import Message, Urgency, receive_greeting, send
+from kareus.launch.wire import RankMessage, Urgency, receive_greeting, send
 
 PROBES = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 RANK = """
@@ -194,7 +194,7 @@ def test_a_heartbeat_during_a_welcome_parts_no_rank(monkeypatch: pytest.MonkeyPa
     store = Store()
     coordinating = _coordinator(ends, store)
 
-    def beat_first(member: socket.socket, message: Message) -> None:
+    def beat_first(member: socket.socket, message: RankMessage) -> None:
         if message.run is not None:
             coordinating._beat()
         send(member, message)
@@ -362,7 +362,7 @@ def test_a_greeting_that_comes_drop_by_drop_is_not_waited_for(monkeypatch: pytes
     dripping = threading.Thread(target=lambda: [(time.sleep(0.1), send_quietly(theirs)) for _ in range(40)])
     dripping.start()
     started_s = time.monotonic()
-    assert receive_greeting(ours) == Message()
+    assert receive_greeting(ours) == RankMessage()
     assert time.monotonic() - started_s < 3.5
     ours.close()
     dripping.join()

@@ -222,7 +222,7 @@ FALSIFIED = {
     "the slower plan as the fastest": (
         lambda p: p.update(selector="fastest"),
         "min-energy",
-        "selector: 'fastest' allows 2.0",
+        "selector: 'fastest' allows 1.2",
     ),
     "the faster plan as the most frugal": (
         lambda p: p.update(selector="min-energy"),
