@@ -44,10 +44,20 @@ def test_a_candidate_is_credited_to_every_pass_that_chose_it(inputs):
     assert [effort.share_percent(p) for p in effort.passes] == pytest.approx([0, 40, 40, 20])
 
 
-def test_a_search_that_its_budget_ended_is_named(inputs):
-    note = efforts_sheet(inputs.searches).note
+def test_a_search_that_its_budget_ended_is_named_on_the_page_and_in_the_summary(inputs):
     names = ", ".join(f"{name} (the most rounds allowed)" for name in PARTITIONS)
-    assert note.endswith(f"Ended before their stopping rule was met: {names}.")
+    sentence = f"Ended before their stopping rule was met: {names}."
+    assert efforts_sheet(inputs.searches).note.endswith(sentence)
+    assert sentence in " ".join(summary_text(inputs).split())
+
+
+def test_nothing_is_said_of_a_budget_that_ended_no_search(inputs):
+    ended = [
+        dataclasses.replace(search, rounds=search.rounds.with_columns(is_cut_short=pl.lit(value=False)))
+        for search in inputs.searches
+    ]
+    assert efforts_sheet(ended).note.endswith("one candidate.")
+    assert "stopping rule" not in summary_text(dataclasses.replace(inputs, searches=ended))
 
 
 def test_time_is_split_into_profiling_and_optimisation(inputs):

@@ -64,7 +64,7 @@ def test_what_ran_stands_beside_what_was_predicted(tmp_path, inputs):
     assert "End to end" not in summary_text(inputs)
     text = summary_text(load(WORKLOAD, with_runs(write_inputs(tmp_path), tmp_path)))
     (head,) = [line for line in text.splitlines() if line.startswith("End to end")]
-    assert head == "End to end: the fastest plan of each method, played back on warm chips for 2 iterations"
+    assert head == "End to end: the plan `fastest` of each method, played back on warm chips for 2 iterations"
     kareus = [line.split() for line in text.splitlines() if line.startswith("kareus")][-1]
     assert kareus == ["kareus", "3.000", "3.300", "+10.0", "%", "14.00", "12.60", "-10.0", "%"]
     assert max(map(len, text.splitlines())) <= 100

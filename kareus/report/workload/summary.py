@@ -78,7 +78,7 @@ def summary_text(inputs: ReportInputs) -> str:
         *(block for sheet in sheets for block in sheet_text(sheet)),
         warm_lines(inputs),
         *([lines] if (lines := update_lines(list(inputs.plans.values()))) else []),
-        *(_search(effort) for effort in search_efforts(inputs.searches)[:1]),
+        *([*_search(effort), *_wrapped(cut_short(inputs.searches))] for effort in search_efforts(inputs.searches)[:1]),
         *(sheet_text(runs_sheet(inputs.runs, inputs.testbed)) if inputs.runs else []),
         [NO_PLAN, *notes(inputs)],
     ]
@@ -186,7 +186,7 @@ def runs_sheet(runs: Sequence[RunComparison], testbed: TestbedIdentity) -> Sheet
     """Return the table of measured and predicted iterations."""
     verb = "played back on warm chips" if testbed.kind == "simulated" else "run"
     return Sheet(
-        caption=f"End to end: the fastest plan of each method, {verb} for {runs[0].iterations} iterations",
+        caption=f"End to end: the plan `fastest` of each method, {verb} for {runs[0].iterations} iterations",
         heads=heads([("", ("method", "predicted s", "ran s", "off by", "predicted kJ", "ran kJ", "off by"))]),
         rows=tuple(
             _row(
@@ -220,15 +220,15 @@ def efforts_sheet(searches: Sequence[PartitionSearch]) -> Sheet:
         rows=tuple(_effort_row(effort, passes) for effort in efforts),
         source=CANDIDATES.name,
         note="Profiling is the testbed's clock, virtual if it is simulated; optimisation is the planning machine's, "
-        f"spent on surrogates and acquisition. Several passes may choose one candidate.{_cut_short(searches)}",
+        f"spent on surrogates and acquisition. Several passes may choose one candidate. {cut_short(searches)}".rstrip(),
     )
 
 
-def _cut_short(searches: Sequence[PartitionSearch]) -> str:
-    """Say which searches their budget ended; nothing if none."""
+def cut_short(searches: Sequence[PartitionSearch]) -> str:
+    """Return which searches their budget ended, as a sentence; empty if none."""
     last = [(search.partition, search.rounds.row(-1, named=True)) for search in searches]
     names = ", ".join(f"{name} ({row['stop']})" for name, row in last if row["is_cut_short"])
-    return f" Ended before their stopping rule was met: {names}." if names else ""
+    return f"Ended before their stopping rule was met: {names}." if names else ""
 
 
 def _effort_row(effort: SearchEffort, passes: Sequence[str]) -> SheetRow:
@@ -258,7 +258,11 @@ def _search(effort: SearchEffort) -> list[str]:
         f"({percent(100 * effort.profiling_share)}){looks}, {effort.gpu_s / SECONDS_PER_HOUR:.2f} GPU-hours, "
         f"optimisation {effort.optimisation_s:.1f} s"
     )
-    return [line for text in (found, took) for line in textwrap.wrap(text, WIDTH, break_on_hyphens=False)]
+    return _wrapped(found, took)
+
+
+def _wrapped(*texts: str) -> list[str]:
+    return [line for text in texts for line in textwrap.wrap(text, WIDTH, break_on_hyphens=False)]
 
 
 def _row(method: str, *cells: str) -> SheetRow:
