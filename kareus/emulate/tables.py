@@ -36,7 +36,12 @@ FLEET = TableSchema(
         Column("static_energy_j", pl.Float64, "static power times iteration time times GPUs"),
         Column("dynamic_energy_j", pl.Float64, "energy_j less static_energy_j"),
         Column("power_w", pl.Float64, "mean power of all GPUs over the iteration", positive=True),
-        Column("lower_bound_j", pl.Float64, "energy that no plan of its method can undercut in its time"),
+        Column(
+            "lower_bound_j",
+            pl.Float64,
+            "energy that no plan of its method can undercut in its time; off the frontier, with waiting at static "
+            "power for what is left of it",
+        ),
         Column(
             "on_frontier",
             pl.Boolean,

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from kareus.pareto import pareto_mask
-from kareus.pipeline.solver.frontier import PlannedIteration, cheapest_within, plans_within
+from kareus.pipeline.solver.frontier import PlannedIteration, cheapest_within, plans_within, sound_bound_j
 from kareus.pipeline.solver.problem import Problem
 
 SLOWER = 5
@@ -87,13 +87,15 @@ def with_plans_of(
         return list(plans)
     idling = dynamic_problem(problem, idle_w)
     solved = plans_within(idling, [plan.time_s for plan in missing])
-    added = [
-        replace(dynamic_plan(run, idle_w), lower_bound_j=min(best.lower_bound_j, run.energy_j - idle_w * run.time_s))
-        if run.energy_j - idle_w * run.time_s < best.energy_j
-        else best
-        for run, best in zip(missing, solved, strict=True)
-    ]
+    added = [_cheaper(dynamic_plan(run, idle_w), best) for run, best in zip(missing, solved, strict=True)]
     return _undominated([*plans, *(total_plan(plan, idle_w) for plan in added)], idle_w)
+
+
+def _cheaper(run: PlannedIteration, best: PlannedIteration) -> PlannedIteration:
+    """Return the cheaper of two plans, with the bound of the second, which was planned for the time of the first."""
+    if run.energy_j >= best.energy_j:
+        return best
+    return replace(run, lower_bound_j=sound_bound_j(best.lower_bound_j, run.energy_j))
 
 
 def adopted(plan: PlannedIteration, theirs: Problem, problem: Problem) -> list[PlannedIteration]:

@@ -8,6 +8,7 @@ from helpers.fleets import fleet, microbatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kareus.emulate import waiting
 from kareus.emulate.frontiers import method_frontiers
 from kareus.emulate.rows import hour_rows, power_cap_rows
 from kareus.frontier.tables import MICROBATCH
@@ -54,3 +55,15 @@ def test_slower_plans_use_less_than_faster_ones_that_wait(method):
     costs = [(plan.time_s, plan.energy_j - 60 * 16 * plan.time_s) for plan in own.plans]
     assert costs == sorted(costs)
     assert [energy_j for _, energy_j in costs] == sorted((energy_j for _, energy_j in costs), reverse=True)
+
+
+def test_a_bound_above_a_plan_of_another_method_is_a_fault(monkeypatch):
+    """Where the solver misses a plan that the other method has, its bound still has to be below that plan."""
+    one = fleet("emulation.deadlines=3", "emulation.stragglers=[]")
+    (part, _) = [own for own in method_frontiers(one, microbatch(points=6)) if own.method in (PART, WHOLE)]
+    first = part.plans[0]
+    missed = dataclasses.replace(first, energy_j=2 * first.energy_j, lower_bound_j=1.5 * first.energy_j)
+    monkeypatch.setattr(waiting, "plans_within", lambda problem, deadlines_s: [missed])
+    theirs = [(part.problem, [first])]
+    with pytest.raises(ArithmeticError, match="its lower bound is"):
+        waiting.with_plans_of(list(part.plans[1:]), part.problem, theirs, idle_w=0.0)
