@@ -17,8 +17,8 @@ from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.units import scaled
 from kareus.report.fleet.clocks import fleet_clocks
 from kareus.report.fleet.figures import fleet_figures
-from kareus.report.fleet.inputs import FleetInputs
-from kareus.report.fleet.summary import fleet_sections
+from kareus.report.fleet.inputs import FleetInputs, fleet_data
+from kareus.report.fleet.summary import fleet_sections, page_title
 from kareus.report.sheets import DASH
 
 LABEL = "simulated testbed, A100-SXM4-40GB"
@@ -210,6 +210,15 @@ def test_fleets_are_named_by_what_they_are(page):
         f"Iteration time and energy of each fleet ({LABEL})",
         f"Mean power of the fleet by the hour ({LABEL})",
     ]
+
+
+def test_two_fleets_of_one_size_are_told_apart_where_a_plan_is_shown():
+    names = ("32gpus", "32gpus_deadlines-5")
+    rows = [row | {"fleet": name} for name in names for row in fleet_rows("small")]
+    empty = [schema.frame([]) for schema in (STRAGGLERS, POWER_CAPS, HOURS)]
+    inputs = FleetInputs("tiny", SIMULATED, PROVENANCE, FLEET.frame(rows), *empty)
+    assert [own["title"] for own in fleet_data(inputs).values()] == [f"32 GPUs ({name})" for name in names]
+    assert page_title(inputs) == "tiny: fleets of 32 GPUs, emulated"
 
 
 @needs_chromium

@@ -189,9 +189,10 @@ def told_apart(titles: Mapping[str, str]) -> dict[str, str]:
 def fleet_data(inputs: FleetInputs) -> dict[str, Any]:
     """Return what the page shows of a plan that is clicked on: by fleet its size, its baseline and the stages."""
     found: dict[str, Any] = {}
-    counted = {fleet.fleet: fleet.counted for fleet in compare_fleets(inputs)}
+    counted, titles = {fleet.fleet: fleet.counted for fleet in compare_fleets(inputs)}, fleet_titles(inputs)
     for row, clocks in zip(inputs.fleet.iter_rows(named=True), inputs.clocks or repeat([]), strict=False):
-        size = {name: row[name] for name in COUNTS} | {"counted": counted[row["fleet"]]}
+        size = {name: row[name] for name in COUNTS}
+        size |= {"title": titles[row["fleet"]], "counted": counted[row["fleet"]]}
         own = found.setdefault(row["fleet"], size | {"plans": {}})
         cost = {name: row[name] for name in ("time_s", "pipeline_time_s", "energy_j", "power_w", "gap")}
         own["plans"].setdefault(row["method"], {})[str(row["plan"])] = cost | {"stages": clocks}

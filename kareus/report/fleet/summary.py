@@ -34,7 +34,7 @@ def fleets_text(inputs: FleetInputs, sections: Sequence[Section]) -> str:
 def page_title(inputs: FleetInputs) -> str:
     """Return what the fleets are, such as `Llama 3.3 70B: fleets of 10,240 and 5,120 GPUs, emulated`."""
     model = model_words(inputs.workload.partition("_")[0])
-    *sizes, last = [f"{fleet.gpus:,}" for fleet in compare_fleets(inputs)]
+    *sizes, last = dict.fromkeys(f"{fleet.gpus:,}" for fleet in compare_fleets(inputs))
     named = f"{', '.join(sizes)} and {last}" if sizes else last
     return f"{model}: fleets of {named} GPUs, emulated"
 

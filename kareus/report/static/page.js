@@ -245,7 +245,7 @@ function duration(seconds) {
 
 /** A plan of a fleet: what it takes, what it saves, and the clocks of every stage. */
 function chooseFleet({ fleet, method, plan }) {
-  const { gpus, pipelines, num_microbatches, counted, plans } = data.fleets[fleet];
+  const { title, gpus, pipelines, num_microbatches, counted, plans } = data.fleets[fleet];
   const chosen = plans[method][plan], baseline = plans.sequential?.["0"];
   const facts = [
     scaled(chosen.time_s, "s"), `${scaled(chosen.energy_j, "J")} of all ${gpus.toLocaleString("en-US")} GPUs`,
@@ -263,7 +263,7 @@ function chooseFleet({ fleet, method, plan }) {
   const planned = counted === "planned" ? "all pipelines:" : "one pipeline:";
   const selector = `deadline=${(Math.ceil(chosen.pipeline_time_s * 1e4) / 1e4).toFixed(4)}s`;
   document.getElementById("selected").replaceChildren(
-    html("h3", {}, `${method}, ${gpus.toLocaleString("en-US")} GPUs, ${scaled(chosen.time_s, "s")}`),
+    html("h3", {}, `${method}, ${title}, ${scaled(chosen.time_s, "s")}`),
     html("p", {}, `${facts.join(", ")}${saved}. At most ${(100 * chosen.gap).toFixed(2)} % above the least energy possible in its time.`),
     html("p", {}, `As a plan of ${planned} its workload with `, html("code", {}, `num_microbatches=${num_microbatches}`), ", selector ", html("code", {}, selector)),
     ...(rows.length ? [html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table)] : []),
