@@ -29,10 +29,10 @@ def _report(config: PipelineSlice, tables: Mapping[str, pl.DataFrame]) -> None:
 
 
 def _summary(method: str, plans: pl.DataFrame) -> str:
-    fastest, gaps = plans.row(0, named=True), plans["gap"].to_list()
+    first, gaps = plans.row(0, named=True), plans["gap"].to_list()
     return (
-        f"{method}: {len(plans)} plan{'s' * (len(plans) > 1)}, fastest {fastest['time_s']:.4f} s with "
-        f"{fastest['energy_j']:.1f} J, largest gap {100 * max(gaps):.3f} %"
+        f"{method}: {len(plans)} plan{'s' * (len(plans) > 1)}, least time {first['time_s']:.4f} s with "
+        f"{first['energy_j']:.1f} J, largest gap {100 * max(gaps):.3f} %"
     )
 
 
