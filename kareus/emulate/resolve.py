@@ -144,14 +144,14 @@ def fleet_name(option: str, named: Sequence[str], gpus: int, changes: Mapping[st
         gpus: of all pipelines.
         changes: values that differ from those of the option, by dotted key.
     """
-    own, size = {key.removeprefix(f"{GROUP}."): value for key, value in changes.items()}, f"{gpus}gpus"
+    other, size = {key.removeprefix(f"{GROUP}."): value for key, value in changes.items()}, f"{gpus}gpus"
     if option == SIZELESS or re.fullmatch(r"[0-9]+gpus", option):
-        own = {key: value for key, value in own.items() if key not in ("pipelines", "gpus")}
+        other = {key: value for key, value in other.items() if key not in ("pipelines", "gpus")}
         if option == SIZELESS:
             option = f"{size}-{option}" if size in named else size
         elif option != size:
             option = f"{size}-as-{option}"
-    return joined([option, *(changed(own) if own else ())])
+    return joined([option, *(changed(other) if other else ())])
 
 
 def _pipelines(emulation: Emulation, workload: Workload) -> int:

@@ -11,14 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from kareus.pareto import pareto_mask
+from kareus.pareto import ROUNDING, pareto_mask
 from kareus.pipeline.solver.frontier import PlannedIteration, cheapest_within, plans_within, sound_bound_j
 from kareus.pipeline.solver.problem import Problem
 
 SLOWER = 5
 """Plans between the least total and the least dynamic energy; within an hour a fleet mixes them."""
-ROUNDING = 1e-9
-"""Share by which sums of floats may differ."""
 
 
 def dynamic_problem(problem: Problem, idle_w: float) -> Problem:
@@ -79,9 +77,9 @@ def with_plans_of(
         run
         for theirs, of_theirs in others
         for plan in of_theirs
-        if not any(_is_as_good(own, plan, idle_w) for own in plans)
+        if not any(_is_as_good(ours, plan, idle_w) for ours in plans)
         for run in adopted(plan, theirs, problem)
-        if not any(_is_as_good(own, run, idle_w) for own in plans)
+        if not any(_is_as_good(ours, run, idle_w) for ours in plans)
     ]
     if not missing:
         return list(plans)
@@ -104,20 +102,21 @@ def adopted(plan: PlannedIteration, theirs: Problem, problem: Problem) -> list[P
     Empty where an instruction has no such point: the method cannot run the plan.
     """
     choice = []
-    for their, own, point in zip(theirs.point_sets, problem.point_sets, plan.points, strict=True):
+    for their, our, point in zip(theirs.point_sets, problem.point_sets, plan.points, strict=True):
         n = their.points.index(point)
-        taken = int(np.searchsorted(own.seconds, their.times_s[n], side="right")) - 1
-        if taken < 0 or own.energies_j[taken] > their.energies_j[n]:
+        taken = int(np.searchsorted(our.seconds, their.times_s[n], side="right")) - 1
+        if taken < 0 or our.energies_j[taken] > their.energies_j[n]:
             return []
         choice.append(taken)
     time_s, energy_j = problem.cost(choice)
-    points = tuple(own.points[taken] for own, taken in zip(problem.point_sets, choice, strict=True))
+    points = tuple(our.points[taken] for our, taken in zip(problem.point_sets, choice, strict=True))
     return [replace(plan, time_s=time_s, energy_j=energy_j, points=points)]
 
 
-def _is_as_good(own: PlannedIteration, other: PlannedIteration, idle_w: float) -> bool:
+def _is_as_good(plan: PlannedIteration, other: PlannedIteration, idle_w: float) -> bool:
     """Whether a plan has no more time and no more dynamic energy than another; then its total is no more, too."""
-    return own.time_s <= other.time_s and own.energy_j - idle_w * own.time_s <= other.energy_j - idle_w * other.time_s
+    dynamic_j, other_j = (dynamic_plan(each, idle_w).energy_j for each in (plan, other))
+    return plan.time_s <= other.time_s and dynamic_j <= other_j
 
 
 def _undominated(plans: Sequence[PlannedIteration], idle_w: float) -> list[PlannedIteration]:

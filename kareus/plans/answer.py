@@ -133,13 +133,13 @@ def fastest_answer(plans: pl.DataFrame, method: str) -> Answer:
     Raises:
         ArtifactError: the table lacks the baseline.
     """
-    own = fastest_plan(plans.filter(pl.col("method") == method))
+    fastest = fastest_plan(plans.filter(pl.col("method") == method))
     baseline = max_throughput_plan(plans, THROUGHPUT_BASELINE)
     return Answer(
         selector=Goal.FASTEST,
         method=method,
-        time_s=own["time_s"],
-        energy_j=own["energy_j"],
+        time_s=fastest["time_s"],
+        energy_j=fastest["energy_j"],
         baseline_time_s=baseline["time_s"],
         baseline_energy_j=baseline["energy_j"],
     )

@@ -89,8 +89,8 @@ def _cheapest(problem: Problem, guide: Guide, deadlines_s: Array, width: int) ->
     fastest = np.zeros((len(problem.point_sets), len(deadlines_s)), dtype=np.int64)
     # Ends are sums of floats, and a beam may end with plans that are late by a rounding error: these never are.
     plans = [reclaim(problem, fastest, deadlines_s * (1 - TOLERANCE))[:, :, np.newaxis]]
-    for way, own in ((problem, guide), (mirrored(problem), guide.mirrored())):
-        plans.append(_Beam(way, own, deadlines_s, width).run())
+    for way, along in ((problem, guide), (mirrored(problem), guide.mirrored())):
+        plans.append(_Beam(way, along, deadlines_s, width).run())
     every = np.concatenate(plans, axis=2)
     lanes = every.reshape(len(every), -1)
     costs_j = energies_in_time_j(problem, lanes, deadlines_s.repeat(every.shape[2])).reshape(len(deadlines_s), -1)
@@ -195,10 +195,10 @@ def _cheapest_points(problem: Problem, worth_w: Array) -> list[Indices]:
         members.setdefault(id(points), []).append(i)
     cheapest: dict[int, Indices] = {}
     for points in problem.distinct:
-        own = members[id(points)]
-        costs_j = points.joules + worth_w[own][:, :, np.newaxis] * points.seconds
+        alike = members[id(points)]
+        costs_j = points.joules + worth_w[alike][:, :, np.newaxis] * points.seconds
         count = min(CHEAPEST, costs_j.shape[2])
-        cheapest |= dict(zip(own, costs_j.argpartition(count - 1, axis=2)[:, :, :count], strict=True))
+        cheapest |= dict(zip(alike, costs_j.argpartition(count - 1, axis=2)[:, :, :count], strict=True))
     return [cheapest[i] for i in range(len(problem.point_sets))]
 
 

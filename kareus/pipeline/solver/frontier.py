@@ -11,7 +11,7 @@ import numpy as np
 
 from kareus.arrays import Array
 from kareus.errors import ConfigError
-from kareus.pareto import AS_FAST, pareto_order
+from kareus.pareto import AS_FAST, ROUNDING, pareto_order
 from kareus.pipeline.solver.lanes import TOLERANCE
 from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.solver.search import search
@@ -21,9 +21,6 @@ RESOLUTION = 1e-5
 """Share of the iteration time to which `fastest_within` finds the deadline."""
 ATTEMPTS = 24
 """Deadlines that `fastest_within` plans for."""
-
-ROUNDING = 1e-9
-"""Share of its energy by which a plan may seem to be below its bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

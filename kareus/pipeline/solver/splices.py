@@ -40,8 +40,8 @@ def spliced(problem: Problem, choices: Choices, deadlines_s: Array, sources: Cho
         sources: plans to splice; shape (instructions, sources).
     """
     timed, count = _timed(problem, sources), len(choices)
-    own = parts(len(deadlines_s), count * 2 * REACH**2 * len(SHIFTS))
-    return np.hstack([_cheapest(problem, choices[:, part], deadlines_s[part], timed) for part in own])
+    at_once = parts(len(deadlines_s), count * 2 * REACH**2 * len(SHIFTS))
+    return np.hstack([_cheapest(problem, choices[:, part], deadlines_s[part], timed) for part in at_once])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def _timed(problem: Problem, sources: Choices) -> _Timed:
 
 
 def _cheapest(problem: Problem, choices: Choices, deadlines_s: Array, sources: _Timed) -> Choices:
-    """The cheapest of each plan, the sources within its deadline, and their splices."""
+    """The cheaper of each plan and the best splice of sources for its deadline."""
     plans, first, second, share = _combinations(sources.makespans_s, deadlines_s)
     # An instruction runs before the change if its middle does in the first source.
     is_first = sources.middles_s[:, first] < share * sources.makespans_s[first]

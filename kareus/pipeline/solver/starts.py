@@ -63,10 +63,8 @@ class Starts:
         """Return what optima say, by deadline in the last axis."""
         count, edges = len(self.problem.point_sets), self.relaxation.edges
         prices_w = np.column_stack([solved.prices_w for solved in relaxed])
-        worth_w, ends = (
-            np.zeros((count, len(relaxed))),
-            [number for number, edge in enumerate(edges) if edge[1] == count],
-        )
+        ends = [number for number, (_, after) in enumerate(edges) if after == count]
+        worth_w = np.zeros((count, len(relaxed)))
         np.add.at(worth_w, [before for before, _ in edges], prices_w)
         return Guide(
             seconds=np.column_stack([solved.times_s for solved in relaxed]),
