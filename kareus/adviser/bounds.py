@@ -14,6 +14,7 @@ import numpy as np
 
 from kareus.adviser.prices import FASTEST, NOTHING, PRICES_W, InstructionPrices, Priced
 from kareus.arrays import Array, Indices
+from kareus.gpu_model.waiting import total_energy_j
 from kareus.graph.records import Direction, instruction_directions
 from kareus.pareto import ROUNDING
 from kareus.profile.programs import StageShape, chunk_shapes
@@ -75,7 +76,7 @@ class Bound:
     @cached_property
     def energies_j(self) -> Array:
         """Energy that no plan undercuts that takes as long as each deadline."""
-        return self.falling_j + self.waiting_w * self.times_s
+        return total_energy_j(self.falling_j, self.times_s, self.waiting_w)
 
     @property
     def least_j(self) -> float:
@@ -85,7 +86,7 @@ class Bound:
     @cached_property
     def between_j(self) -> Array:
         """Energy that no plan undercuts that takes at least as long as a deadline, and less than the next."""
-        return np.append(self.falling_j[1:], self.floor_j) + self.waiting_w * self.times_s
+        return total_energy_j(np.append(self.falling_j[1:], self.floor_j), self.times_s, self.waiting_w)
 
 
 def computing_bound(workload: Workload, costs: InstructionPrices) -> Bound:

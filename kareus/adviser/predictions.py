@@ -23,11 +23,11 @@ from kareus.adviser.prices import (
     undominated,
 )
 from kareus.arrays import Array
+from kareus.gpu_model.waiting import effective_energy_j, total_energy_j
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import COMPLETING, Batch, Direction, instruction_directions
 from kareus.pipeline.instructions import Instruction, pipeline_instructions
-from kareus.pipeline.solver.dag import Dag, build_dag
-from kareus.pipeline.solver.lanes import latest_ends
+from kareus.pipeline.solver.dag import Dag, build_dag, earliest_starts_s
 from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import StageShape, chunk_shapes, weights_of
 from kareus.update.costs import update_costs
@@ -102,10 +102,10 @@ class LayoutPredictor:
         waiting_w = workload.gpu.blocking_power_w
         for kind, shape in _kinds(workload):
             cost = self._instruction(workload, kind.stage, shape, kind.direction).sequential
-            kinds[kind] = cost.time_s[-1:], cost.energy_j[-1:] - waiting_w * cost.time_s[-1:]
+            kinds[kind] = cost.time_s[-1:], effective_energy_j(cost.energy_j[-1:], cost.time_s[-1:], waiting_w)
         for stage, update in enumerate(self._stage_updates(workload, sequential=True)):
             for direction, cost in update.items():
-                effective_j = cost.energy_j[-1:] - waiting_w * cost.time_s[-1:]
+                effective_j = effective_energy_j(cost.energy_j[-1:], cost.time_s[-1:], waiting_w)
                 kinds[InstructionKind(stage, 0, direction)] = cost.time_s[-1:], effective_j
         (time_s,), (energy_j,) = self._costs_of(workload, kinds)
         busy_s = sum(
@@ -229,18 +229,18 @@ class LayoutPredictor:
             time_s = after_s + (microbatches - more) * (after_s - before_s) / (more - fewer)
         else:
             time_s = self._makespans(workload, microbatches, kinds)
-        effective_j = sum(
-            cost_j * (microbatches if kind.direction in INSTRUCTIONS else 1) for kind, (_, cost_j) in kinds.items()
+        effective_j = np.sum(
+            [cost_j * (microbatches if kind.direction in INSTRUCTIONS else 1) for kind, (_, cost_j) in kinds.items()],
+            axis=0,
         )
         waiting_w = workload.gpu.blocking_power_w * parallelism.gpus
-        return time_s, effective_j * parallelism.gpus_per_stage + waiting_w * time_s
+        return time_s, total_energy_j(effective_j * parallelism.gpus_per_stage, time_s, waiting_w)
 
     def _makespans(self, workload: Workload, microbatches: int, kinds: KindCosts) -> Array:
         """Seconds of an iteration of so many microbatches in each lane."""
         instructions, dag = self.pipeline(workload, microbatches)
         times_s = np.array([kinds[instruction.key.kind][0] for instruction in instructions])
-        starts_s = -latest_ends(dag.mirrored, times_s, np.zeros(times_s.shape[1]))
-        ends_s: Array = (starts_s + times_s).max(axis=0)
+        ends_s: Array = (earliest_starts_s(dag, times_s) + times_s).max(axis=0)
         return ends_s
 
     def pipeline(self, workload: Workload, microbatches: int) -> tuple[tuple[Instruction, ...], Dag]:

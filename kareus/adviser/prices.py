@@ -19,6 +19,7 @@ from kareus.arrays import Array
 from kareus.frontier.makeup import Makeup, overlap_makeup
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import KnownSteps, Tally, operators_alone, run_program, run_schedules, run_tally, tally
+from kareus.gpu_model.waiting import effective_energy_j
 from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph, Direction, Partition, instruction_directions
@@ -265,7 +266,7 @@ def partition_cost(base: Workload, partition: Partition, clocks_mhz: Array) -> C
     ran = run_schedules(base.gpu, partition, frequencies, sm_counts, launches)
     by_clock = (len(clocks_mhz), -1)  # the search space is sorted by clock
     time_s, energy_j = ran.time_s.reshape(by_clock), ran.energy_j.reshape(by_clock)
-    effective_j = energy_j - base.gpu.blocking_power_w * time_s
+    effective_j = effective_energy_j(energy_j, time_s, base.gpu.blocking_power_w)
     chosen = np.argmin(effective_j[:, :, None] + PRICES_W * time_s[:, :, None], axis=1)
     return CostByClock(np.take_along_axis(time_s, chosen, axis=1), np.take_along_axis(energy_j, chosen, axis=1))
 
@@ -273,7 +274,7 @@ def partition_cost(base: Workload, partition: Partition, clocks_mhz: Array) -> C
 def cheapest(ways: Sequence[CostByClock], waiting_power_w: float) -> Priced:
     """Return an instruction at each price, at the clock and in the way of `ways` that are cheapest there."""
     time_s = np.concatenate([way.time_s for way in ways])
-    effective_j = np.concatenate([way.energy_j for way in ways]) - waiting_power_w * time_s
+    effective_j = effective_energy_j(np.concatenate([way.energy_j for way in ways]), time_s, waiting_power_w)
     chosen = np.argmin(effective_j + PRICES_W * time_s, axis=0)[None, :]
     return Priced(np.take_along_axis(time_s, chosen, axis=0)[0], np.take_along_axis(effective_j, chosen, axis=0)[0])
 
@@ -281,7 +282,8 @@ def cheapest(ways: Sequence[CostByClock], waiting_power_w: float) -> Priced:
 def undominated(ways: Sequence[CostByClock], waiting_power_w: float) -> Array:
     """Return seconds and effective joules of the points of `ways` that no other dominates; shape (points, 2)."""
     time_s = np.concatenate([way.time_s.ravel() for way in ways])
-    effective_j = np.concatenate([way.energy_j.ravel() for way in ways]) - waiting_power_w * time_s
+    energy_j = np.concatenate([way.energy_j.ravel() for way in ways])
+    effective_j = effective_energy_j(energy_j, time_s, waiting_power_w)
     return pareto_front(np.column_stack((time_s, effective_j)))
 
 

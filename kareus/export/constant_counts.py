@@ -11,13 +11,14 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kareus.errors import ConfigError
 from kareus.gpu_model.model import KnownSteps
+from kareus.gpu_model.waiting import effective_energy_j
 from kareus.graph.records import CONTEXT_PARALLEL, TENSOR_PARALLEL, Batch, BlockGraph
 from kareus.partition.extract import partitions_of
-from kareus.pipeline.solver.dag import iteration_dag, makespan
+from kareus.pipeline.iteration import IterationCost, iteration_cost
+from kareus.pipeline.solver.dag import iteration_dag
 from kareus.plans.document import Plan, PlannedInstruction
 from kareus.plans.simulated_run import instruction_costs
 from kareus.profile.programs import Execution
@@ -30,18 +31,6 @@ SmCounts = Mapping[str, int]
 """SMs of the collectives of each group, `tp` or `cp`."""
 
 
-class ModelledCost(NamedTuple):
-    """Iteration time and energy of all GPUs on the GPU model."""
-
-    time_s: float
-    energy_j: float
-
-    @property
-    def product(self) -> float:
-        """Product of both in joule-seconds."""
-        return self.time_s * self.energy_j
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstantCounts:
     """The constants with the least product of time and energy, and what departing from the plan costs."""
@@ -50,13 +39,13 @@ class ConstantCounts:
     """Of collectives that computation runs beside, as planned."""
     alone: int | None
     """Of all groups, where instructions run whole; None if each count takes more time or energy than NCCL's own."""
-    planned: ModelledCost
+    planned: IterationCost
     """Of the plan as it is."""
-    constant: ModelledCost
+    constant: IterationCost
     """Of the plan with the counts `beside` in place of its own."""
-    whole: ModelledCost
+    whole: IterationCost
     """Of the plan's clocks with every instruction run whole, collectives on NCCL's own number of SMs."""
-    whole_set: ModelledCost
+    whole_set: IterationCost
     """As `whole`, collectives on the count `alone`; neither more time nor more energy than `whole`."""
 
 
@@ -78,7 +67,7 @@ def constant_counts(plan: Plan, workload: Workload, graphs: Graphs) -> ConstantC
     names = sorted(set(groups.values()))
     allowed = [sm_allocations(sizes[name], workload.space) for name in names]
 
-    def cost(changed: Plan, at: Workload = workload) -> ModelledCost:
+    def cost(changed: Plan, at: Workload = workload) -> IterationCost:
         return _cost(changed, at, graphs, known)
 
     constants = [dict(zip(names, counts, strict=True)) for counts in itertools.product(*allowed)]
@@ -115,14 +104,14 @@ def overlapping(plan: Plan) -> list[str]:
     return sorted(used)
 
 
-def _cost(plan: Plan, workload: Workload, graphs: Graphs, known: KnownSteps) -> ModelledCost:
+def _cost(plan: Plan, workload: Workload, graphs: Graphs, known: KnownSteps) -> IterationCost:
     """Evaluate a plan on the GPU model; GPUs that wait draw the blocking power."""
     blocking_w, parallelism = workload.gpu.blocking_power_w, workload.parallelism
     costs = instruction_costs(plan.keyed, workload, graphs, known)
-    time_s = makespan(iteration_dag(cut(workload, "pipeline")), [instruction_s for instruction_s, _ in costs])
-    effective_j = sum(instruction_s * (power_w - blocking_w) for instruction_s, power_w in costs)
-    energy_j = parallelism.gpus_per_stage * effective_j + parallelism.gpus * blocking_w * time_s
-    return ModelledCost(time_s, energy_j)
+    gpus = parallelism.gpus_per_stage
+    effective_j = [gpus * effective_energy_j(time_s * power_w, time_s, blocking_w) for time_s, power_w in costs]
+    dag = iteration_dag(cut(workload, "pipeline"))
+    return iteration_cost(dag, [time_s for time_s, _ in costs], effective_j, blocking_w * parallelism.gpus)
 
 
 def _with_counts(plan: Plan, groups: Mapping[str, str], counts: SmCounts) -> Plan:

@@ -17,6 +17,7 @@ from kareus.frontier.frontiers import frontiers_of
 from kareus.frontier.makeup import ExecutionCost
 from kareus.frontier.microbatch import Point
 from kareus.gpu_model.model import Behaviour, KnownSteps, run_program, run_schedules, run_tally
+from kareus.gpu_model.waiting import effective_energy_j
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Batch, Partition
 from kareus.pareto import pareto_mask
@@ -99,7 +100,7 @@ def _partition_options(subject: Subject, partition: Partition) -> OptionsByClock
     clocks, sm_counts = (np.array(column, dtype=np.float64) for column in (space.frequency_mhz, space.sm_count))
     launches = np.array([partition.operator_index(name) for name in space.launch])
     behaviour = run_schedules(gpu, partition, clocks, sm_counts, launches)
-    effective_j = behaviour.energy_j - gpu.blocking_power_w * behaviour.time_s
+    effective_j = effective_energy_j(behaviour.energy_j, behaviour.time_s, gpu.blocking_power_w)
     options: dict[int, list[Option]] = defaultdict(list)
     for clock in sorted(set(clocks)):
         own = np.flatnonzero(clocks == clock)

@@ -11,12 +11,14 @@ from kareus.errors import ArtifactError
 from kareus.fidelity.plans import instruction_behaviours, microbatch_frontiers
 from kareus.fidelity.reference import ABLATIONS, FrontierRow, ReductionRow, Scenario
 from kareus.fidelity.subject import Subject, Subjects
+from kareus.gpu_model.waiting import effective_energy_j
 from kareus.graph.instruction import InstructionKind
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.frontiers import method_problem
 from kareus.pipeline.instructions import Instruction, instructions_of, pipeline_instructions
+from kareus.pipeline.iteration import iteration_cost
 from kareus.pipeline.methods import method_named
-from kareus.pipeline.solver.dag import Dag, build_dag, makespan
+from kareus.pipeline.solver.dag import Dag, build_dag
 from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import Execution
@@ -85,14 +87,14 @@ def _planned_cost(
             f"{row.scenario.label}, {row.method}, point {row.point}: an odd microbatch has no nanobatches; correct the "
             "columns method or microbatch_size."
         )
-    times_s, effective_j = [], 0.0
+    times_s, effective_j = [], []
+    waiting_w = workload.gpu.blocking_power_w
     for instruction, (_, mhz) in zip(pipeline.instructions, listed, strict=True):
         all_times_s, all_energies_j = table[instruction.key.kind, execution]
         times_s.append(all_times_s[place[mhz]])
-        effective_j += all_energies_j[place[mhz]] - workload.gpu.blocking_power_w * times_s[-1]
-    time_s = makespan(pipeline.dag, times_s)
-    waiting_j = row.scenario.pp * workload.gpu.blocking_power_w * time_s
-    return PlannedCost(time_s, effective_j + waiting_j, _balance(pipeline.instructions, times_s, row.scenario))
+        effective_j.append(effective_energy_j(all_energies_j[place[mhz]], times_s[-1], waiting_w))
+    cost = iteration_cost(pipeline.dag, times_s, effective_j, row.scenario.pp * waiting_w)
+    return PlannedCost(*cost, _balance(pipeline.instructions, times_s, row.scenario))
 
 
 def _balance(instructions: Sequence[Instruction], times_s: Sequence[float], scenario: Scenario) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kareus.gpu_model.thermal import mean_temperature_c
+from kareus.gpu_model.waiting import effective_energy_j
 from kareus.pareto import Points, pareto_mask
 from kareus.schedule.records import Choice
 
@@ -112,4 +113,4 @@ def _thinned(kept: NDArray[np.int64], sums: Points) -> NDArray[np.int64]:
 
 def effective(costs: Points, blocking_power_w: float) -> Points:
     """Turn (time_s, energy_j) rows into (time_s, effective_energy_j) rows."""
-    return np.column_stack((costs[:, 0], costs[:, 1] - blocking_power_w * costs[:, 0]))
+    return np.column_stack((costs[:, 0], effective_energy_j(costs[:, 1], costs[:, 0], blocking_power_w)))

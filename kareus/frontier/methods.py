@@ -6,6 +6,7 @@ from typing import Any
 from kareus.artifacts.records import to_plain
 from kareus.frontier.microbatch import Point, frontier, frontier_mask
 from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.waiting import effective_energy_j
 from kareus.graph.instruction import InstructionKind
 from kareus.profile.programs import Execution
 
@@ -51,7 +52,7 @@ def microbatch_rows(
             "energy_j": point.energy_j,
             "temperature_c": point.temperature_c,
             "dynamic_energy_j": point.energy_j - gpu.static_power_w * point.time_s,
-            "effective_energy_j": point.energy_j - gpu.blocking_power_w * point.time_s,
+            "effective_energy_j": effective_energy_j(point.energy_j, point.time_s, gpu.blocking_power_w),
             "time_error_s": point.time_error_s,
             "energy_error_j": point.energy_error_j,
             "is_thinned": point.is_thinned,

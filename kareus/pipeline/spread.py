@@ -19,15 +19,16 @@ import polars as pl
 
 from kareus.arrays import Array
 from kareus.artifacts.randomness import generator
+from kareus.gpu_model.waiting import effective_energy_j
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Direction
 from kareus.pareto import ROUNDING
 from kareus.pipeline.compare import FRONTIER_BASELINE, THROUGHPUT_BASELINE
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.instructions import instructions_of
+from kareus.pipeline.iteration import iteration_costs
 from kareus.pipeline.methods import method_named, method_points
-from kareus.pipeline.solver.dag import iteration_dag
-from kareus.pipeline.solver.lanes import latest_ends
+from kareus.pipeline.solver.dag import iteration_dag, latest_ends
 from kareus.profile.programs import Execution
 
 DRAWS = 100
@@ -99,11 +100,8 @@ class Spread:
 
     def _total(self, times_s: Array, effective_j: Array) -> Costs:
         """Return the costs of iterations from those of their instructions, which are in the first axis."""
-        lanes_s = times_s.reshape(len(times_s), -1)
-        starts_s = latest_ends(self._dag, lanes_s, np.zeros(lanes_s.shape[1])) - lanes_s
-        makespans_s = -starts_s.min(axis=0).reshape(times_s.shape[1:])
-        waiting_w = self._config.gpu.blocking_power_w * self._config.parallelism.gpus
-        return makespans_s, effective_j.sum(axis=0) + waiting_w * makespans_s
+        waiting_power_w = self._config.gpu.blocking_power_w * self._config.parallelism.gpus
+        return iteration_costs(self._dag, times_s, effective_j, waiting_power_w)
 
     def _points_of(self, method: str) -> dict[InstructionKind, dict[int, Costs]]:
         """Seconds and effective joules of all GPUs of the stage, by kind and point, of what a method plans with."""
@@ -127,7 +125,7 @@ class Spread:
         power_error = np.sqrt(max(energy_error**2 - time_error**2, 0.0))
         longer, stronger = (np.exp(e * z) for e, z in zip((time_error, power_error), self._noise[own], strict=True))
         time_s, energy_j = row["time_s"] * longer, row["energy_j"] * longer * stronger
-        effective_j = energy_j - self._config.gpu.blocking_power_w * time_s
+        effective_j = effective_energy_j(energy_j, time_s, self._config.gpu.blocking_power_w)
         return time_s, effective_j * self._config.parallelism.gpus_per_stage
 
 

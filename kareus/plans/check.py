@@ -6,6 +6,7 @@ from pathlib import Path
 from kareus.artifacts import records
 from kareus.errors import ArtifactError
 from kareus.gpu_model.thermal import BusyTime
+from kareus.gpu_model.waiting import effective_energy_j, total_energy_j
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING, Direction
 from kareus.partition.names import collective_group_size, expected_partitions, instruction_partitions
@@ -163,9 +164,9 @@ def place(key: InstructionKey) -> str:
 def _check_energy(plan: Plan, workload: Workload, path: Path) -> None:
     """Check that energies are those of the instructions and of GPUs that wait, at blocking power."""
     gpu, parallelism, prediction = workload.gpu, workload.parallelism, plan.prediction
-    effective_j = sum(i.energy_j - gpu.blocking_power_w * i.time_s for s in plan.stages for i in s.instructions)
-    waiting_j = gpu.blocking_power_w * prediction.time_s * parallelism.gpus
-    energy_j = effective_j * parallelism.gpus_per_stage + waiting_j
+    waiting_w = gpu.blocking_power_w
+    effective_j = sum(effective_energy_j(i.energy_j, i.time_s, waiting_w) for s in plan.stages for i in s.instructions)
+    energy_j = total_energy_j(effective_j * parallelism.gpus_per_stage, prediction.time_s, waiting_w * parallelism.gpus)
     static_energy_j = gpu.static_power_w * prediction.time_s * parallelism.gpus
     for name, expected_j in (
         ("energy_j", energy_j),

@@ -17,8 +17,7 @@ from kareus.gpu_model.model import KnownSteps, run_tally, tally
 from kareus.gpu_model.thermal import Interval
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING, Batch, BlockGraph
-from kareus.pipeline.solver.dag import iteration_dag
-from kareus.pipeline.solver.lanes import latest_ends
+from kareus.pipeline.solver.dag import earliest_starts_s, iteration_dag
 from kareus.plans.document import Plan, PlannedInstruction
 from kareus.profile.programs import chunk_shapes, instruction_program, weights_of
 from kareus.workload.config import Workload
@@ -50,7 +49,7 @@ def play_back(
     times_s = np.array([[cost[0]] for cost in costs]) * (1 + workload.testbed.time_noise * noise[0])
     powers_w = np.array([[cost[1]] for cost in costs]) * (1 + workload.testbed.power_noise * noise[1])
     dag = iteration_dag(cut(workload, "pipeline"))
-    starts_s = 0.0 - latest_ends(dag.mirrored, times_s, np.zeros(iterations))  # a minus sign would write -0.0
+    starts_s = earliest_starts_s(dag, times_s)
     iteration_s = (starts_s + times_s).max(axis=0)
     passes = [key.direction not in UPDATING for key, _ in plan.keyed]
     passed_s = (starts_s + times_s)[passes].max(axis=0)

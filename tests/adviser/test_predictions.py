@@ -12,7 +12,7 @@ from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
 from kareus.fidelity.workload_prediction import predict
 from kareus.model.config import Sharding
-from kareus.pipeline.solver.lanes import latest_ends
+from kareus.pipeline.solver.dag import latest_ends
 from kareus.pipeline.solver.relaxation import Relaxation
 from kareus.workload.compose import compose
 

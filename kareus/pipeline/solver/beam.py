@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kareus.arrays import Array, Indices
+from kareus.pipeline.solver.dag import latest_ends
 from kareus.pipeline.solver.lanes import (
     TOLERANCE,
     Choices,
     energies_in_time_j,
-    latest_ends,
     mirrored,
     parts,
     reclaim,

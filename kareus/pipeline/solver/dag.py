@@ -140,6 +140,40 @@ def makespan(dag: Dag, times_s: Times) -> float:
     return max(start + time_s for start, time_s in zip(earliest_starts(dag, times_s), times_s, strict=True))
 
 
+def latest_ends(dag: Dag, times_s: Array, deadlines_s: Array) -> Array:
+    """Latest end of each instruction in seconds that still lets the iteration end by its lane's deadline.
+
+    Args:
+        dag: the instructions.
+        times_s: seconds of each instruction; shape (instructions, lanes).
+        deadlines_s: by lane.
+
+    Returns:
+        Shape (instructions, lanes).
+    """
+    ends_s = np.empty_like(times_s)
+    starts_s = np.full((len(times_s) + 1, times_s.shape[1]), np.inf)  # the last is that of no instruction
+    for wave in dag.mirrored.waves:
+        latest_s = deadlines_s
+        for after, transfer_s in wave.before:
+            sent_s = starts_s.take(after, axis=0)
+            sent_s -= transfer_s
+            latest_s = np.minimum(latest_s, sent_s, out=sent_s)
+        ends_s[wave.members] = latest_s
+        starts_s[wave.members] = latest_s - times_s[wave.members]
+    return ends_s
+
+
+def earliest_starts_s(dag: Dag, times_s: Array) -> Array:
+    """Earliest start of each instruction in every lane, added up as `earliest_starts` does: they agree in every digit.
+
+    Args:
+        dag: the instructions.
+        times_s: seconds of each instruction; shape (instructions, lanes), as what is returned.
+    """
+    return 0.0 - latest_ends(dag.mirrored, times_s, np.zeros(times_s.shape[1]))  # a minus sign would write -0.0
+
+
 def _transfer_s(sender: int, receiving: InstructionKey, boundaries_s: Sequence[float]) -> float:
     """Over the boundary between two neighbours, or over the one from the last stage back to the first.
 

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kareus.arrays import Array, Indices
-from kareus.pipeline.solver.dag import Dag
+from kareus.pipeline.iteration import iteration_costs
+from kareus.pipeline.solver.dag import latest_ends
 from kareus.pipeline.solver.problem import Problem
 
 Choices = NDArray[np.int64]
@@ -33,40 +34,6 @@ def parts(plans: int, cells_each: int) -> Iterator[slice]:
 def mirrored(problem: Problem) -> Problem:
     """The same problem with time running backwards: every plan takes as long and costs as much."""
     return replace(problem, dag=problem.dag.mirrored)
-
-
-def latest_ends(dag: Dag, times_s: Array, deadlines_s: Array) -> Array:
-    """Latest end of each instruction in seconds that still lets the iteration end by its lane's deadline.
-
-    Args:
-        dag: the instructions.
-        times_s: seconds of each instruction; shape (instructions, lanes).
-        deadlines_s: by lane.
-
-    Returns:
-        Shape (instructions, lanes).
-    """
-    ends_s = np.empty_like(times_s)
-    starts_s = np.full((len(times_s) + 1, times_s.shape[1]), np.inf)  # the last is that of no instruction
-    for wave in dag.mirrored.waves:
-        latest_s = deadlines_s
-        for after, transfer_s in wave.before:
-            sent_s = starts_s.take(after, axis=0)
-            sent_s -= transfer_s
-            latest_s = np.minimum(latest_s, sent_s, out=sent_s)
-        ends_s[wave.members] = latest_s
-        starts_s[wave.members] = latest_s - times_s[wave.members]
-    return ends_s
-
-
-def earliest_starts_s(problem: Problem, seconds: Array) -> Array:
-    """Earliest start of each instruction, added up as `dag.earliest_starts` does, so that they agree in every digit.
-
-    Args:
-        problem: whose instructions they are.
-        seconds: of each instruction; shape (instructions, lanes), as what is returned.
-    """
-    return -latest_ends(problem.dag.mirrored, seconds, np.zeros(seconds.shape[1]))
 
 
 def sweep(problem: Problem, lanes: int, pick: Pick) -> Choices:
@@ -112,8 +79,8 @@ def energies_in_time_j(problem: Problem, choices: Choices, deadlines_s: Array) -
     """Joules of all GPUs over the iteration, by lane; infinite where the makespan exceeds its deadline by any digit."""
     places = problem.table.first + choices
     seconds = problem.table.seconds.take(places)
-    makespans_s = (earliest_starts_s(problem, seconds) + seconds).max(axis=0)
-    energies_j = problem.table.joules.take(places).sum(axis=0) + problem.waiting_power_w * makespans_s
+    joules = problem.table.joules.take(places)
+    makespans_s, energies_j = iteration_costs(problem.dag, seconds, joules, problem.waiting_power_w)
     return np.where(makespans_s <= deadlines_s, energies_j, np.inf)
 
 

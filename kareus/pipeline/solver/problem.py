@@ -7,7 +7,8 @@ import numpy as np
 
 from kareus.arrays import Array, Indices
 from kareus.errors import ArtifactError
-from kareus.pipeline.solver.dag import Dag, makespan
+from kareus.pipeline.iteration import iteration_cost
+from kareus.pipeline.solver.dag import Dag
 
 MOST_S = 1e9
 """Of one instruction: thirty years."""
@@ -110,8 +111,8 @@ class Problem:
 
     def cost(self, choice: Sequence[int]) -> tuple[float, float]:
         """Iteration time in seconds and energy of all GPUs in joules."""
-        time_s = makespan(self.dag, self.times_s(choice))
-        return time_s, self.effective_energy_j(choice) + self.waiting_power_w * time_s
+        effective_j = [points.energies_j[c] for points, c in zip(self.point_sets, choice, strict=True)]
+        return iteration_cost(self.dag, self.times_s(choice), effective_j, self.waiting_power_w)
 
     def _table(self) -> PointTable:
         kinds = self.distinct

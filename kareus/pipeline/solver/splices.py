@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kareus.arrays import Array, Indices
+from kareus.pipeline.solver.dag import earliest_starts_s
 from kareus.pipeline.solver.lanes import (
     TOLERANCE,
     Choices,
-    earliest_starts_s,
     energies_in_time_j,
     mirrored,
     parts,
@@ -58,7 +58,7 @@ class _Timed:
 
 def _timed(problem: Problem, sources: Choices) -> _Timed:
     seconds = times_s(problem, sources)
-    starts_s = earliest_starts_s(problem, seconds)
+    starts_s = earliest_starts_s(problem.dag, seconds)
     makespans_s = (starts_s + seconds).max(axis=0)
     by_time = makespans_s.argsort(kind="stable")
     return _Timed(

@@ -7,8 +7,8 @@ from helpers.pipelines import one_f_one_b, tiny_problems
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kareus.pipeline.solver.dag import build_dag, earliest_starts, makespan
-from kareus.pipeline.solver.lanes import Choices, energies_in_time_j, latest_ends, mirrored, parts, reclaim
+from kareus.pipeline.solver.dag import build_dag, earliest_starts, latest_ends, makespan
+from kareus.pipeline.solver.lanes import Choices, energies_in_time_j, mirrored, parts, reclaim
 
 drawn_times = st.lists(st.integers(1, 50), min_size=24, max_size=24)
 
