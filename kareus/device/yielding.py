@@ -107,6 +107,8 @@ class YieldingClocks:
                 self._controller.leave()
             except DeviceError as error:
                 self._take_refusal(error)
+            else:
+                self.withdraw()  # no request may come that ends the refusal
 
     def check(self) -> None:
         """Take note of what happened to the clock, and of other ranks from time to time."""

@@ -143,6 +143,18 @@ def test_a_request_that_is_overtaken_ends_no_refusal(ranks, caplog):
     wait_until(lambda: clocks.check() or clocks.rests)
 
 
+def test_a_rank_that_needs_no_clock_any_more_leaves_the_tally(ranks, store):
+    (gpu, clocks), _ = ranks
+    gpu.allowed = False
+    run_step(clocks)
+    gpu.allowed, clocks._look_s, driver = True, 0.0, threading.Event()
+    clocks._controller._thread.submit(driver.wait)
+    clocks.check()  # tries again
+    clocks.leave()  # which overtakes it
+    driver.set()
+    assert store.add("refused", 0) == 0
+
+
 def test_a_store_that_has_gone_counts_nobody():
     class Gone:
         def add(self, name: str, change: int) -> int:
