@@ -162,18 +162,18 @@ def open_step_clock(
     Raises:
         KareusError: as `choose_clock`.
     """
-    gpu = gpu_of(device)
-    if gpu is None:
-        raise EngineError("one clock: this rank computes on a CPU, whose energy nothing measures; use a GPU.")
     is_distributed = dist.is_available() and dist.is_initialized()
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if is_distributed else (0, 1)
     agreement = job_agreement()
 
-    def chosen() -> tuple[StepSweep, StepChoice]:
+    def chosen() -> tuple[Device, StepSweep, StepChoice]:
+        gpu = gpu_of(device)
+        if gpu is None:
+            raise EngineError("one clock: this rank computes on a CPU, whose energy nothing measures; use a GPU.")
         sweep = StepSweep(clocks_mhz=_clocks(gpu, clocks_mhz), steps_per_clock=steps_per_clock)
-        return sweep, StepChoice(goal, sweep, agreement)
+        return gpu, sweep, StepChoice(goal, sweep, agreement)
 
-    sweep, choice = together(agreement, chosen)
+    gpu, sweep, choice = together(agreement, chosen)
     layout = RankLayout(rank=rank, gpus=ranks, stage=0, stages=1, microbatches=1)
     folder = None if output is None else Path(output)
     driver = open_driver(choice, layout, gpu, device, clocks=clocks, output=folder, agreement=agreement)

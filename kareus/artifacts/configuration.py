@@ -1,6 +1,7 @@
 """Resolved configurations in YAML, whole or the slice that one stage reads."""
 
 import math
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -8,7 +9,7 @@ from typing import Any, TypeVar
 import yaml
 
 from kareus.artifacts.files import read_text
-from kareus.artifacts.records import from_plain, to_plain
+from kareus.artifacts.records import MOST_NESTED, from_plain, to_plain
 from kareus.artifacts.seals import check_text_if_sealed
 from kareus.errors import ArtifactError, ConfigError
 
@@ -37,13 +38,19 @@ def parse_yaml(text: str) -> Any:
 
 
 def check_aliases(text: str | bytes) -> None:
-    """Check, without building them, that the values that aliases of a YAML text stand for are not too many.
+    """Check, without building them, that a YAML text stands for no more than its length lets expect.
 
     Raises:
-        ConfigError: they are more than `MOST_VALUES`, or a value contains itself.
+        ConfigError: its aliases stand for more than `MOST_VALUES`, or a value contains itself; or it has more than
+            `MOST_NESTED` brackets in each other, 10,000 of which keep libyaml busy for minutes.
         yaml.YAMLError: the text is not YAML.
     """
-    if b"&" not in (text.encode() if isinstance(text, str) else text):
+    content, depth = text.encode() if isinstance(text, str) else text, 0
+    for bracket in re.findall(rb"[][{}]", content):
+        depth = depth + 1 if bracket in b"[{" else max(depth - 1, 0)
+        if depth > MOST_NESTED:
+            raise ConfigError(f"its lists are more than {MOST_NESTED} levels deep")
+    if b"&" not in content:
         return
     sizes, opened, counts = dict[str | None, float](), list[str | None](), [0.0]
     for event in yaml.parse(text, Loader=LOADER):

@@ -268,8 +268,11 @@ def _lock_at_once(path: Path) -> int:
 
 
 def _open_lock(path: Path) -> int:
-    """Open a lock file, which is made if need be; for reading too, since a pipe opened for writing alone waits."""
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    """Open a lock file, which is made if need be; for reading too, since a pipe opened for writing alone waits.
+
+    Whoever may write in its folder, by the umask of its maker, may lock it, too.
+    """
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
 
 
 def require_locked(path: Path) -> None:

@@ -90,6 +90,8 @@ class ClockController:
         self._last: tuple[int, Future[ClockChange]] | None = None
         self._failure: DeviceError | None = None
         """What a request failed with that nothing has raised yet."""
+        self.endings = 0
+        """How often a signal, or what else ends this process, has restored the clock."""
         self._log = threading.Lock()  # held for a moment, where `_driver` may be for as long as a driver takes
         self._changes: list[ClockChange] = []
 
@@ -119,9 +121,9 @@ class ClockController:
     def check(self) -> None:
         """Raise what an earlier request failed with, once; then that clock may be asked for again."""
         keep_watching()
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            self._last = None
+        failure = self._failure
+        if failure is not None:  # only then is it taken away: another thread may set it at any time
+            self._failure = self._last = None
             raise failure
         self._keep_claim()
 
@@ -162,6 +164,7 @@ class ClockController:
 
     def restore_or_say(self) -> None:
         """Restore, from a daemon thread; if that fails, the claim's file keeps the clock that is set."""
+        self.endings += 1
         try:
             self.restore()
         except (DeviceError, OSError) as error:

@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -43,14 +44,33 @@ def keep_watching() -> None:
         _watch.take()
 
 
+@dataclass(frozen=True, slots=True)
+class _Descriptor:
+    """A wakeup descriptor of another library. Once its owner has closed it, its number may be any other file's."""
+
+    number: int
+    file: os.stat_result
+
+    @classmethod
+    def of(cls, number: int) -> "_Descriptor | None":
+        """Return the descriptor of a number; None for none and for one that is closed."""
+        with contextlib.suppress(OSError, ValueError):
+            return cls(number, os.fstat(number))
+        return None
+
+    def is_open(self) -> bool:
+        now = self.of(self.number)
+        return now is not None and os.path.samestat(now.file, self.file)
+
+
 class _Watch:
     """What is called on signals. There is one: a process has one wakeup descriptor and one handler a signal."""
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[], None]] = []
         self._reader = self._writer = _NO_DESCRIPTOR
-        self._others = _NO_DESCRIPTOR
-        """Wakeup descriptor of another library, such as asyncio, which gets what ours gets."""
+        self._others: _Descriptor | None = None
+        """Of another library, such as asyncio, which gets what ours gets."""
         self._thread: threading.Thread | None = None
 
     def enter(self, callback: Callable[[], None]) -> None:
@@ -64,6 +84,8 @@ class _Watch:
 
     def leave(self, callback: Callable[[], None]) -> None:
         """Call `callback` no longer; the last one puts all back, if it leaves from the main thread."""
+        if callback not in self.callbacks:  # it is the parent's, from which this process was forked
+            return
         self.callbacks.remove(callback)
         if self.callbacks or self._thread is None or threading.current_thread() is not threading.main_thread():
             return
@@ -80,7 +102,7 @@ class _Watch:
                 signal.signal(number, _end)
         before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         if before != self._writer:
-            self._others = before
+            self._others = _Descriptor.of(before)
 
     def forget(self) -> None:
         """Undo all of this in a forked process: the pipe and the clock are its parent's."""
@@ -97,18 +119,20 @@ class _Watch:
             if signal.getsignal(number) is _end:  # another one is of somebody who came later
                 signal.signal(number, signal.SIG_DFL)
         current = signal.set_wakeup_fd(_NO_DESCRIPTOR)
-        with contextlib.suppress(OSError, ValueError):  # its owner may have closed it
-            signal.set_wakeup_fd(self._others if current == self._writer else current)
-        self._others = _NO_DESCRIPTOR
+        theirs = self._others if current == self._writer else _Descriptor.of(current)
+        if theirs is not None and theirs.is_open():
+            signal.set_wakeup_fd(theirs.number)
+        self._others = None
 
     def _run(self, reader: int) -> None:
         while numbers := os.read(reader, 16):
             if any(number in _SIGNALS for number in numbers):
                 for callback in self.callbacks.copy():
                     callback()
-            if self._others != _NO_DESCRIPTOR:
+            others = self._others
+            if others is not None and others.is_open():
                 with contextlib.suppress(OSError):  # full, so that its owner wakes up anyway; or closed
-                    os.write(self._others, numbers)
+                    os.write(others.number, numbers)
 
 
 _watch = _Watch()

@@ -52,7 +52,7 @@ def yielding_clocks(
             clocks.withdraw()
             try:
                 claimed.close()
-            except DeviceError as error:
+            except (DeviceError, OSError) as error:
                 logger.error("%s If its clock is still locked, run `kareus clocks reset`.", error)
 
 
@@ -75,8 +75,8 @@ class YieldingClocks:
         """Whether this rank is in the tally: from its first refusal until a clock was locked again."""
         self._trial: Future[ClockChange] | None = None
         """Answer to the request that may end a refusal."""
-        self._has_rested = False
-        """Whether it is known that clocks rest; a signal restores them without a word."""
+        self._endings = controller.endings
+        """Those that are known of; a signal restores the clock without a word."""
         self._look_s = time.monotonic() + LOOK_S
         """When this rank looks next whether clocks are to rest, or may be set again."""
 
@@ -90,9 +90,13 @@ class YieldingClocks:
         self._wanted_mhz = frequency_mhz
         if not self.rests:
             try:
-                return self._controller.request(frequency_mhz)
+                answer = self._controller.request(frequency_mhz)
             except DeviceError as error:
                 self._take_refusal(error)
+            else:
+                if self._is_refused and self._trial is None:
+                    self._trial = answer
+                return answer
         return self._unset.request(frequency_mhz)
 
     def leave(self) -> None:
@@ -103,14 +107,17 @@ class YieldingClocks:
                 self._controller.leave()
             except DeviceError as error:
                 self._take_refusal(error)
+            else:
+                self.withdraw()  # no request may come that ends the refusal
 
     def check(self) -> None:
         """Take note of what happened to the clock, and of other ranks from time to time."""
-        if not self.rests:
-            self._check_set()
-        elif not self._has_rested:
+        if self._controller.endings != self._endings:
             logger.warning("a signal to end came: the clock is the driver's, for %.0f s if this goes on.", SURVIVED_S)
-            self._has_rested, self._look_s = True, time.monotonic() + SURVIVED_S
+            self._endings = self._controller.endings
+            self._rest(SURVIVED_S)
+        elif not self.rests:
+            self._check_set()
         elif time.monotonic() >= self._look_s:
             self._wake()
 
@@ -136,13 +143,19 @@ class YieldingClocks:
             self._take_refusal(error)
             return
         if self._trial is not None and self._trial.done():
-            self.withdraw()
-            logger.warning("the driver takes clocks again; they are set from here on.")
+            self._judge(self._trial)
         if time.monotonic() >= self._look_s:
             self._look_s = time.monotonic() + LOOK_S
             if self._tally(0) > self._is_refused:
                 logger.info("the clock of another rank is refused; the driver's own clock from here on.")
                 self._rest(LOOK_S)
+
+    def _judge(self, trial: Future[ClockChange]) -> None:
+        """End the refusal if a clock was locked; a request that a later one overtook says nothing."""
+        self._trial = None
+        if trial.exception() is None and trial.result().locked_s is not None:
+            self.withdraw()
+            logger.warning("the driver takes clocks again; they are set from here on.")
 
     def _take_refusal(self, error: DeviceError) -> None:
         if self.rests:  # a signal came first
@@ -156,7 +169,7 @@ class YieldingClocks:
         self._rest(RETRY_S)
 
     def _rest(self, time_s: float) -> None:
-        self._has_rested, self._look_s = True, time.monotonic() + time_s
+        self._look_s = time.monotonic() + time_s
         try:
             self._controller.restore()
         except (DeviceError, OSError) as error:  # the clock that was set last stays; tried again with the next one
@@ -168,10 +181,9 @@ class YieldingClocks:
         if not self._is_refused and self._tally(0):
             return
         self._controller.resume()
-        self._has_rested = False
-        if self._wanted_mhz is None:
+        if self._controller.endings != self._endings:  # a signal came between
+            self.check()
+        elif self._wanted_mhz is None:
             self.withdraw()
-            return
-        answer = self.request(self._wanted_mhz)
-        if self._is_refused and not self.rests:
-            self._trial = answer
+        else:
+            self.request(self._wanted_mhz)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from kareus.device.claims import setting_of
+from kareus.device.held_clock import IDLE
 from kareus.device.protocol import Device
 from kareus.doctor.diagnoses import Diagnosis, State
 from kareus.errors import DeviceError, KareusError
@@ -44,7 +45,7 @@ def _gpu(index: int, device: Device) -> Diagnosis:
     try:
         clocks, setting = device.supported_clocks_mhz(), setting_of(device.uuid)
         device.energy_j()
-        reasons = [reason for reason in device.throttle_reasons() if reason != "idle"]
+        reasons = [reason for reason in device.throttle_reasons() if reason != IDLE]
         now = f"{device.name}, {len(clocks)} clocks from {clocks[0]} to {clocks[-1]} MHz, now {device.clock_mhz()}"
     except DeviceError as error:
         remedy = "look at `nvidia-smi -q`; clocks or energy of such a GPU cannot be used"

@@ -18,6 +18,7 @@ from helpers.model_gpu import CLOCKS_MHZ, ModelGpu, model_gpu, step_costs
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from kareus.adapters import steps as steps_module
 from kareus.adapters.agreement import Alone
 from kareus.adapters.one_clock import SETTLING, SWEEP, WARM_UP, StepChoice, StepSweep, swept_clocks
 from kareus.adapters.recorder import table_path
@@ -339,6 +340,24 @@ def test_ranks_choose_by_the_slowest_and_by_all_energies() -> None:
     told(choice, {1400: (1.0, 100.0), 1000: (1.1, 90.0)})
     (step,) = choice.iteration(SWEPT.end + SETTLING).steps
     assert step.frequency_mhz == choice.chosen_mhz == 1400
+
+
+def test_a_rank_whose_gpu_is_refused_tells_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class Ranks:
+        def gather(self, reason: str) -> list[str]:
+            told.append(reason)
+            return [reason]
+
+    def refuse(device: torch.device) -> None:
+        raise DeviceError("MIG-0: is a slice.")
+
+    monkeypatch.setattr(steps_module, "job_agreement", Ranks)
+    monkeypatch.setattr(steps_module, "gpu_of", refuse)
+    with pytest.raises(DeviceError):
+        open_step_clock("min-energy", torch.device("cpu"))
+    assert told == ["MIG-0: is a slice."]
 
 
 @pytest.mark.parametrize("paused", [{0}, {1}], ids=["first", "second"])

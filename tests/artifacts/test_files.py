@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.artifacts.files import (
+    exclusive_lock,
     is_being_written,
     is_temporary,
     read_text,
@@ -32,6 +33,15 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path):
     replace_folder(place, fill_with("2"))
     assert {path.name: path.read_text() for path in place.iterdir()} == {"file": "2"}
     assert list(tmp_path.iterdir()) == [place]
+
+
+def test_users_who_share_a_folder_share_its_locks(tmp_path):
+    before = os.umask(0o002)
+    try:
+        with exclusive_lock(tmp_path / "lock"):
+            assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o664
+    finally:
+        os.umask(before)
 
 
 def test_a_folder_that_cannot_be_filled_leaves_the_old_one(tmp_path):

@@ -3,7 +3,10 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -131,6 +134,41 @@ def test_a_descriptor_that_its_owner_has_closed_is_not_put_back() -> None:
         os.close(writer)
     assert signal.set_wakeup_fd(-1) == -1
     os.close(reader)
+
+
+def test_no_byte_reaches_another_file_that_got_a_closed_descriptor(tmp_path: Path) -> None:
+    """A library, as trio does, puts back the descriptor that it found, which is ours, and closes its own."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before, restored = signal.signal(TERM, lambda *_: None), list[bool]()
+    with on_termination(lambda: restored.append(True)):
+        ours = signal.set_wakeup_fd(writer)
+        keep_watching()
+        signal.set_wakeup_fd(ours)
+        with (tmp_path / "checkpoint").open("wb") as checkpoint:
+            os.dup2(checkpoint.fileno(), writer)
+            signal.raise_signal(TERM)
+            wait_until(lambda: restored)
+        signal.raise_signal(TERM)
+        wait_until(lambda: len(restored) == 2)  # the first one is over
+        assert (tmp_path / "checkpoint").read_bytes() == b""
+    signal.signal(TERM, before)
+    os.close(reader)
+    os.close(writer)
+
+
+FORKED = """
+import os
+from kareus.device.termination import on_termination
+with on_termination(lambda: None):
+    child = os.fork()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0
+raise SystemExit(code)
+"""
+
+
+def test_a_forked_process_leaves_what_its_parent_entered() -> None:
+    subprocess.run([sys.executable, "-c", FORKED], check=True)
 
 
 @pytest.mark.parametrize("order", ["first", "second"])

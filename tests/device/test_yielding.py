@@ -1,6 +1,7 @@
 """Clocks that a training can do without: a refusal leaves all ranks at the driver's clock until it is over."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,6 +104,55 @@ def test_clocks_are_set_again_in_a_process_that_survives_a_signal(ranks, monkeyp
     clocks.check()
     wait_until(gpu.locked.exists)
     assert gpu.calls() == ["lock 1200", "reset", "lock 1200"]
+
+
+def test_a_signal_amid_a_refusal_keeps_the_clock_from_being_tried_again(ranks):
+    (gpu, clocks), _ = ranks
+    run_step(clocks)
+    gpu.allowed = False
+    run_step(clocks, 900)
+    gpu.allowed = True
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    wait_until(lambda: not gpu.locked.exists())
+    clocks._look_s = 0.0  # as after `RETRY_S`
+    run_step(clocks)
+    run_step(clocks)
+    assert clocks.rests
+    assert gpu.calls() == ["lock 1200", "reset"]
+
+
+def test_a_request_that_is_overtaken_ends_no_refusal(ranks, caplog):
+    (gpu, clocks), _ = ranks
+    run_step(clocks)
+    gpu.allowed = False
+    run_step(clocks, 900)
+    clocks._look_s, driver = 0.0, threading.Event()
+    clocks._controller._thread.submit(driver.wait)  # it is at work, and both requests wait
+    clocks.check()
+    overtaken = clocks._trial
+    clocks.request(1410)
+    with clocks._controller._driver:  # the second one waits, still
+        driver.set()
+        overtaken.result()
+        clocks.check()
+    assert "takes clocks again" not in caplog.text
+    wait_until(lambda: clocks.check() or clocks.rests)
+
+
+def test_a_rank_that_needs_no_clock_any_more_leaves_the_tally(ranks, store):
+    (gpu, clocks), _ = ranks
+    gpu.allowed = False
+    run_step(clocks)
+    gpu.allowed, clocks._look_s, driver = True, 0.0, threading.Event()
+    clocks._controller._thread.submit(driver.wait)
+    clocks.check()  # tries again
+    clocks.leave()  # which overtakes it
+    driver.set()
+    assert store.add("refused", 0) == 0
 
 
 def test_a_store_that_has_gone_counts_nobody():

@@ -1,29 +1,36 @@
-"""What goes wrong in real trainers on CPUs: what each event leaves of the training and of the clock.
+"""What goes wrong in real trainers on CPUs, where no training without Kareus can be compared: a plan is missing or of
+another job, or a user trains on after an exception.
 
-Functions return what they saw, in words that are the cells of one table. Trainers are imported when they are asked for.
+Functions return what they saw, in words that are cells of the table of `helpers.trainer_events`. Trainers are imported
+when they are asked for.
 """
 
 import contextlib
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from helpers.driving import driven_plan
-from helpers.model_gpu import ModelGpu
+from helpers.model_gpu import ModelGpu, model_gpu
 from helpers.piped import own_gpu
+from helpers.titan_jobs import REGISTRY
+from helpers.worlds import spawn
 from kareus.adapters.recorder import table_path
 from kareus.adapters.tables import STEPS
 from kareus.artifacts.tables import read_table
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.errors import KareusError
+from kareus.export.torchtitan import schedule_csv
 from kareus.plans.file import write_plan
 
 MISSING, EXCEPTION, MORE, FEWER = "missing plan", "exception in a step", "more replicas", "fewer replicas"
@@ -173,6 +180,27 @@ def torchtitan(rank: int, folder: Path) -> None:
         return Training(metrics.close, lambda: titan.trained(made, 1), made[0], "_step_microbatches")
 
     _of_plans(rank, folder, make, stages=2)
+
+
+OF_STEPS = {"Hugging Face": hugging_face, "Lightning": lightning}
+OF_PLANS = {"Megatron-Core": megatron, "torchtitan": torchtitan}
+RANKS = 2
+
+
+def cells_of(trainer: str, folder: Path) -> list[Cells]:
+    """Let every event happen to a trainer; return the cells that each rank saw."""
+    if trainer in OF_PLANS:
+        (folder / "planned.py").write_text(REGISTRY)
+        (folder / "plan").mkdir()
+        (folder / "plan/fastest_sequential+perseus.schedule.csv").write_text(schedule_csv(driven_plan(2, 4)))
+        with contextlib.chdir(folder):
+            spawn(RANKS, OF_PLANS[trainer], folder, folder)
+        texts = [(folder / str(rank) / "cells.txt").read_text() for rank in range(RANKS)]
+        return [dict(zip(EVENTS, text.splitlines(), strict=True)) for text in texts]
+    with pytest.MonkeyPatch.context() as patched, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the trainers, about themselves
+        patched.setenv(FOLDER_VARIABLE, str(folder / "claims"))
+        return [of_steps(OF_STEPS[trainer], model_gpu(patched), folder)]
 
 
 def _of_plans(rank: int, folder: Path, make: Callable[[str, Path], Training], stages: int) -> None:

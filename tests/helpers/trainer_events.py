@@ -3,10 +3,12 @@
     PYTHONPATH=tests python -m helpers.trainer_events    # prints the table, trainer x event
 
 Every training is a process of its own on a CPU with a made-up GPU. A trainer is a function of `Training`, which calls
-`in_step` amid each step and `saved` with what it saves; an event is a function of `Training`, too.
+`in_step` amid each step and `saved` with what it saves; an event is a function of `Training`, too. Rows of events that
+no training without Kareus has are of `helpers.events`.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -23,6 +25,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.utils.data import DataLoader, Dataset
 
+from helpers import events
 from helpers.driving import driven_plan
 from helpers.fake_device import FakeDevice, wait_until
 from helpers.worlds import PRELOADED, fork
@@ -272,12 +275,18 @@ def outcome_of(trainer: str, event: str, folder: Path, *, has_kareus: bool) -> O
     return Outcome(**json.loads(left.read_text()))
 
 
-def table(outcomes: dict[tuple[str, str], tuple[Outcome, Outcome]]) -> str:
-    """Return a table of Markdown: what became of each trainer in each event, without Kareus and with it."""
-    rows = [
-        f"| {trainer} | {event} | {without} | {with_it} |" for (trainer, event), (without, with_it) in outcomes.items()
-    ]
-    return "\n".join(["| trainer | event | without Kareus | with Kareus |", "| --- | --- | --- | --- |", *rows])
+def rows(folder: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yield trainer, event, and what became of it without Kareus and with it."""
+    for trainer, event in itertools.product(TRAINERS, EVENTS):
+        without, with_it = (
+            outcome_of(trainer, event, folder / trainer / f"{event}-{int(has)}", has_kareus=has)
+            for has in (False, True)
+        )
+        yield trainer, event, str(without), str(with_it)
+    for trainer in (*events.OF_STEPS, *events.OF_PLANS):
+        (folder / trainer).mkdir()
+        first, *_ = events.cells_of(trainer, folder / trainer)
+        yield from ((trainer, event, "not compared", cell) for event, cell in first.items())
 
 
 def _train(trainer: str, event: str, folder: Path, has_kareus: bool) -> None:
@@ -312,16 +321,11 @@ def _train(trainer: str, event: str, folder: Path, has_kareus: bool) -> None:
 
 def main() -> None:
     PRELOADED.extend(("helpers.trainer_events", "transformers.trainer", "pytorch_lightning"))
-    outcomes = {}
+    sys.stdout.write("| trainer | event | without Kareus | with Kareus |\n| --- | --- | --- | --- |\n")
     with tempfile.TemporaryDirectory() as folder:
-        for number, (trainer, event) in enumerate((trainer, event) for trainer in TRAINERS for event in EVENTS):
-            without, with_it = (
-                outcome_of(trainer, event, Path(folder) / f"{number}-{int(has)}", has_kareus=has)
-                for has in (False, True)
-            )
-            outcomes[trainer, event] = without, with_it
-            sys.stderr.write(f"{trainer}, {event}: {without} / {with_it}\n")
-    sys.stdout.write(table(outcomes) + "\n")
+        for row in rows(Path(folder)):
+            sys.stdout.write(f"| {' | '.join(row)} |\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

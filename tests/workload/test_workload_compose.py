@@ -303,6 +303,14 @@ def test_aliases_that_stand_for_too_much_are_refused(edited: Path, text: str) ->
     )
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", ["a: " + "[" * 10_000 + "1\n", "a: # " + "]" * 10_000 + "\n " + "{b: " * 10_000])
+def test_brackets_that_are_too_deep_are_refused(edited: Path, text: str) -> None:
+    (edited / "gpu/deep.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"deep\.yaml: its lists are more than 100 levels deep"):
+        compose(["gpu=deep"], edited)
+
+
 def test_aliases_that_stand_for_little_are_read(edited: Path) -> None:
     path = edited / "gpu/a100-sxm4-40gb.yaml"
     text = path.read_text()

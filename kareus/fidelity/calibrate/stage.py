@@ -11,6 +11,7 @@ from kareus.artifacts.files import write_text
 from kareus.artifacts.names import check_name
 from kareus.artifacts.outputs import OutputKind, add_force, check_files, check_folder
 from kareus.device.claims import claim
+from kareus.device.held_clock import IDLE
 from kareus.device.protocol import Device
 from kareus.errors import ArtifactError, ConfigError, DeviceError, printable
 from kareus.fidelity.calibrate.answer import error_lines, errors_by_kind, missed_lines, notes, untold_line
@@ -164,7 +165,7 @@ def check_idle(device: Device) -> None:
     """
     with claim(device.uuid):
         for _ in range(IDLE_LOOKS):
-            if "idle" in device.throttle_reasons():
+            if IDLE in device.throttle_reasons():
                 return
             time.sleep(LOOK_S)
     raise DeviceError(f"{device.uuid}: something runs on {device.name}; calibrate once it is idle.")

@@ -11,6 +11,7 @@ import torch
 
 from kareus.artifacts.records import from_plain
 from kareus.device.controller import ClockController, controlled_clocks
+from kareus.device.held_clock import IDLE
 from kareus.device.protocol import Device
 from kareus.errors import DeviceError
 from kareus.graph.program import Program
@@ -19,9 +20,6 @@ from kareus.testbed.cuda.executor import Executor
 
 _SAMPLE_S = 0.02
 """Interval at which the clock is sampled: NVML's own values change at about this rate."""
-
-IDLE = "idle"
-"""Reason of a driver for the clock of a GPU that runs nothing."""
 ClockSample = tuple[float, frozenset[str]]
 """Clock in MHz, and the driver's reasons."""
 
