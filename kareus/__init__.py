@@ -1,15 +1,9 @@
 """Kareus: plan the training of a large model for the best time-energy frontier.
 
 One package for each stage of the flow; what a stage reads and writes stands in its package's docstring. Importing this
-package imports nothing heavy: the functions below are imported when they are asked for.
+package imports nothing heavy: the functions below are imported when they are asked for. Their types are in
+`__init__.pyi`.
 """
-
-TYPE_CHECKING = False  # as of `typing`, which takes longer to import than the rest of a job's start
-if TYPE_CHECKING:
-    from typing import Any
-
-    from kareus.api import advise, load_plan, plan, predict, resolve
-    from kareus.export.dataset import open_results
 
 __version__ = "0.1.0"
 
@@ -26,7 +20,7 @@ _DEFINED_IN = {
 """Module of each public function."""
 
 
-def __getattr__(name: str) -> "Any":
+def __getattr__(name: str) -> object:
     """Import a public function when it is asked for."""
     if name in _DEFINED_IN:
         from importlib import import_module  # noqa: PLC0415 - see above
