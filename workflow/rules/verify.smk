@@ -65,7 +65,9 @@ def is_made(path):
 def stale():
     """Configurations whose text is not the one that would be written."""
     texts = {
-        f"results/{job['workload']}/config/{job['stage']}.yaml": text_of(job["workload"], job["stage"])
+        f"results/{job['workload']}/config/{job['stage']}.yaml": text_of(
+            job["workload"], job["stage"]
+        )
         for job in JOBS["write_config"]
     } | {
         f"results/graphs/{job['graph']}/config.yaml": graph_text_of(job["graph"])
