@@ -17,7 +17,7 @@ from kareus.gpu_model.model import KnownSteps
 from kareus.gpu_model.waiting import effective_energy_j
 from kareus.graph.records import CONTEXT_PARALLEL, TENSOR_PARALLEL, Batch, BlockGraph
 from kareus.partition.extract import partitions_of
-from kareus.pipeline.iteration import IterationCost, iteration_cost
+from kareus.pipeline.iteration import ComposedIteration, iteration_cost
 from kareus.pipeline.solver.dag import iteration_dag
 from kareus.plans.document import Plan, PlannedInstruction
 from kareus.plans.simulated_run import instruction_costs
@@ -39,13 +39,13 @@ class ConstantCounts:
     """Of collectives that computation runs beside, as planned."""
     alone: int | None
     """Of all groups, where instructions run whole; None if each count takes more time or energy than NCCL's own."""
-    planned: IterationCost
+    planned: ComposedIteration
     """Of the plan as it is."""
-    constant: IterationCost
+    constant: ComposedIteration
     """Of the plan with the counts `beside` in place of its own."""
-    whole: IterationCost
+    whole: ComposedIteration
     """Of the plan's clocks with every instruction run whole, collectives on NCCL's own number of SMs."""
-    whole_set: IterationCost
+    whole_set: ComposedIteration
     """As `whole`, collectives on the count `alone`; neither more time nor more energy than `whole`."""
 
 
@@ -67,7 +67,7 @@ def constant_counts(plan: Plan, workload: Workload, graphs: Graphs) -> ConstantC
     names = sorted(set(groups.values()))
     allowed = [sm_allocations(sizes[name], workload.space) for name in names]
 
-    def cost(changed: Plan, at: Workload = workload) -> IterationCost:
+    def cost(changed: Plan, at: Workload = workload) -> ComposedIteration:
         return _cost(changed, at, graphs, known)
 
     constants = [dict(zip(names, counts, strict=True)) for counts in itertools.product(*allowed)]
@@ -104,7 +104,7 @@ def overlapping(plan: Plan) -> list[str]:
     return sorted(used)
 
 
-def _cost(plan: Plan, workload: Workload, graphs: Graphs, known: KnownSteps) -> IterationCost:
+def _cost(plan: Plan, workload: Workload, graphs: Graphs, known: KnownSteps) -> ComposedIteration:
     """Evaluate a plan on the GPU model; GPUs that wait draw the blocking power."""
     blocking_w, parallelism = workload.gpu.blocking_power_w, workload.parallelism
     costs = instruction_costs(plan.keyed, workload, graphs, known)

@@ -18,7 +18,7 @@ import yaml
 from kareus.export.comments import header, starts_with
 from kareus.export.constant_counts import ConstantCounts
 from kareus.graph.records import TENSOR_PARALLEL
-from kareus.pipeline.iteration import IterationCost
+from kareus.pipeline.iteration import ComposedIteration
 from kareus.plans.document import Plan
 from kareus.workload.config import Workload
 
@@ -112,17 +112,17 @@ def _header(first: str, plan: Plan, counts: ConstantCounts, carries: list[str]) 
     return header(lines)
 
 
-def _against(cost: IterationCost, planned: IterationCost) -> str:
+def _against(cost: ComposedIteration, planned: ComposedIteration) -> str:
     """Return a cost and its distance from the plan in words."""
     time, energy = _percent(cost, planned)
     return f"{cost.time_s:.4f} s ({time:+.2f} %), {cost.energy_j:.1f} J ({energy:+.2f} %)"
 
 
-def _changes(cost: IterationCost, reference: IterationCost) -> str:
+def _changes(cost: ComposedIteration, reference: ComposedIteration) -> str:
     time, energy = _percent(cost, reference)
     return f"{time:+.2f} % time, {energy:+.2f} % energy"
 
 
-def _percent(cost: IterationCost, reference: IterationCost) -> tuple[float, float]:
+def _percent(cost: ComposedIteration, reference: ComposedIteration) -> tuple[float, float]:
     """Return by how many percent time and energy are above those of the reference."""
     return 100 * (cost.time_s / reference.time_s - 1), 100 * (cost.energy_j / reference.energy_j - 1)

@@ -10,7 +10,7 @@ from kareus.gpu_model.waiting import total_energy_j
 from kareus.pipeline.solver.dag import Dag, earliest_starts_s, makespan
 
 
-class IterationCost(NamedTuple):
+class ComposedIteration(NamedTuple):
     """Time and energy of one iteration."""
 
     time_s: float
@@ -25,7 +25,7 @@ class IterationCost(NamedTuple):
 
 def iteration_cost(
     dag: Dag, times_s: Sequence[float], effective_j: Sequence[float], waiting_power_w: float
-) -> IterationCost:
+) -> ComposedIteration:
     """Return the time and energy of an iteration.
 
     Args:
@@ -37,10 +37,10 @@ def iteration_cost(
     Example:
         >>> dag = Dag(order=(0, 1), predecessors=((), ((0, 0.5),)), successors=(((1, 0.5),), ()))
         >>> iteration_cost(dag, [1.0, 2.0], [10.0, 20.0], waiting_power_w=2.0)
-        IterationCost(time_s=3.5, energy_j=37.0)
+        ComposedIteration(time_s=3.5, energy_j=37.0)
     """
     time_s = makespan(dag, times_s)
-    return IterationCost(time_s, total_energy_j(sum(effective_j), time_s, waiting_power_w))
+    return ComposedIteration(time_s, total_energy_j(sum(effective_j), time_s, waiting_power_w))
 
 
 def iteration_costs(dag: Dag, times_s: Array, effective_j: Array, waiting_power_w: float) -> tuple[Array, Array]:

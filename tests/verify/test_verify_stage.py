@@ -331,23 +331,25 @@ def test_what_is_only_named_like_a_temporary_is_left(results, verify, name):
     assert path.read_text() == "mine"
 
 
-def tables_of_users():
-    """What a user may make of a table of ours."""
-    table = pl.DataFrame({"method": ["kareus", "sequential"], '"content_hash":"': ["kareus", "x"]})
-    return {
-        "filtered": table.filter(pl.col("method") == "kareus"),
-        "grouped": table.group_by("method").len(),
-        "pivoted": pl.DataFrame({"kareus": [1.0], "kareus_version": ["kareus"]}),
-        "of a column of ours": pl.DataFrame({"text": ['{"kareus":{"content_hash":"' + "0" * 64 + '"}}']}),
-    }
+def table_of_ours():
+    return pl.DataFrame({"method": ["kareus", "sequential"], '"content_hash":"': ["kareus", "x"]})
 
 
-@pytest.mark.parametrize("name", tables_of_users())
+TABLES_OF_USERS = {
+    "filtered": lambda: table_of_ours().filter(pl.col("method") == "kareus"),
+    "grouped": lambda: table_of_ours().group_by("method").len(),
+    "pivoted": lambda: pl.DataFrame({"kareus": [1.0], "kareus_version": ["kareus"]}),
+    "of a column of ours": lambda: pl.DataFrame({"text": ['{"kareus":{"content_hash":"' + "0" * 64 + '"}}']}),
+}
+"""What a user may make of a table of ours."""
+
+
+@pytest.mark.parametrize("name", TABLES_OF_USERS)
 @pytest.mark.parametrize("place", ["results/small/pipeline", "mine"])
 def test_a_table_that_a_user_made_of_ours_is_left(results, verify, name, place):
     path = results.parent / place / "best.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
-    tables_of_users()[name].write_parquet(path)
+    TABLES_OF_USERS[name]().write_parquet(path)
     before = path.read_bytes()
     assert verify(results.parent, "--repair") == (0, [f"{results.parent}: all is sound"], "")
     assert path.read_bytes() == before
