@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from kareus.gpu_model.waiting import effective_energy_j
 from kareus.pareto import ROUNDING, pareto_mask
 from kareus.pipeline.solver.frontier import PlannedIteration, cheapest_within, plans_within, sound_bound_j
 from kareus.pipeline.solver.problem import Problem
@@ -31,8 +32,8 @@ def dynamic_problem(problem: Problem, idle_w: float) -> Problem:
 
 def dynamic_plan(plan: PlannedIteration, idle_w: float) -> PlannedIteration:
     """Return the plan of the dynamic problem."""
-    idle_j = idle_w * plan.time_s
-    return replace(plan, energy_j=plan.energy_j - idle_j, lower_bound_j=plan.lower_bound_j - idle_j)
+    energy_j, bound_j = (effective_energy_j(each, plan.time_s, idle_w) for each in (plan.energy_j, plan.lower_bound_j))
+    return replace(plan, energy_j=energy_j, lower_bound_j=bound_j)
 
 
 def total_plan(plan: PlannedIteration, idle_w: float) -> PlannedIteration:
@@ -122,5 +123,5 @@ def _is_as_good(plan: PlannedIteration, other: PlannedIteration, idle_w: float) 
 def _undominated(plans: Sequence[PlannedIteration], idle_w: float) -> list[PlannedIteration]:
     """Return the plans that no other has less time and less dynamic energy than, by rising time."""
     ranked = sorted(plans, key=lambda plan: (plan.time_s, plan.energy_j))
-    mask = pareto_mask(np.array([(plan.time_s, plan.energy_j - idle_w * plan.time_s) for plan in ranked]))
+    mask = pareto_mask(np.array([(plan.time_s, dynamic_plan(plan, idle_w).energy_j) for plan in ranked]))
     return [plan for plan, kept in zip(ranked, mask, strict=True) if kept]

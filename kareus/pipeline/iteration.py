@@ -1,4 +1,4 @@
-"""Time and energy of an iteration whose instructions have given costs: the only place where these are composed."""
+"""Time and energy of an iteration whose instructions have given costs, of one and of many at once."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
