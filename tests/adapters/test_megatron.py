@@ -1,6 +1,6 @@
 """A plan in Megatron-Core: a real GPT on two pipeline stages, on CPUs, with a made-up GPU for each rank.
 
-Two ranks run everything once, since importing Megatron takes each of them seconds; tests look at what they found.
+Two ranks run everything once, forked from a process that has imported Megatron; tests look at what they found.
 """
 
 import json
@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from helpers.code_blocks import python_blocks, run_block
 from helpers.driving import driven_plan
-from helpers.worlds import spawn
+from helpers.worlds import importing, spawn
 
 from kareus.adapters.recorder import table_path
 from kareus.adapters.tables import MICROBATCHES, STEPS
@@ -41,7 +41,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, plan in PLANS.items():
         write_plan(folder / f"{name}.json", plan)
     write_plan(folder / "plan.json", PLANS["1f1b"])
-    spawn(STAGES, _run, folder, folder)
+    with importing("helpers.megatron_ranks") as importer:
+        spawn(STAGES, _run, folder, folder, importer=importer)
     return folder
 
 

@@ -2,9 +2,9 @@
 
 import importlib
 import os
-import subprocess
 import sys
-import warnings
+from collections.abc import Iterator
+from concurrent.futures import Executor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,7 @@ from helpers.titan_jobs import (
     pipeline_of,
     trained,
 )
-from helpers.worlds import spawn
+from helpers.worlds import importing, spawn, start_ranks
 
 from kareus.adapters import steps
 from kareus.adapters.recorder import table_path
@@ -35,15 +35,26 @@ from kareus.adapters.steps import choose_clock
 from kareus.adapters.tables import STEPS
 from kareus.artifacts.tables import read_table
 from kareus.device.claims import FOLDER_VARIABLE
+from kareus.errors import KareusError
 from kareus.export.torchtitan import schedule_csv
 from kareus.plans.file import write_plan
 
+pytestmark = pytest.mark.slow
 ITERATIONS = 4
 PLAN = driven_plan(STAGES, MICROBATCHES, update=True)
 
 
+@pytest.fixture(scope="module")
+def importer() -> Iterator[Executor]:
+    """A process that has imported torchtitan, which takes seconds and warns, and from which all jobs are forked."""
+    with importing(
+        "torchtitan.models.llama3.config_registry", "kareus.adapters.torchtitan", "test_torchtitan"
+    ) as importer:
+        yield importer
+
+
 def run(rank: int, folder: Path) -> None:
-    """What each rank checks; only ranks import torchtitan, which takes seconds and warns."""
+    """What each rank checks."""
     os.chdir(folder)
     os.environ[FOLDER_VARIABLE] = str(folder / "claims")
     sys.path.insert(0, str(folder))
@@ -82,32 +93,26 @@ def check_metrics(metrics: Any, parts: list[torch.nn.Module]) -> None:
     assert abs(logged[ours.PER_TOKEN] * TOKENS / sum(energies_j) - 1) < 1e-5
 
 
-@pytest.mark.slow
-def test_torchtitan_follows_a_plan_and_computes_the_same(tmp_path: Path) -> None:
+def test_torchtitan_follows_a_plan_and_computes_the_same(tmp_path: Path, importer: Executor) -> None:
     (tmp_path / "plan").mkdir()
     write_plan(tmp_path / "plan/fastest_sequential+perseus.json", PLAN)
     (tmp_path / "plan/fastest_sequential+perseus.schedule.csv").write_text(schedule_csv(PLAN))
     shown = python_blocks("howto/torchtitan.md")[0].replace("llama3_8b()", "of_a_team()")
     (tmp_path / "planned.py").write_text(REGISTRY + shown.replace("llama3_8b", "llama3_debugmodel"))
-    spawn(STAGES, run, tmp_path, tmp_path)
+    spawn(STAGES, run, tmp_path, tmp_path, importer=importer)
 
 
-REFUSED = """
-import sys
-from types import SimpleNamespace
-from torchtitan.models.llama3.config_registry import llama3_debugmodel
-from kareus.adapters.torchtitan import obey
-from kareus.errors import KareusError
-plan, pp = sys.argv[1], int(sys.argv[2])
-try:
-    config = obey(llama3_debugmodel(), plan)
-    config.metrics.build(parallel_dims=SimpleNamespace(pp=pp, pp_enabled=pp > 1))
-except KareusError as error:
-    print(error)
-"""
+def refused(rank: int, folder: Path, plan: str) -> None:
+    """Leave in a file what a job without a pipeline ends with, if it ends before it trains."""
+    os.chdir(folder)
+    config = importlib.import_module("torchtitan.models.llama3.config_registry").llama3_debugmodel()
+    try:
+        config = importlib.import_module("kareus.adapters.torchtitan").obey(config, plan)
+        config.metrics.build(parallel_dims=SimpleNamespace(pp=1, pp_enabled=False))
+    except KareusError as error:
+        Path("said").write_text(f"{error}\n")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "line"),
     [
@@ -115,37 +120,39 @@ except KareusError as error:
         ("plan.json", "pipeline_parallel_degree=1: this job has no pipeline that a plan could be followed in; choose"),
     ],
 )
-def test_a_job_that_no_plan_can_be_followed_in_ends_before_it_trains(tmp_path: Path, plan: str, line: str) -> None:
+def test_a_job_that_no_plan_can_be_followed_in_ends_before_it_trains(
+    tmp_path: Path, importer: Executor, plan: str, line: str
+) -> None:
     write_plan(tmp_path / "plan.json", PLAN)
-    command = [sys.executable, "-W", "ignore", "-c", REFUSED, plan, "1"]
-    said = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    start_ranks(refused, (tmp_path, plan), 1, importer)
+    said = (tmp_path / "said").read_text()
     assert said.startswith(line)
     assert said.count("\n") == 1
 
 
-@pytest.mark.slow
-def test_one_clock_is_chosen_for_the_steps_of_torchtitans_optimizers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the page prints it, for jobs without a pipeline."""
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
-    monkeypatch.chdir(tmp_path)
-    gpu = model_gpu(monkeypatch)
+def step_by_one_clock(rank: int, folder: Path) -> None:
+    """What the page prints for jobs without a pipeline."""
+    os.chdir(folder)
+    os.environ[FOLDER_VARIABLE] = str(folder / "claims")
     clocks: list[Any] = []
-    monkeypatch.setattr(steps, "choose_clock", lambda *given, **named: clocks.append(choose_clock(*given, **named)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torchtitan's, about PyTorch
+    with pytest.MonkeyPatch.context() as patched:
+        gpu = model_gpu(patched)
+        patched.setattr(steps, "choose_clock", lambda *given, **named: clocks.append(choose_clock(*given, **named)))
         shown = python_blocks("howto/torchtitan.md")[2].replace("llama3_8b", "llama3_debugmodel")
         config = run_block(shown)["by_one_clock"]()
         config.optimizer.implementation = "for-loop"  # the other is for GPUs
         parts = [torch.nn.Linear(2, 2)]
         optimizers = config.optimizer.build(model_parts=parts)
-    config.model_spec.post_optimizer_build_fn(optimizers, parts, None)
-    for _ in range(3):
-        gpu.run(1.0)
-        parts[0](torch.ones(2)).sum().backward()
-        optimizers.step()
-    (clock,) = clocks
-    clock.close()
+        config.model_spec.post_optimizer_build_fn(optimizers, parts, None)
+        for _ in range(3):
+            gpu.run(1.0)
+            parts[0](torch.ones(2)).sum().backward()
+            optimizers.step()
+        (clock,) = clocks
+        clock.close()
     assert gpu.calls == ["lock 1410", "reset"]
+
+
+def test_one_clock_is_chosen_for_the_steps_of_torchtitans_optimizers(tmp_path: Path, importer: Executor) -> None:
+    start_ranks(step_by_one_clock, (tmp_path,), 1, importer)
     assert len(read_table(table_path(tmp_path / "adapters/first", STEPS, 0), STEPS)) == 3

@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from helpers.driving import driven_plan
 from helpers.model_gpu import ModelGpu, model_gpu
 from helpers.piped import own_gpu
 from helpers.titan_jobs import REGISTRY
-from helpers.worlds import spawn
+from helpers.worlds import spawn, start_ranks
 from kareus.adapters.recorder import table_path
 from kareus.adapters.tables import STEPS
 from kareus.artifacts.tables import read_table
@@ -187,24 +188,32 @@ OF_PLANS = {"Megatron-Core": megatron, "torchtitan": torchtitan}
 RANKS = 2
 
 
-def cells_of(trainer: str, folder: Path) -> list[Cells]:
-    """Let every event happen to a trainer; return the cells that each rank saw."""
-    if trainer in OF_PLANS:
+def cells_of(importer: Executor, trainer: str, folder: Path) -> list[Cells]:
+    """Let every event happen to a trainer, on ranks forked from `importer`; return the cells that each rank saw."""
+    if trainer in OF_STEPS:
+        start_ranks(_of_steps, (trainer, folder), 1, importer)
+    else:
         (folder / "planned.py").write_text(REGISTRY)
         (folder / "plan").mkdir()
         (folder / "plan/fastest_sequential+perseus.schedule.csv").write_text(schedule_csv(driven_plan(2, 4)))
-        with contextlib.chdir(folder):
-            spawn(RANKS, OF_PLANS[trainer], folder, folder)
-        texts = [(folder / str(rank) / "cells.txt").read_text() for rank in range(RANKS)]
-        return [dict(zip(EVENTS, text.splitlines(), strict=True)) for text in texts]
+        spawn(RANKS, OF_PLANS[trainer], folder, folder, importer=importer)
+    texts = [(folder / str(rank) / "cells.txt").read_text() for rank in range(RANKS if trainer in OF_PLANS else 1)]
+    return [dict(zip(EVENTS, text.splitlines(), strict=True)) for text in texts]
+
+
+def _of_steps(rank: int, trainer: str, folder: Path) -> None:
+    """Let every event happen to a trainer whose steps have one clock; leaves its cells in a file."""
+    (folder / str(rank)).mkdir()
+    os.environ[FOLDER_VARIABLE] = str(folder / "claims")
     with pytest.MonkeyPatch.context() as patched, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the trainers, about themselves
-        patched.setenv(FOLDER_VARIABLE, str(folder / "claims"))
-        return [of_steps(OF_STEPS[trainer], model_gpu(patched), folder)]
+        seen = of_steps(OF_STEPS[trainer], model_gpu(patched), folder)
+    _leave(seen, folder / str(rank))
 
 
 def _of_plans(rank: int, folder: Path, make: Callable[[str, Path], Training], stages: int) -> None:
     """Let every event happen to two ranks that follow plans; each leaves its cells in a file."""
+    os.chdir(folder)
     own = folder / str(rank)
     os.environ[FOLDER_VARIABLE] = str(own / "claims")
     gpu = own_gpu(own, 0)
@@ -221,7 +230,11 @@ def _of_plans(rank: int, folder: Path, make: Callable[[str, Path], Training], st
         assert gpu.calls()[-1] == "reset"
         assert len(read_table(table_path(folder / event, STEPS, rank), STEPS)) == ITERATIONS
         seen[event] = RAISED if event == EXCEPTION else KEPT
-    (own / "cells.txt").write_text("\n".join(seen[event] for event in EVENTS))
+    _leave(seen, own)
+
+
+def _leave(seen: Cells, folder: Path) -> None:
+    (folder / "cells.txt").write_text("\n".join(seen[event] for event in EVENTS))
 
 
 def _refused(run: Callable[[], object]) -> str:

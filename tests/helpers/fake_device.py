@@ -54,11 +54,17 @@ class FakeDevice:
     def locked(self) -> Path:
         return self.folder / "locked"
 
+    @property
+    def refused(self) -> Path:
+        """There once a lock was refused."""
+        return self.folder / "refused"
+
     def supported_clocks_mhz(self):
         return self.clocks_mhz
 
     def lock_clock(self, frequency_mhz):
         if not self.allowed:
+            self.refused.touch()
             raise DeviceError(f"{self.uuid}: no right to set clocks; run as root.")
         time.sleep(self.lock_s)
         self._log(f"lock {frequency_mhz}")

@@ -2,11 +2,13 @@
 
     PYTHONPATH=tests python -m helpers.trainer_events    # prints the table, trainer x event
 
-Every training is a process of its own on a CPU with a made-up GPU. A trainer is a function of `Training`, which calls
-`in_step` amid each step and `saved` with what it saves; an event is a function of `Training`, too. Rows of events that
-no training without Kareus has are of `helpers.events`.
+Every training is a process of its own on a CPU with a made-up GPU, forked from one that has imported the trainer. A
+trainer is a function of `Training`, which calls `in_step` amid each step and `saved` with what it saves; an event is a
+function of `Training`, too. Rows of events that no training without Kareus has are of `helpers.events`.
 """
 
+import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -14,8 +16,10 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,13 +32,16 @@ from torch.utils.data import DataLoader, Dataset
 from helpers import events
 from helpers.driving import driven_plan
 from helpers.fake_device import FakeDevice, wait_until
-from helpers.worlds import PRELOADED, fork
+from helpers.worlds import exit_code, importing
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.plans.file import write_plan
 
 STEPS, EVENT_STEP, WIDTH = 12, 4, 8
 SWEEP = {"steps_per_clock": 1, "clocks_mhz": (1410, 1200, 900)}
 """The clock changes from the eighth step on."""
+REFUSED_STEP, NOTED_S = 10, 0.05
+"""Step in which whatever was asked for until then has been refused, where no clock may be set, and time until
+the thread that was refused has noted that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +75,9 @@ class Training:
         self.steps += 1
         if self.steps == EVENT_STEP:
             self.happen(self)
+        if self.steps == REFUSED_STEP and self.has_kareus and not self.gpu.allowed:
+            wait_until(self.gpu.refused.exists)  # another thread locks clocks, and steps take a millisecond
+            time.sleep(NOTED_S)
 
     def saved(self, step: int, weights: Iterable[Tensor]) -> None:
         digest = hashlib.sha256(b"".join(w.detach().numpy().tobytes() for w in weights)).hexdigest()[:8]
@@ -262,12 +272,33 @@ def refuse(training: Training) -> None:
 EVENTS: dict[str, Callable[[Training], None]] = {"SIGTERM": terminate, "refused clock": refuse}
 
 
-def outcome_of(trainer: str, event: str, folder: Path, *, has_kareus: bool) -> Outcome:
+IMPORTED = {
+    "Hugging Face": ("transformers.trainer", "transformers.trainer_jit_checkpoint", "kareus.adapters.hugging_face"),
+    "Lightning": ("pytorch_lightning", "kareus.adapters.lightning"),
+    "Megatron-Core": ("helpers.megatron_jobs", "kareus.adapters.megatron"),
+    "torchtitan": ("torchtitan.models.llama3.config_registry", "helpers.titan_jobs", "kareus.adapters.torchtitan"),
+    "own loop": ("kareus.adapters.steps",),
+    "torch pipelining": ("kareus.adapters.pipelining",),
+}
+"""Modules that trainings of a library import, by the first words of the names of trainers."""
+
+
+@contextlib.contextmanager
+def importers() -> Iterator[Callable[[str], Executor]]:
+    """Gives the process from which trainings of a trainer are forked; each starts when it is asked for first."""
+    with contextlib.ExitStack() as started:
+
+        @functools.cache
+        def importer_of(library: str) -> Executor:
+            return started.enter_context(importing("helpers.trainer_events", *IMPORTED[library]))
+
+        yield lambda trainer: importer_of(trainer.partition(",")[0])
+
+
+def outcome_of(importer: Executor, trainer: str, event: str, folder: Path, *, has_kareus: bool) -> Outcome:
     """Run a training in a process of its own; what it leaves is in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    process = fork(_train, trainer, event, folder, has_kareus)
-    process.join(timeout=300)
-    code = process.exitcode
+    code = exit_code(importer, _train, trainer, event, folder, has_kareus)
     assert code is not None, "the training does not end"
     left = folder / "outcome.json"
     if not left.exists():
@@ -275,17 +306,17 @@ def outcome_of(trainer: str, event: str, folder: Path, *, has_kareus: bool) -> O
     return Outcome(**json.loads(left.read_text()))
 
 
-def rows(folder: Path) -> Iterator[tuple[str, str, str, str]]:
+def rows(folder: Path, importer_of: Callable[[str], Executor]) -> Iterator[tuple[str, str, str, str]]:
     """Yield trainer, event, and what became of it without Kareus and with it."""
     for trainer, event in itertools.product(TRAINERS, EVENTS):
         without, with_it = (
-            outcome_of(trainer, event, folder / trainer / f"{event}-{int(has)}", has_kareus=has)
+            outcome_of(importer_of(trainer), trainer, event, folder / trainer / f"{event}-{int(has)}", has_kareus=has)
             for has in (False, True)
         )
         yield trainer, event, str(without), str(with_it)
     for trainer in (*events.OF_STEPS, *events.OF_PLANS):
         (folder / trainer).mkdir()
-        first, *_ = events.cells_of(trainer, folder / trainer)
+        first, *_ = events.cells_of(importer_of(trainer), trainer, folder / trainer)
         yield from ((trainer, event, "not compared", cell) for event, cell in first.items())
 
 
@@ -320,10 +351,9 @@ def _train(trainer: str, event: str, folder: Path, has_kareus: bool) -> None:
 
 
 def main() -> None:
-    PRELOADED.extend(("helpers.trainer_events", "transformers.trainer", "pytorch_lightning"))
     sys.stdout.write("| trainer | event | without Kareus | with Kareus |\n| --- | --- | --- | --- |\n")
-    with tempfile.TemporaryDirectory() as folder:
-        for row in rows(Path(folder)):
+    with tempfile.TemporaryDirectory() as folder, importers() as importer_of:
+        for row in rows(Path(folder), importer_of):
             sys.stdout.write(f"| {' | '.join(row)} |\n")
             sys.stdout.flush()
 

@@ -1,9 +1,13 @@
 """Several ranks on this machine over gloo, and the tiny models that they run."""
 
+import contextlib
 import datetime
 import gc
+import importlib
 import multiprocessing
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -14,6 +18,7 @@ import torch.distributed as dist
 from hypothesis import strategies as st
 
 from helpers.builders import small_model
+from kareus.cli.fork_server import other_threads
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph
 from kareus.launch.mesh import coordinate_of
@@ -22,6 +27,7 @@ from kareus.model.communicators.choice import Library
 from kareus.model.config import ActivationKind, Model, NormKind, Parallelism, PositionKind, Sharding
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
+from kareus.processes import die_with_parent
 from kareus.profile.programs import Execution
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.schedule.records import Choice
@@ -97,19 +103,41 @@ def schedules(
     return st.builds(MicrobatchSchedule, one, one)
 
 
-def spawn(world_size: int, check: Callable[..., None], folder: Path, *arguments: Any) -> None:
+def spawn(
+    world_size: int, check: Callable[..., None], folder: Path, *arguments: Any, importer: Executor | None = None
+) -> None:
     """Run `check(rank, *arguments)` on every rank of a world of gloo."""
     store = folder / "store"
-    start_ranks(_run, (check, world_size, str(store), arguments), world_size)
+    start_ranks(_run, (check, world_size, str(store), arguments), world_size, importer)
 
 
-def start_ranks(run: Callable[..., None], arguments: tuple[Any, ...], ranks: int) -> None:
+def start_ranks(
+    run: Callable[..., None], arguments: tuple[Any, ...], ranks: int, importer: Executor | None = None
+) -> None:
     """Run `run(rank, *arguments)` in as many processes, which are forked from one that has imported PyTorch.
 
-    Importing it takes a process seconds. That one has no threads and nothing of a test.
+    Importing it takes a process seconds. That one has no threads and nothing of a test; it may be an `importing` one.
     """
+    if importer is not None:
+        importer.submit(_start_forked, run, arguments, ranks, "fork").result()
+        return
     multiprocessing.set_forkserver_preload(PRELOADED)
-    torch.multiprocessing.start_processes(run, arguments, nprocs=ranks, start_method="forkserver")
+    _start_forked(run, arguments, ranks, "forkserver")
+
+
+@contextlib.contextmanager
+def importing(*modules: str) -> Iterator[Executor]:
+    """A process that has imported `modules` as well, each of which takes seconds, and that forks others."""
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(1, context, initializer=_import, initargs=modules) as importer:
+        yield importer
+
+
+def exit_code(importer: Executor, run: Callable[..., None], *arguments: Any) -> int | None:
+    """Exit code of a process that runs `run(*arguments)`, or its signal, negative; None if it does not end."""
+    code: int | None = importer.submit(_exit_code, run, arguments).result()
+    return code
 
 
 def fork(run: Callable[..., None], *arguments: Any) -> BaseProcess:
@@ -155,6 +183,30 @@ def departure(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor])
     if dist.is_initialized():
         dist.all_reduce(over_ranks, op=dist.ReduceOp.MAX)
     return float(over_ranks)
+
+
+def _import(*modules: str) -> None:
+    die_with_parent()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of trainers, about themselves
+        for module in modules:
+            importlib.import_module(module)
+    assert not other_threads(), "a fork would lack them"
+
+
+def _start_forked(run: Callable[..., None], arguments: tuple[Any, ...], ranks: int, method: str) -> None:
+    torch.multiprocessing.start_processes(run, arguments, nprocs=ranks, start_method=method)
+
+
+def _exit_code(run: Callable[..., None], arguments: tuple[Any, ...]) -> int | None:
+    process = multiprocessing.get_context("fork").Process(target=run, args=arguments)
+    process.start()
+    process.join(timeout=200)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        return None
+    return process.exitcode
 
 
 def _run(rank: int, check: Callable[..., None], world_size: int, store: str, arguments: tuple[Any, ...]) -> None:
