@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Measurements that do not ship, for `make refitted`.
 REFERENCE ?= ../shared/reference
 .DEFAULT_GOAL := help
-.PHONY: help run test newest lint format docs bench-pipeline bench-search refitted attack acceptance clean
+.PHONY: help run test tests newest lint format docs bench-pipeline bench-search refitted attack acceptance clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -18,8 +18,12 @@ help: ## list the targets
 run: $(VENV)/run.stamp ## set up, plan the default workload, say what the plan saves and where it is
 	@snakemake
 
+# Beside the tests, whose collection and mypy keep one core busy each.
+test: $(VENV)/test.stamp ## set up, check the code, run all tests
+	$(MAKE) --no-print-directory --jobs 2 lint tests
+
 # Tests of ranks, signals and clusters wait for others: on two cores two more workers compute meanwhile.
-test: lint $(VENV)/test.stamp ## set up, check the code, run all tests
+tests: $(VENV)/test.stamp
 	pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 newest: $(NEWEST)/test.stamp ## test adapters and runtime with the newest PyTorch that is permitted, in an environment of its own
@@ -76,9 +80,11 @@ $(VENV)/run.stamp: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	touch $@
 
-$(VENV)/test.stamp: $(VENV)/run.stamp
+# All that a run needs as well: one installation instead of two on a fresh clone.
+$(VENV)/test.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
-	touch $@
+	touch $(VENV)/run.stamp $@
 
 # All but PyTorch and what comes with it is as in the usual environment.
 $(NEWEST)/test.stamp: pyproject.toml constraints.txt
