@@ -28,6 +28,10 @@ MOST_DIGITS = 20
 """Characters of the longest whole number that 64 bits hold, sign included."""
 SHORT = 5
 """Characters of a short name."""
+LEFT_OUT = "left out at its default"
+ADDED = {LEFT_OUT: True}
+"""Metadata of a field that plain data leaves out where it has its default, so that a record that gets the field keeps
+the files, names and hashes that it had before."""
 MOST_NESTED = 100
 """Levels of lists and objects that JSON may have: far more than files of Kareus, far fewer than recursion bears."""
 RENAMED = {
@@ -38,12 +42,19 @@ RENAMED = {
 """What is said of keys of former versions, by dotted path."""
 
 
+def added_fields(record: Any) -> tuple[str, ...]:
+    """Return the names of the fields whose metadata are `ADDED` and that do not have their defaults."""
+    fields = (f for f in dataclasses.fields(record) if LEFT_OUT in f.metadata)
+    return tuple(f.name for f in fields if getattr(record, f.name) != f.default)
+
+
 def to_plain(value: Any) -> Any:
     """Return `value` as dicts, lists and scalars. Records become dicts in field order, enums their values."""
     if type(value) in PLAIN:  # most values are, and what else a value may be takes long to ask
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        fields = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
+        return {f.name: to_plain(item) for f, item in fields if LEFT_OUT not in f.metadata or item != f.default}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -116,7 +127,13 @@ def closest(name: str, allowed: Iterable[str]) -> str | None:
 def differences(before: Any, after: Any) -> dict[str, Any]:
     """Leaves of the plain mapping `after`, by dotted key, that `before` does not hold; a key left out is null in it."""
     old, new = dict(leaves(before)), dict(leaves(after))
-    return {key: value for key, value in new.items() if old.get(key) != value}
+    changed = {key: value for key, value in new.items() if old.get(key) != value}
+    return changed | {key: None for key in old.keys() - new.keys() if not _is_inside(key, new)}
+
+
+def _is_inside(key: str, keys: Iterable[str]) -> bool:
+    """Whether a dotted key leads to, or through, one of `keys`."""
+    return any(key.startswith(f"{other}.") or other.startswith(f"{key}.") for other in keys)
 
 
 def leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -10,6 +10,7 @@ from kareus.errors import ConfigError, printable
 from kareus.gpu_model.trust import trust
 from kareus.workload.arguments import add_overrides
 from kareus.workload.config import Workload
+from kareus.workload.model_words import size_words
 from kareus.workload.resolve import check_any_accepted, check_any_runs, resolve
 from kareus.workload.software import names_software
 
@@ -84,6 +85,7 @@ def prediction_lines(name: str, workload: Workload, found: "Prediction") -> Iter
             f"warm chips   {found.warm_energy_j / 1e3:.2f} kJ at the temperatures that they settle to; "
             f"other energies are at {assumed_c:g} degC"
         )
+    yield f"model        {size_words(workload.model, workload.sequence_length)}"
     yield f"memory       {memory.total_gib:.1f} of {workload.gpu.memory_gib:.1f} GiB on stage {memory.stage}"
     yield (
         f"collectives  {collectives.alone_s:.3f} s alone, {collectives.hidden_s:.3f} s of it beside computation, "

@@ -1,11 +1,13 @@
 """The network that is trained and the degrees of parallelism: the records of Hydra groups `model` and `parallelism`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kareus.artifacts.names import check_product
-from kareus.artifacts.ranges import within
+from kareus.artifacts.ranges import check_within, within
+from kareus.artifacts.records import ADDED
 from kareus.errors import ConfigError
+from kareus.model.features import AngleScaling, Branches, NormPlacement, QkNormScope
 
 MOST_GPUS = 1_000_000
 """Largest number of GPUs of one job."""
@@ -56,11 +58,17 @@ class ActivationKind(StrEnum):
     """GELU by a hyperbolic tangent (GPT-2, Megatron-LM)."""
     SQUARED_RELU = "squared-relu"
     """Square of what is positive of the first product (Nemotron)."""
+    RELU = "relu"
+    """What is positive of the first product (OPT)."""
+    GEGLU = "geglu"
+    """As SwiGLU, with GELU by the error function for SiLU."""
+    GEGLU_TANH = "geglu-tanh"
+    """As SwiGLU, with GELU by a hyperbolic tangent for SiLU (Gemma)."""
 
     @property
     def gated(self) -> bool:
         """Whether the first product is a gate and what it is multiplied with: twice as wide."""
-        return self is ActivationKind.SWIGLU
+        return self in (ActivationKind.SWIGLU, ActivationKind.GEGLU, ActivationKind.GEGLU_TANH)
 
 
 class PositionKind(StrEnum):
@@ -115,7 +123,7 @@ class Model:
     """Added to the mean square, or to the variance, by every norm."""
     rotary_base: float
     """Base of the frequencies of rotary position embeddings (`rope_theta`); of no meaning with other positions."""
-    rotary_scaling: RotaryScaling | None
+    rotary_scaling: RotaryScaling | AngleScaling | None
     """Null where rotary position embeddings are plain."""
     layers_per_stage: dict[int, tuple[int, ...]]
     """Known good splits, by number of pipeline stages; elsewhere the split is computed."""
@@ -128,7 +136,51 @@ class Model:
     biases: bool = False
     """Whether every projection but the LM head has a bias, and every LayerNorm an offset."""
     max_positions: int | None = None
-    """Rows of the table of learned positions, so the longest sequence; null where positions are not learned."""
+    """Positions of the table of learned positions, so the longest sequence; null where positions are not learned."""
+    norm_placement: NormPlacement = field(default=NormPlacement.BEFORE, metadata=ADDED)
+    """Where the norms of attention and MLP are; the LM head's is before it."""
+    branches: Branches = field(default=Branches.SEQUENTIAL, metadata=ADDED)
+    """Whether attention and MLP of a block follow each other, or read the same; side by side norms are before them."""
+    norm_weight: bool = field(default=True, metadata=ADDED)
+    """Whether norms multiply by a weight (not in OLMo 1)."""
+    norm_bias: bool | None = field(default=None, metadata=ADDED)
+    """Whether LayerNorms have an offset; null: where `biases` is set."""
+    projection_bias: bool | None = field(default=None, metadata=ADDED)
+    """Whether attention's output projection has a bias; null: where `biases` is set."""
+    mlp_bias: bool | None = field(default=None, metadata=ADDED)
+    """Whether the products of the MLP have biases; null: where `biases` is set."""
+    head_bias: bool = field(default=False, metadata=ADDED)
+    """Whether the LM head has a bias (Phi, GPT-J)."""
+    embedding_norm: bool = field(default=False, metadata=ADDED)
+    """Whether embeddings are normalised before the first block (Bloom)."""
+    qk_norm_scope: QkNormScope = field(default=QkNormScope.HEAD, metadata=ADDED)
+    """What norms of queries and keys see at once; of meaning with `qk_norm`."""
+    rotary_share: float = field(default=1.0, metadata=ADDED)
+    """Share of the values of a head that rotate."""
+    unrotated_layers: tuple[int, ...] = field(default=(), metadata=ADDED)
+    """Blocks, from 0, whose queries and keys do not rotate (SmolLM 3)."""
+    window_tokens: int | None = field(default=None, metadata=ADDED)
+    """Tokens back to which a token attends, itself among them; null: all."""
+    windowed_layers: tuple[int, ...] | None = field(default=None, metadata=ADDED)
+    """Blocks, from 0, that the window is for; null: all."""
+    window_rotary_base: float | None = field(default=None, metadata=ADDED)
+    """`rotary_base` of blocks with a window, where it is another (Gemma 3); null: the same."""
+    attention_scale: float | None = field(default=None, metadata=ADDED)
+    """What scores are multiplied by; null: 1 over the root of `head_dim`."""
+    attention_softcap: float | None = field(default=None, metadata=ADDED)
+    """Bound of scores, which a hyperbolic tangent keeps (Gemma 2); null: none."""
+    logit_softcap: float | None = field(default=None, metadata=ADDED)
+    """Likewise of logits."""
+    embedding_scale: float = field(default=1.0, metadata=ADDED)
+    """What embeddings are multiplied by (Gemma, Granite)."""
+    residual_scale: float = field(default=1.0, metadata=ADDED)
+    """What the outputs of attention and MLP are multiplied by before they are added (Granite, MiniCPM)."""
+    logit_scale: float = field(default=1.0, metadata=ADDED)
+    """What logits are multiplied by (Cohere, Granite, MiniCPM)."""
+    position_offset: int = field(default=0, metadata=ADDED)
+    """Rows of the table of learned positions before that of position 0 (OPT: 2)."""
+    checkpoint: str | None = field(default=None, metadata=ADDED)
+    """`model_type` of the checkpoints that name its weights; null: Llama, or GPT-2 or MPT by `positions`."""
 
     def __post_init__(self) -> None:
         check_product(self.name, "name")
@@ -154,6 +206,57 @@ class Model:
                 f"num_key_value_heads={self.num_key_value_heads}: must divide num_attention_heads "
                 f"({self.num_attention_heads})."
             )
+        self._check_features()
+
+    def _check_features(self) -> None:
+        """Check the fields that tell the block apart from Llama's."""
+        if self.branches.parallel and self.norm_placement is not NormPlacement.BEFORE:
+            raise ConfigError(
+                f"norm_placement={self.norm_placement}: expected before with branches={self.branches}, whose attention "
+                "and MLP read what a norm gives."
+            )
+        within(self, 1e-6, 1, "share of a head", "rotary_share")
+        within(self, 0, 1_000, "rows", "position_offset")
+        within(self, 1e-9, 1e9, "times", "embedding_scale", "residual_scale", "logit_scale")
+        for name in ("attention_scale", "attention_softcap", "logit_softcap", "window_rotary_base", "window_tokens"):
+            if (value := getattr(self, name)) is not None:
+                check_within(name, value, 1e-9, 1e15, "null or a positive number")
+        for name in ("unrotated_layers", "windowed_layers"):
+            for layer in getattr(self, name) or ():
+                if not 0 <= layer < self.num_layers:
+                    raise ConfigError(f"{name}: has {layer}; expected numbers of blocks, 0 to {self.num_layers - 1}.")
+
+    @property
+    def rotary_dim(self) -> int:
+        """Values of a head that rotate, an even number."""
+        return int(self.head_dim * self.rotary_share) // 2 * 2
+
+    @property
+    def block_norms(self) -> int:
+        """Norms of a block, of different weights."""
+        if self.branches is Branches.PARALLEL_ONE_NORM:
+            return 1
+        return 4 if self.norm_placement is NormPlacement.AROUND else 2
+
+    @property
+    def norm_parameters(self) -> int:
+        """Weights and offsets of one norm over the residual stream."""
+        return self.hidden_size * (self.norm_weight + self.has_norm_bias)
+
+    @property
+    def qk_norm_parameters(self) -> tuple[int, int]:
+        """Weights of the norms of queries and keys of a block: those of all heads alike, and those of each its own."""
+        if not self.qk_norm:
+            return 0, 0
+        if self.qk_norm_scope is QkNormScope.HEAD:
+            return 2 * self.head_dim, 0
+        return 0, self.query_width + self.key_value_width
+
+    def layer_windows(self, sequence_length: int) -> tuple[int, ...]:
+        """Return the tokens to which the last token of a sequence attends, in each block."""
+        window = min(self.window_tokens or sequence_length, sequence_length)
+        windowed = range(self.num_layers) if self.windowed_layers is None else self.windowed_layers
+        return tuple(window if layer in windowed else sequence_length for layer in range(self.num_layers))
 
     @property
     def query_width(self) -> int:
@@ -176,9 +279,19 @@ class Model:
         return self.qkv_bias or self.biases
 
     @property
+    def has_projection_bias(self) -> bool:
+        """Whether attention's output projection has a bias."""
+        return self.biases if self.projection_bias is None else self.projection_bias
+
+    @property
+    def has_mlp_bias(self) -> bool:
+        """Whether the products of the MLP have biases."""
+        return self.biases if self.mlp_bias is None else self.mlp_bias
+
+    @property
     def has_norm_bias(self) -> bool:
         """Whether norms have an offset."""
-        return self.biases and self.norm is NormKind.LAYERNORM
+        return (self.biases if self.norm_bias is None else self.norm_bias) and self.norm is NormKind.LAYERNORM
 
 
 class Sharding(StrEnum):

@@ -338,8 +338,10 @@ class Activation(OperatorModule):
 def rotary_table(model: Model, tokens: int, group: Communicator | None) -> RotaryTable:
     """Angles of the tokens that this rank holds of each sequence."""
     frequencies = model.rotary_base ** -(torch.arange(0, model.head_dim, 2) / model.head_dim)
-    if model.rotary_scaling is not None:
+    if isinstance(model.rotary_scaling, RotaryScaling):
         frequencies = _stretched(frequencies, model.rotary_scaling)
+    elif model.rotary_scaling is not None:
+        frequencies = frequencies / model.rotary_scaling.stretch_factor
     angles = (attention.positions(tokens, group)[:, None] * frequencies)[:, None, :]
     return angles.cos(), angles.sin()
 

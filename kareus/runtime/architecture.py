@@ -3,16 +3,22 @@
 from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, PositionKind
+from kareus.model.trainable import untrained
 from kareus.workload.config import Workload
 from kareus.workload.graph_memory import check_captured_memory
 
 
-def check_trains(model: Model, device_type: str) -> None:
-    """Check that the engine trains `model` on devices of this type, `cpu` or `cuda`.
+def check_trains(model: Model, sequence_length: int, device_type: str) -> None:
+    """Check that the engine trains `model` on such sequences, on devices of this type, `cpu` or `cuda`.
 
     Raises:
         EngineError: it does not; with what it would need.
     """
+    if features := untrained(model, sequence_length):
+        raise EngineError(
+            f"model {model.name}: the engine does not train {', '.join(features)}; it is planned and predicted, and a "
+            "plan is followed by a trainer that has it (docs/howto/inplace.md)."
+        )
     shares = model.num_key_value_heads < model.num_attention_heads
     if model.positions is PositionKind.ALIBI and shares and device_type != "cpu":
         raise EngineError(

@@ -12,7 +12,7 @@ from kareus.model.weight_files import INDEX, SINGLE
 from kareus.model.weights import save_index, save_weights
 from kareus.runtime.stage_chunks import StageChunks
 from kareus.training.setup import RankSetup
-from kareus.workload.huggingface import huggingface_config
+from kareus.workload.huggingface_export import huggingface_config
 
 CONFIG = "config.json"
 SHARDS = "model-*-of-*.safetensors"

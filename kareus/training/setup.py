@@ -67,7 +67,7 @@ def make_chunks(setup: RankSetup) -> StageChunks:
     job, stage = setup.job, setup.coordinate.stage
     workload = job.workload
     check_runs(workload)
-    check_trains(workload.model, setup.device.type)
+    check_trains(workload.model, workload.sequence_length, setup.device.type)
     if setup.settings.cuda_graphs:
         check_captures(workload, setup.communicator)
     split, chunks = workload.parallelism.split, workload.chunks

@@ -148,7 +148,7 @@ def run(arguments: argparse.Namespace) -> None:
         workload = job.workload
         communicator = arguments.communicator or job.communicator
         check_runs(workload)
-        check_trains(workload.model, "cpu" if communicator == "gloo" else "cuda")
+        check_trains(workload.model, workload.sequence_length, "cpu" if communicator == "gloo" else "cuda")
         if settings.cuda_graphs:
             check_captures(workload, communicator)
         check_machine(workload, communicator)

@@ -2,11 +2,12 @@
 
 import copy
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from kareus.artifacts.names import check_name
 from kareus.artifacts.records import content_hash, differences, from_plain, to_plain
 from kareus.errors import ConfigError
 from kareus.workload.config import Workload
-from kareus.workload.huggingface import read_model
+from kareus.workload.huggingface import read_architecture
 from kareus.workload.overrides import Setting, expand, groups, is_file
 
 PRIMARY = "config"
+logger = logging.getLogger(__name__)
+
 KEPT = 256
 """Number of Hydra's results that are kept, of each kind."""
 
@@ -238,7 +241,11 @@ def _stored_models(combinations: Sequence[Sequence[Setting]]) -> Iterator[dict[s
     """Offer the Hugging Face models of `combinations` to Hydra as options of the group `model`, by path."""
     settings = {setting for combination in combinations for setting in combination if setting.key == "model"}
     paths = sorted({setting.value for setting in settings if is_file("model", setting.value)})
-    models = {path: read_model(Path(path).expanduser()) for path in paths}
+    read = {path: read_architecture(Path(path).expanduser()) for path in paths}
+    for path, found in read.items():
+        for note in found.notes:
+            _say(path, note)
+    models = {path: found.model for path, found in read.items()}
     names = {path: f"{model.name}-{content_hash(model)[:8]}" for path, model in models.items()}
     store = ConfigStore.instance()
     for path, model in models.items():
@@ -248,3 +255,9 @@ def _stored_models(combinations: Sequence[Sequence[Setting]]) -> Iterator[dict[s
     finally:
         for name in set(names.values()):
             del store.repo["model"][f"{name}.yaml"]
+
+
+@cache
+def _say(path: str, note: str) -> None:
+    """Say once what of a file was left out, however often it is read."""
+    logger.info("%s: %s", path, note)

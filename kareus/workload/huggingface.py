@@ -1,77 +1,144 @@
-"""Models from and for Hugging Face: the `config.json` of an architecture, without the transformers library.
+"""Models from Hugging Face: the `config.json` of an architecture, without the transformers library.
 
-Field names and their defaults are those of the `LlamaConfig`, `MistralConfig`, `Qwen2Config` and `Qwen3Config` classes
-of transformers, which leave a field out of the file where it has its class's default.
+What a key means is in the table `kareus.workload.architectures`, by `model_type`. A key that is left out has the
+default of its type. Keys that change an architecture and are none of the type's have to have a value that changes
+nothing; other keys that are not read are listed for the user.
 """
 
 import json
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kareus.artifacts.files import read_bytes
 from kareus.artifacts.names import shortened
-from kareus.artifacts.records import unique_keys
+from kareus.artifacts.records import suggest, unique_keys
 from kareus.errors import ConfigError
-from kareus.model.config import ActivationKind, Model, NormKind, PositionKind, RotaryScaling
-from kareus.workload.huggingface_gpt import gpt_config, read_gpt2, read_mpt
+from kareus.model.config import Model, PositionKind, RotaryScaling
+from kareus.model.features import AngleScaling, AngleStretch
+from kareus.workload.architectures import ARCHITECTURES, GATED, LLAMA_KEYS, PLAIN, Architecture
 from kareus.workload.huggingface_values import boolean, check_values, integer, number
 
-SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
-"""Values of `model_type` whose block has RMSNorm, RoPE and SwiGLU."""
-READERS: Mapping[str, Callable[[str, Mapping[str, Any]], Model]] = {"gpt2": read_gpt2, "mpt": read_mpt}
-"""What reads models of other types that the model room builds."""
-IGNORED = ("auto_map",)
-"""Keys of them that need not be read: code that a model brings along, where transformers has its own."""
 CAUSAL = ("ForCausalLM", "LMHeadModel")
 """Ends of names of models that predict the next token."""
 MOST_MODEL_NAME = 64
 """Characters of a model's name; a hash of the model is added to it, and to that the rest of a workload's name."""
 MOST_BYTES = 10_000_000
 """Largest size of a file in bytes; those on Hugging Face have thousands."""
-ROTARY_KEYS = (
-    "rope_type",
-    "type",
-    "rope_theta",
-    "factor",
-    "low_freq_factor",
-    "high_freq_factor",
-    "original_max_position_embeddings",
-    "partial_rotary_factor",
+COMMON_DEFAULTS: Mapping[str, Any] = {
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+}
+"""Of Llama's class, and of most."""
+TEXT = "text_config"
+"""Key of the language model of a model with pictures or sounds."""
+ROTARY_BASES = ("rope_theta", "rotary_emb_base")
+ROTARY_SHARES = ("partial_rotary_factor", "rotary_pct", "rope_pct")
+"""Names of one thing."""
+ROTARY_NEWER, ROTARY_OLDER = "rope_parameters", "rope_scaling"
+BY_WINDOW = ("full_attention", "sliding_attention")
+"""Values of `layer_types`, and keys of rotary embeddings that differ between blocks."""
+STRETCHES: Mapping[str, AngleStretch] = {
+    **{str(stretch): stretch for stretch in AngleStretch},
+    "su": AngleStretch.LONGROPE,
+    "ntk": AngleStretch.DYNAMIC,
+}
+"""Ways of stretching rotary embeddings by what files call them."""
+DROPOUTS = (
+    "attention_dropout",
+    "attention_probs_dropout_prob",
+    "attn_pdrop",
+    "dropout",
+    "emb_pdrop",
+    "embd_pdrop",
+    "embed_dropout",
+    "embedding_dropout",
+    "hidden_dropout",
+    "hidden_dropout_prob",
+    "resid_dropout",
+    "resid_pdrop",
+    "residual_dropout",
 )
-"""Keys of `rope_parameters` and `rope_scaling` that the types default and llama3 have."""
+"""Shares of values that training drops; Kareus drops none, and says so."""
+HARMLESS = re.compile(
+    r"""_.*|.*_token_id|.*dtype|architectures|model_type|transformers(_version|\.js_config)|use_cache|id2label|label2id
+    |initializer_range|init_.*|pretraining_tp|torchscript|return_dict.*|output_.*|problem_type|task_specific_params
+    |chunk_size_feed_forward|tokenizer_.*|finetuning_task|pruned_heads|max_length|min_length|do_sample|temperature|top_.*
+    |summary_.*|classifier_dropout|use_bfloat16|attn_implementation|auto_map|max_position_embeddings|max_seq_len
+    |seq_length|n_ctx|n_positions|num_labels|name|is_decoder|emb_init.*|learned_pos_emb|attn_config|.*_in_fp32|reorder_and_upcast_attn
+    |original_max_position_embeddings|onnx|use_flash_attn|embedding_fraction|cache_implementation""",
+    re.VERBOSE,
+)
+"""Keys that change nothing of what is planned: types of numbers, tokens, first values, generating text."""
 NO: tuple[Any, ...] = (False,)
 NONE: tuple[Any, ...] = (0, 0.0, False)
 ONE: tuple[Any, ...] = (1, 1.0)
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Keys that say how many experts there are, by architecture."""
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     # experts, and heads that predict more than the next token
-    **dict.fromkeys(("num_experts_per_tok", "moe_intermediate_size", "n_shared_experts", "moe_num_experts"), NONE),
+    **dict.fromkeys(("num_experts_per_tok", "moe_intermediate_size", "n_shared_experts"), NONE),
     **dict.fromkeys(("shared_expert_intermediate_size", "num_nextn_predict_layers", "mtp_num_hidden_layers"), NONE),
     # other attention
     **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "attention_chunk_size", "num_kv_shared_layers"), NONE),
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"), NONE),
     **dict.fromkeys(("alibi", "parallel_attn", "use_parallel_residual", "attn_temperature_tuning"), NO),
     **dict.fromkeys(("no_rope_layers", "no_rope_layer_interval"), ([], 0)),
-    **dict.fromkeys(("partial_rotary_factor", "rotary_pct", "rope_pct"), ONE),
-    # dropout and scales that our functions leave out
-    **dict.fromkeys(("attention_dropout", "attn_pdrop", "resid_pdrop", "hidden_dropout", "hidden_dropout_prob"), NONE),
+    **dict.fromkeys(ROTARY_SHARES, ONE),
+    # scales and biases of other types
     **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"), ONE),
-    # another model around the blocks, blocks that differ, weights of another kind, code of its own
-    **dict.fromkeys(("is_encoder_decoder", "add_cross_attention", "use_bias", "layer_norm_bias"), NO),
+    **dict.fromkeys(("attention_bias", "mlp_bias", "lm_head_bias", "use_bias", "layer_norm_bias"), NO),
+    # another model around the blocks, blocks that differ, weights of another kind
+    **dict.fromkeys(("is_encoder_decoder", "add_cross_attention", "use_qk_norm", "qk_layernorm"), NO),
     **dict.fromkeys(("block_configs", "mlp_only_layers", "cross_attention_layers"), ([],)),
-    **dict.fromkeys(("quantization_config", "compression_config", "vision_config", "audio_config", "auto_map"), ({},)),
+    **dict.fromkeys(("hybrid_override_pattern", "layers_block_type"), ([], "")),
+    **dict.fromkeys(("quantization_config", "compression_config", "vision_config", "audio_config"), ({},)),
 }
-"""Values other than null that change nothing, for each key that changes the architecture. The keys are those of other
-architectures of transformers (such as Mixtral, DeepSeek, Gemma, Granite, GPT-NeoX) in a file of the type Llama."""
-LLAMA_BLOCK: Mapping[str, Any] = {
-    "norm": NormKind.RMSNORM,
-    "activation": ActivationKind.SWIGLU,
-    "biases": False,
+"""Values other than null that change nothing, for each key that changes the architecture, where a type lacks the key.
+The keys are those of other architectures of transformers in a file of, say, the type Llama."""
+SHORT = 20
+"""Characters of a value that a message quotes."""
+FEATURES: Mapping[str, tuple[str, ...]] = {
+    "experts": EXPERTS,
+    "latent attention": ("kv_lora_rank",),
+    "blocks without attention": ("hybrid_override_pattern", "mamba_num_heads", "mamba_d_state", "ssm_state_size"),
+    "linear attention": ("linear_num_value_heads", "linear_num_key_heads"),
+    "an encoder beside the decoder": ("is_encoder_decoder",),
+    "inputs of each block": ("hidden_size_per_layer_input",),
 }
-"""Keys of a model with RoPE whose block is Llama's, and Qwen's and Mistral's."""
-QWEN3_HEAD_DIM = 128
-"""Default of `Qwen3Config.head_dim`; elsewhere it is the hidden size over the heads."""
+"""What no model of Kareus has, and the keys by which it is recognised."""
+
+
+class ReadModel(NamedTuple):
+    """A model that was read from a file."""
+
+    model: Model
+    notes: tuple[str, ...]
+    """What was left out of the file, in one line each."""
+
+
+class _File(Mapping[str, Any]):
+    """The keys of a file over the defaults of its type; notes which keys are read."""
+
+    def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+        self.given, self.defaults = given, defaults
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return self.given[key] if key in self.given else self.defaults[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.given or key in self.defaults
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self.given, *self.defaults)))
+
+    def __len__(self) -> int:
+        return len(self.given.keys() | self.defaults.keys())
 
 
 def read_model(path: Path) -> Model:
@@ -80,82 +147,249 @@ def read_model(path: Path) -> Model:
     Raises:
         ConfigError: the file is missing or corrupt, or the architecture is none that Kareus can build.
     """
+    return read_architecture(path).model
+
+
+def read_architecture(path: Path) -> ReadModel:
+    """Read a model and what of its file was left out; otherwise as `read_model`."""
     file = path / "config.json" if path.is_dir() else path
-    config = _load(file)
+    content = _load(file)
     try:
-        reader = READERS.get(config["model_type"])
-        if reader is not None:
-            model = reader(_name(file, config), config)
-            _check_neutral({key: value for key, value in config.items() if key not in IGNORED})
-            return model
-        _check_architecture(config)
-        _check_neutral(config)
-        return _model(_name(file, config), config)
+        return _read(_name(file, content), content)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
 
 
-def huggingface_config(model: Model, sequence_length: int, dtype: str) -> dict[str, Any]:
-    """Return the content of a `config.json` from which `read_model` reads the same architecture.
-
-    Args:
-        model: the architecture.
-        sequence_length: tokens that it was trained on.
-        dtype: of its weights, as PyTorch names it.
-
-    Raises:
-        ConfigError: transformers has no such architecture.
-    """
-    if model.qk_norm and model.qkv_bias:
-        raise ConfigError(
-            f"{model.name}: qk_norm=true and qkv_bias=true: no architecture of transformers has both; set one to false."
-        )
-    if model.positions is not PositionKind.ROPE:
-        return gpt_config(model, sequence_length, dtype)
-    for key, llama in LLAMA_BLOCK.items():
-        if getattr(model, key) != llama:
-            raise ConfigError(
-                f"{model.name}: {key}={getattr(model, key)}: with positions=rope no architecture that is exported has "
-                f"it; expected {llama}."
-            )
-    kind = "qwen3" if model.qk_norm else "qwen2" if model.qkv_bias else "llama"
-    scaling = model.rotary_scaling
-    stretched = (
-        {}
-        if scaling is None
-        else {
-            "rope_scaling": {
-                "rope_type": "llama3",
-                "factor": scaling.factor,
-                "low_freq_factor": scaling.low_frequency_factor,
-                "high_freq_factor": scaling.high_frequency_factor,
-                "original_max_position_embeddings": scaling.original_sequence_length,
-            }
-        }
+def _read(name: str, content: Mapping[str, Any]) -> ReadModel:
+    kind, notes = content["model_type"], list[str]()
+    if kind not in ARCHITECTURES and isinstance(content.get(TEXT), Mapping):
+        notes.append(f"{kind}: its language model alone, of the key {TEXT}")
+        content = content[TEXT]
+        kind = content.get("model_type")
+    else:
+        _check_class(content)
+    if kind not in ARCHITECTURES or _features(content):
+        raise ConfigError(_refusal(kind, content))
+    row = ARCHITECTURES[kind]
+    config = _File(content, {**COMMON_DEFAULTS, **row.defaults})
+    model = _model(name, kind, config, row)
+    _check_fixed(config, row)
+    check_values(
+        {key: value for key, value in content.items() if key not in config.read | row.defaults.keys()}, NEUTRAL
     )
-    return {
-        "architectures": [f"{kind.capitalize()}ForCausalLM"],
-        "model_type": kind,
-        "hidden_size": model.hidden_size,
-        "intermediate_size": model.intermediate_size,
-        "num_hidden_layers": model.num_layers,
-        "num_attention_heads": model.num_attention_heads,
-        "num_key_value_heads": model.num_key_value_heads,
-        "head_dim": model.head_dim,
-        "vocab_size": model.vocab_size,
-        "tie_word_embeddings": model.tie_embeddings,
-        "rms_norm_eps": model.norm_epsilon,
-        "rope_theta": model.rotary_base,
-        "max_position_embeddings": _most_positions(scaling, sequence_length),
-        "hidden_act": "silu",
-        "torch_dtype": dtype,
-    } | stretched
+    return ReadModel(model, (*notes, *_left_out(config)))
 
 
-def _most_positions(scaling: RotaryScaling | None, sequence_length: int) -> int:
-    """Tokens that a model may be asked to attend over: as many as it was trained on, or as its rotation is made for."""
-    stretched = 0 if scaling is None else round(scaling.factor * scaling.original_sequence_length)
-    return max(sequence_length, stretched)
+def _model(name: str, kind: str, config: _File, row: Architecture) -> Model:
+    """Build the record out of the rules of a type and of the keys that it shares with others."""
+    fields = {field: rule(config) if callable(rule) else rule for field, rule in row.model.items()}
+    keys = {field: key for field, key in {**LLAMA_KEYS, **row.keys}.items() if key and field not in fields}
+    for field in ("hidden_size", "num_layers", "num_attention_heads", "vocab_size", "max_positions"):
+        if field in keys:
+            fields[field] = integer(config, keys[field])
+    heads = fields["num_attention_heads"]
+    if "num_key_value_heads" in keys:
+        shared = keys["num_key_value_heads"]
+        fields["num_key_value_heads"] = heads if config.get(shared) is None else integer(config, shared)
+    if "intermediate_size" in keys:
+        inner = keys["intermediate_size"]
+        is_wide = config.get(inner) is None and not row.gated
+        fields["intermediate_size"] = 4 * fields["hidden_size"] if is_wide else integer(config, inner)
+    if "norm_epsilon" in keys:
+        fields["norm_epsilon"] = number(config, keys["norm_epsilon"])
+    if "activation" in keys:
+        fields["activation"] = _activation(config, keys["activation"], row)
+    rotates = fields.get("positions", PositionKind.ROPE) is PositionKind.ROPE
+    fields["head_dim"] = _head_dim(config, fields["hidden_size"], heads, keys.get("head_dim"), rotates=rotates)
+    fields["tie_embeddings"] = boolean(config, keys["tie_embeddings"])
+    fields = {"qk_norm": False, "qkv_bias": False, "rotary_base": 10_000.0, "rotary_scaling": None} | fields
+    if rotates:
+        fields |= _rotation(config, row, fields)
+    if "window_tokens" not in fields:
+        fields |= _window(config, row, fields["num_layers"])
+    if fields.get("window_tokens") is None:
+        fields.pop("window_rotary_base", None)
+    fields = {field: value for field, value in fields.items() if not _is_usual(field, value, fields)}
+    checkpoint = None if kind in ("llama", "mistral", "qwen2", "qwen3", "gpt2", "mpt") else kind
+    return Model(name=name, layers_per_stage={}, checkpoint=checkpoint, **fields)
+
+
+def _is_usual(field: str, value: Any, fields: Mapping[str, Any]) -> bool:
+    """Whether null means this value of a field, so that equal models are equal."""
+    if field in ("norm_bias", "projection_bias", "mlp_bias"):
+        return bool(value) is bool(fields.get("biases", False))
+    return field == "attention_scale" and value is not None and math.isclose(value, fields["head_dim"] ** -0.5)
+
+
+def _activation(config: Mapping[str, Any], key: str, row: Architecture) -> Any:
+    named, said = (GATED if row.gated else PLAIN), str(config.get(key))
+    if said not in named:
+        raise ConfigError(f"{key}={said}: not supported; expected {', '.join(named)}.")
+    return named[said]
+
+
+def _head_dim(config: Mapping[str, Any], hidden_size: int, heads: int, key: str | None, *, rotates: bool) -> int:
+    if key is not None and config.get(key) is not None:
+        dim = integer(config, key)
+    elif hidden_size % heads:
+        raise ConfigError(
+            f"hidden_size={hidden_size}: must be a multiple of num_attention_heads ({heads}), or head_dim be given."
+        )
+    else:
+        dim = hidden_size // heads
+    if dim % 2:
+        why = "for rotary position embeddings turn pairs" if rotates else "as attention's kernels want"
+        raise ConfigError(f"head_dim={dim}: must be even, {why}.")
+    return dim
+
+
+def _rotation(config: _File, row: Architecture, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of rotary embeddings: of one mapping, or of one for each kind of block."""
+    newer, older = (_keys(config, key) for key in (ROTARY_NEWER, ROTARY_OLDER))
+    rotary = dict(newer or older)
+    windowed: Mapping[str, Any] = {}
+    if any(isinstance(rotary.get(kind), Mapping) for kind in BY_WINDOW):
+        windowed = _keys(rotary, BY_WINDOW[1])
+        rotary = dict(_keys(rotary, BY_WINDOW[0]) or windowed)
+    outer = {key: config[key] for key in (*ROTARY_BASES, *ROTARY_SHARES) if config.get(key) is not None}
+    rotary = {**outer, **rotary}
+    found: dict[str, Any] = {
+        "rotary_base": number(rotary, next((key for key in ROTARY_BASES if key in rotary), ROTARY_BASES[0]), 10_000.0),
+        "rotary_scaling": _stretching(rotary),
+    }
+    share = next((key for key in ROTARY_SHARES if rotary.get(key) is not None), None)
+    if share is not None and "rotary_share" not in fields:
+        found["rotary_share"] = number(rotary, share)
+        if found["rotary_share"] != 1 and not any(key in row.defaults for key in ROTARY_SHARES):
+            raise ConfigError(
+                f"{share}={rotary[share]!r}: changes the architecture; heads of this type rotate as a whole."
+            )
+    local = windowed.get("rope_theta", config.get("rope_local_base_freq"))
+    if local is not None and local != found["rotary_base"]:
+        found["window_rotary_base"] = float(local)
+    return found
+
+
+def _stretching(rotary: Mapping[str, Any]) -> RotaryScaling | AngleScaling | None:
+    kind = rotary.get("rope_type", rotary.get("type", "default"))
+    if kind in ("default", None):
+        return None
+    if kind == "llama3":
+        return RotaryScaling(
+            factor=number(rotary, "factor"),
+            low_frequency_factor=number(rotary, "low_freq_factor"),
+            high_frequency_factor=number(rotary, "high_freq_factor"),
+            original_sequence_length=integer(rotary, "original_max_position_embeddings"),
+        )
+    if kind not in STRETCHES:
+        raise ConfigError(f"rope_type {kind!r}: not known; {suggest(str(kind), ['default', 'llama3', *STRETCHES])}.")
+    stretch = STRETCHES[kind]
+    needed = stretch is AngleStretch.LINEAR
+    return AngleScaling(stretch=stretch, stretch_factor=number(rotary, "factor", None if needed else 1.0))
+
+
+def _window(config: _File, row: Architecture, layers: int) -> dict[str, Any]:
+    """Return the fields of a window, whose size one key has, and whose blocks another one or the type has."""
+    kinds = _list(config, "layer_types") if "layer_types" in config.given else []
+    others = [kind for kind in kinds if kind not in BY_WINDOW]
+    if others:
+        raise ConfigError(f"layer_types: {others[0]!r} is not supported; expected {' or '.join(BY_WINDOW)}.")
+    if kinds and len(kinds) != layers:
+        raise ConfigError(f"layer_types: has {len(kinds)} entries; expected one for each of num_hidden_layers.")
+    if row.window is None or ("use_sliding_window" in row.defaults and not boolean(config, "use_sliding_window")):
+        return {}
+    window = config.get("sliding_window")
+    if window is not None and (type(window) is not int or window < 0):
+        raise ConfigError(f"sliding_window={window!r}: expected a whole number or null.")
+    windowed = tuple(n for n, kind in enumerate(kinds) if kind == BY_WINDOW[1]) if kinds else row.window(config)
+    if not window or not windowed:
+        return {}
+    return {"window_tokens": window, "windowed_layers": None if len(windowed) == layers else windowed}
+
+
+def _check_fixed(config: _File, row: Architecture) -> None:
+    """Check the keys that have to have a value, some of them in a mapping below another key."""
+    for path, allowed in row.fixed.items():
+        parent, _, key = path.rpartition(".")
+        check_values(_keys(config, parent) if parent else config, {key: allowed})
+    projected, hidden = config.get("word_embed_proj_dim"), config.get("hidden_size")
+    if projected not in (None, hidden):
+        raise ConfigError(
+            f"word_embed_proj_dim={projected}: embeddings that are narrower than the blocks are not supported; "
+            f"expected hidden_size ({hidden})."
+        )
+
+
+def _check_class(content: Mapping[str, Any]) -> None:
+    """Refuse models that do something else than predict the next token."""
+    for name in _list(content, "architectures") if "architectures" in content else []:
+        if not str(name).endswith(CAUSAL):
+            raise ConfigError(f"architectures: {name!r} is not supported, only models that end in ForCausalLM.")
+
+
+def _left_out(config: _File) -> Iterator[str]:
+    """Say what of a file was not read, in one line for each reason."""
+    dropped = [f"{key}={config[key]}" for key in DROPOUTS if config.get(key) not in (None, 0)]
+    if dropped:
+        yield f"planned and trained without dropout: {', '.join(dropped)}"
+    seen = {
+        *config.read,
+        *config.defaults,
+        *DROPOUTS,
+        *NEUTRAL,
+        *ROTARY_BASES,
+        ROTARY_NEWER,
+        ROTARY_OLDER,
+        "layer_types",
+    }
+    said = [key for key, value in config.given.items() if value is not None and key not in seen]
+    unread = sorted(key for key in said if not HARMLESS.fullmatch(key))
+    if unread:
+        yield f"keys that were not read: {', '.join(unread)}"
+
+
+def _features(content: Mapping[str, Any]) -> list[str]:
+    """Return what a file asks for that no model of Kareus has, each with the key that says it."""
+    found = []
+    for feature, keys in FEATURES.items():
+        key = next((key for key in keys if content.get(key) not in (None, False, 0, 1, "", [])), None)
+        if key is not None:
+            value = repr(content[key])
+            found.append(f"{feature} ({key}={value})" if len(value) < SHORT else f"{feature} ({key})")
+    return found
+
+
+def _refusal(kind: Any, content: Mapping[str, Any]) -> str:
+    """Say what a model has that Kareus does not, and the nearest thing that works."""
+    features = _features(content)
+    what = f"{', '.join(features)} not supported" if features else "its block is in no table"
+    inner, used = content.get("moe_intermediate_size") or content.get("intermediate_size"), _experts_of_token(content)
+    nearest = "its dense relative in config/model (docs/howto/model.md)"
+    if used and type(inner) is int:
+        nearest = f"the dense model of what a token uses, intermediate_size={used * inner} ({used} experts of {inner})"
+    elif not features:
+        nearest = f"model_type 'llama' if its block is Llama's, else one of {', '.join(sorted(ARCHITECTURES))}"
+    return (
+        f"model_type {kind!r}: {what}; the nearest to plan without a job: {nearest}; with a job: profile it in place "
+        "(docs/howto/inplace.md)."
+    )
+
+
+def _experts_of_token(content: Mapping[str, Any]) -> int:
+    """Return the experts that a token uses, shared ones among them; 0 where no key says it."""
+    routed = content.get("num_experts_per_tok") or content.get("experts_per_token") or 0
+    shared = content.get("n_shared_experts") or 0
+    return routed + shared if type(routed) is type(shared) is int and routed else 0
+
+
+def _keys(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the mapping that a key has; an empty one for null."""
+    value = config.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{key}={value!r}: expected keys and values.")
+    return value
 
 
 def _load(file: Path) -> Mapping[str, Any]:
@@ -185,145 +419,6 @@ def _load(file: Path) -> Mapping[str, Any]:
     if not isinstance(config, Mapping) or "model_type" not in config:
         raise ConfigError(f"{file}: has no 'model_type'; expected the config.json of a Hugging Face model.")
     return config
-
-
-def _check_architecture(config: Mapping[str, Any]) -> None:
-    """Refuse what would need another block than the one that Kareus builds."""
-    kind = config["model_type"]
-    if kind not in SUPPORTED:
-        raise ConfigError(
-            f"model_type '{kind}' is not supported; supported are the dense models {', '.join((*SUPPORTED, *READERS))} "
-            "(any network can be planned from a job profiled in place: docs/howto/inplace.md)."
-        )
-    for key in ("num_experts", "num_local_experts", "n_routed_experts"):
-        if config.get(key):
-            raise ConfigError(f"{key}={config[key]}: mixtures of experts are not supported; give a dense model.")
-    if _slides(config):
-        raise ConfigError(
-            f"sliding_window={config.get('sliding_window')}: sliding-window attention is not supported, only "
-            "full causal attention."
-        )
-    if config.get("hidden_act", "silu") != "silu":
-        raise ConfigError(f"hidden_act={config['hidden_act']}: not supported; expected silu.")
-    if boolean(config, "mlp_bias"):
-        raise ConfigError("mlp_bias=True: not supported; expected False.")
-    if boolean(config, "attention_bias"):
-        raise ConfigError(
-            "attention_bias=True: a bias on the output projection is not supported; of the biases, only that "
-            "of Qwen 2 on queries, keys and values is."
-        )
-
-
-def _check_neutral(config: Mapping[str, Any]) -> None:
-    """Refuse keys of other architectures, unless their values switch the feature off."""
-    for name in _list(config, "architectures") if "architectures" in config else []:
-        if not str(name).endswith(CAUSAL):
-            raise ConfigError(f"architectures: {name!r} is not supported, only models that end in ForCausalLM.")
-    check_values(config, NEUTRAL)
-
-
-def _slides(config: Mapping[str, Any]) -> bool:
-    """Return whether any layer uses a sliding window: Qwen has a key for it, Mistral gives a window's size."""
-    kinds = _list(config, "layer_types") if "layer_types" in config else []
-    others = [kind for kind in kinds if kind != "full_attention"]
-    if "sliding_attention" in others:
-        return True
-    if others:
-        raise ConfigError(f"layer_types: {others[0]!r} is not supported; only full_attention is.")
-    if kinds and len(kinds) != config.get("num_hidden_layers"):
-        raise ConfigError(f"layer_types: has {len(kinds)} entries; expected one for each of num_hidden_layers.")
-    window = config.get("sliding_window")
-    if window is not None and type(window) is not int:
-        raise ConfigError(f"sliding_window={window!r}: expected a whole number or null.")
-    if kinds:
-        return False
-    said = boolean(config, "use_sliding_window", default=config["model_type"] == "mistral")
-    return said and bool(window)
-
-
-def _model(name: str, config: Mapping[str, Any]) -> Model:
-    kind, heads = config["model_type"], integer(config, "num_attention_heads")
-    one_each = kind == "llama" and config.get("num_key_value_heads") is None  # multi-head attention, as in Llama 1
-    return Model(
-        name=name,
-        hidden_size=integer(config, "hidden_size"),
-        intermediate_size=integer(config, "intermediate_size"),
-        num_layers=integer(config, "num_hidden_layers"),
-        num_attention_heads=heads,
-        num_key_value_heads=heads if one_each else integer(config, "num_key_value_heads"),
-        head_dim=_head_dim(config),
-        vocab_size=integer(config, "vocab_size"),
-        tie_embeddings=boolean(config, "tie_word_embeddings"),
-        qk_norm=kind == "qwen3",
-        qkv_bias=kind == "qwen2",
-        norm_epsilon=number(config, "rms_norm_eps", 1e-6),
-        rotary_base=number(_rotary(config), "rope_theta", 10_000.0),
-        rotary_scaling=_rotary_scaling(_rotary(config)),
-        layers_per_stage={},
-    )
-
-
-def _rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the keys of rotary embeddings: `rope_parameters`, or before transformers 5 two keys."""
-    newer, older = (_checked_rotary(key, config.get(key)) for key in ("rope_parameters", "rope_scaling"))
-    return {**_given(config, "rope_theta"), **newer} if newer else {**older, **_given(config, "rope_theta")}
-
-
-def _checked_rotary(key: str, rotary: Any) -> Mapping[str, Any]:
-    """Return what one key defines of rotary embeddings; refuse what is not supported."""
-    if rotary is None:
-        return {}
-    if not isinstance(rotary, Mapping):
-        raise ConfigError(f"{key}={rotary!r}: expected keys and values.")
-    kind = _rotary_kind(rotary)
-    if kind not in ("default", "llama3"):
-        raise ConfigError(f"rope_type '{kind}' is not supported; supported are default and llama3.")
-    unknown = sorted(str(name) for name in rotary if name not in ROTARY_KEYS)
-    if unknown:
-        raise ConfigError(f"{key}.{unknown[0]}: not supported; supported are {', '.join(ROTARY_KEYS)}.")
-    if rotary.get("partial_rotary_factor", 1) not in (None, 1):
-        share = rotary["partial_rotary_factor"]
-        raise ConfigError(f"{key}.partial_rotary_factor={share!r}: not supported, heads rotate as a whole.")
-    return rotary
-
-
-def _rotary_kind(rotary: Mapping[str, Any]) -> Any:
-    return rotary.get("rope_type", rotary.get("type", "default"))
-
-
-def _rotary_scaling(rotary: Mapping[str, Any]) -> RotaryScaling | None:
-    if _rotary_kind(rotary) == "default":
-        return None
-    return RotaryScaling(
-        factor=number(rotary, "factor"),
-        low_frequency_factor=number(rotary, "low_freq_factor"),
-        high_frequency_factor=number(rotary, "high_freq_factor"),
-        original_sequence_length=integer(rotary, "original_max_position_embeddings"),
-    )
-
-
-def _given(config: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return {key: config[key]} if config.get(key) is not None else {}
-
-
-def _head_dim(config: Mapping[str, Any]) -> int:
-    dim = _said_head_dim(config)
-    if dim % 2:
-        raise ConfigError(f"head_dim={dim}: must be even, for rotary position embeddings turn pairs.")
-    return dim
-
-
-def _said_head_dim(config: Mapping[str, Any]) -> int:
-    if config.get("head_dim") is not None:
-        return integer(config, "head_dim")
-    if config["model_type"] == "qwen3":
-        return QWEN3_HEAD_DIM
-    hidden_size, heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
-    if hidden_size % heads:
-        raise ConfigError(
-            f"hidden_size={hidden_size}: must be a multiple of num_attention_heads ({heads}), or head_dim be given."
-        )
-    return hidden_size // heads
 
 
 def _list(config: Mapping[str, Any], key: str) -> list[Any]:

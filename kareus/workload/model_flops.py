@@ -26,13 +26,26 @@ def mfu(workload: Workload, time_s: float) -> float:
 
 def model_flops(workload: Workload) -> int:
     """Return the FLOPs of the model in one iteration, over all replicas."""
-    return (
-        _FORWARDS * tokens_per_iteration(workload) * forward_flops_per_token(workload.model, workload.sequence_length)
-    )
+    sequences = tokens_per_iteration(workload) // workload.sequence_length
+    return _FORWARDS * sequences * forward_flops_per_sequence(workload.model, workload.sequence_length)
 
 
 def forward_flops_per_token(model: Model, sequence_length: int) -> int:
     """Return the FLOPs of a forward for one token of a sequence of `sequence_length` tokens."""
-    attention = model.query_width * sequence_length  # two products with half of the sequence each
-    head = model.vocab_size * model.hidden_size
-    return 2 * (model.num_layers * (block_matrices(model) + attention) + head)
+    return forward_flops_per_sequence(model, sequence_length) // sequence_length
+
+
+def training_flops_per_token(model: Model, sequence_length: int) -> int:
+    """Return the FLOPs of a forward and a backward for one token of a sequence of `sequence_length` tokens."""
+    return _FORWARDS * forward_flops_per_sequence(model, sequence_length) // sequence_length
+
+
+def forward_flops_per_sequence(model: Model, sequence_length: int) -> int:
+    """Return the FLOPs of a forward for a sequence of `sequence_length` tokens.
+
+    Of s tokens with a window of w, s w - w^2 / 2 pairs attend, in two products; without one w is s.
+    """
+    matrices = model.num_layers * block_matrices(model) + model.vocab_size * model.hidden_size
+    windows = model.layer_windows(sequence_length)
+    twice_pairs = sum(window * (2 * sequence_length - window) for window in windows)
+    return 2 * (sequence_length * matrices + model.query_width * twice_pairs)

@@ -8,6 +8,7 @@ from pathlib import Path
 from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
 from kareus.errors import RefusedWorkloadError
 from kareus.workload.arguments import add_overrides
+from kareus.workload.model_words import engine_words, size_words
 from kareus.workload.overlap import nothing_to_overlap
 from kareus.workload.propose import with_proposal
 from kareus.workload.resolve import Resolved, check_any_accepted, resolve
@@ -65,5 +66,12 @@ def _lines(resolved: Sequence[Resolved]) -> list[str]:
             fit = f"{one.memory.total_gib:.1f} of {one.workload.gpu.memory_gib:.1f} on stage {one.memory.stage}"
             text = f"{split:<7}  {fit}"
         lines.append(f"{one.name:<{width}}  {one.gpus:>4}  {text}")
-    reasons = ((one.name, nothing_to_overlap(one.workload)) for one in resolved if one.workload)
+    accepted = [(one.name, one.workload) for one in resolved if one.workload]
+    sizes = {
+        (w.model.name, size_words(w.model, w.sequence_length)): engine_words(w.model, w.sequence_length)
+        for _, w in accepted
+    }
+    for (name, size), reason in sizes.items():
+        lines += [f"{name}: {size}", *([f"{name}: {reason}"] if reason else [])]
+    reasons = ((name, nothing_to_overlap(workload)) for name, workload in accepted)
     return lines + [f"{name}: {reason}" for name, reason in reasons if reason]

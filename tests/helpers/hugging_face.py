@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from kareus.model.config import Model
 from kareus.runtime.microbatch import Microbatch
-from kareus.workload.huggingface import huggingface_config
+from kareus.workload.huggingface_export import huggingface_config
 
 LOSS = "loss"
 """Name of the loss among gradients, which have the names of weights."""

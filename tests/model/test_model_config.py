@@ -21,9 +21,12 @@ def test_positions_that_contradict_other_keys_are_refused(changes: dict[str, obj
         small_model(**changes)
 
 
-def test_only_swiglu_doubles_the_first_product() -> None:
+def test_only_gates_double_the_first_product() -> None:
     assert {kind: small_model(activation=kind).mlp_input_width // 48 for kind in ActivationKind} == {
         ActivationKind.SWIGLU: 2,
+        ActivationKind.GEGLU: 2,
+        ActivationKind.GEGLU_TANH: 2,
+        ActivationKind.RELU: 1,
         ActivationKind.GELU: 1,
         ActivationKind.GELU_TANH: 1,
         ActivationKind.SQUARED_RELU: 1,

@@ -64,10 +64,10 @@ def test_replicas_that_share_weights_out_compute_what_gpt2_and_mpt_do(tmp_path: 
 def test_shared_heads_with_alibi_are_refused_on_gpus(place: str, heads: int, *, trains: bool) -> None:
     model = dataclasses.replace(MPT, num_key_value_heads=heads)
     if trains:
-        check_trains(model, place)
+        check_trains(model, 16, place)
         return
     with pytest.raises(EngineError, match="needs a head of keys and values for each of 4 heads of queries"):
-        check_trains(model, place)
+        check_trains(model, 16, place)
 
 
 @pytest.mark.acceptance

@@ -9,7 +9,8 @@ from helpers.builders import CONFIG, config_json
 
 from kareus.errors import ConfigError
 from kareus.workload.compose import compose
-from kareus.workload.huggingface import huggingface_config, read_model
+from kareus.workload.huggingface import read_architecture, read_model
+from kareus.workload.huggingface_export import huggingface_config
 
 GPT2_XL = {  # of openai-community/gpt2-xl, without its dropout
     "activation_function": "gelu_new",
@@ -69,14 +70,18 @@ def test_gpt2_and_mpt_are_read_as_our_options(option: str, config: dict[str, Any
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({k: v for k, v in GPT2_XL.items() if k != "resid_pdrop"}, r"resid_pdrop=0.1: changes the architecture"),
-        (GPT2_XL | {"attn_pdrop": 0.1}, "train without dropout, write resid_pdrop, embd_pdrop and attn_pdrop of 0.0"),
-        (GPT2_XL | {"activation_function": "tanh"}, "activation_function='tanh': not supported; expected gelu_new,"),
+        (GPT2_XL | {"activation_function": "tanh"}, "activation_function=tanh: not supported; expected gelu_new,"),
         (GPT2_XL | {"scale_attn_weights": False}, "scale_attn_weights=False: changes the architecture"),
-        (GPT2_XL | {"n_head": 24}, "24 heads: must divide the hidden size 1600"),
+        (GPT2_XL | {"n_head": 24}, r"hidden_size=1600: must be a multiple of num_attention_heads \(24\)"),
         (MPT_7B | {"attn_config": {"alibi": False}}, "alibi=False: changes the architecture"),
-        (MPT_7B | {"attn_config": {"clip_qkv": 8}}, "clip_qkv: not supported; expected null"),
-        (MPT_7B | {"logit_scale": "inv_sqrt_d_model"}, "logit_scale: not supported; expected null"),
+        (
+            MPT_7B | {"attn_config": {"clip_qkv": 8}},
+            "clip_qkv=8: changes the architecture and is not supported; expected null",
+        ),
+        (
+            MPT_7B | {"logit_scale": "inv_sqrt_d_model"},
+            "logit_scale='inv_sqrt_d_model': changes the architecture and is not supported; expected null",
+        ),
         (MPT_7B | {"attn_config": [1]}, r"attn_config=\[1\]: expected keys and values"),
         (MPT_7B | {"no_bias": False}, "no_bias=False: changes the architecture"),
     ],
@@ -84,6 +89,13 @@ def test_gpt2_and_mpt_are_read_as_our_options(option: str, config: dict[str, Any
 def test_gpt2_and_mpt_of_another_kind_are_refused(config: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         read_model(config_json(tmp_path, config))
+
+
+def test_dropout_is_left_out_and_said(tmp_path: Path) -> None:
+    published = {key: value for key, value in GPT2_XL.items() if key != "resid_pdrop"} | {"attn_pdrop": 0.2}
+    read = read_architecture(config_json(tmp_path, published))
+    assert read.model == read_model(config_json(tmp_path, GPT2_XL))
+    assert read.notes == ("planned and trained without dropout: attn_pdrop=0.2, resid_pdrop=0.1",)
 
 
 @pytest.mark.parametrize(

@@ -168,8 +168,12 @@ def test_the_command_writes_accepted_workloads_and_the_table(tmp_path: Path, cap
     assert [path.parent.parent.name for path in tmp_path.rglob("workload.yaml")] == [DEFAULT]
     written = load_slice(tmp_path / DEFAULT / "config" / "workload.yaml", Workload)
     assert written == resolve_accepted([], CONFIG)[DEFAULT]
-    assert [line.split()[0] for line in caplog.messages] == ["workload", DEFAULT, TOO_LARGE]
+    assert [line.split()[0] for line in caplog.messages] == ["workload", DEFAULT, TOO_LARGE, "llama3.2-3b:"]
     assert "refused: microbatch_size=16" in caplog.messages[2]
+    # parameters as published; a token costs six times the weights it is multiplied with, and 3 x 2 x 28 x 3,072 x 4,096
+    gflops = (6 * 3_212_574_720 + 6 * 28 * 3072 * 4096) / 1e9  # norms and their 175,104 weights are no matrices
+    said = f"3,212,749,824 parameters (all active), {gflops:.4g} GFLOPs a token of 4,096"
+    assert caplog.messages[3] == f"llama3.2-3b: {said}"
 
 
 def test_the_command_reports_a_replaced_configuration(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,715 @@
+"""What a Hugging Face `config.json` means, by its `model_type`: a table, each row what differs from Llama.
+
+A row has the keys under which a type writes a field of `kareus.model.config.Model`, the defaults of its class in
+transformers (which leaves new fields out of older files; of types without a class there, those of the code that the
+model brings along), the fields that are the same in all models of the type or follow from several keys, and the keys
+that have to have a certain value. `kareus.workload.huggingface` reads files by it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kareus.errors import ConfigError
+from kareus.model.config import ActivationKind, NormKind, PositionKind
+from kareus.model.features import Branches, NormPlacement, QkNormScope
+from kareus.workload.huggingface_values import boolean, integer, number
+
+Config = Mapping[str, Any]
+Rule = Callable[[Config], Any]
+"""Gives a field's value from the keys of a file."""
+
+LLAMA_KEYS: Mapping[str, str] = {
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "num_layers": "num_hidden_layers",
+    "num_attention_heads": "num_attention_heads",
+    "num_key_value_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "vocab_size": "vocab_size",
+    "tie_embeddings": "tie_word_embeddings",
+    "norm_epsilon": "rms_norm_eps",
+    "activation": "hidden_act",
+}
+"""Fields of a model and the keys that have them; a row replaces some, null where no key has the field."""
+GPT2_KEYS: Mapping[str, str] = {
+    "hidden_size": "n_embd",
+    "intermediate_size": "n_inner",
+    "num_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "norm_epsilon": "layer_norm_epsilon",
+    "activation": "activation_function",
+    "max_positions": "n_positions",
+}
+GATED: Mapping[str, ActivationKind] = {
+    "silu": ActivationKind.SWIGLU,
+    "swish": ActivationKind.SWIGLU,
+    "gelu": ActivationKind.GEGLU,
+    "gelu_new": ActivationKind.GEGLU_TANH,
+    "gelu_pytorch_tanh": ActivationKind.GEGLU_TANH,
+}
+"""What transformers calls activations, in an MLP with a gate."""
+PLAIN: Mapping[str, ActivationKind] = {
+    "gelu_new": ActivationKind.GELU_TANH,
+    "gelu": ActivationKind.GELU,
+    "relu2": ActivationKind.SQUARED_RELU,
+    "gelu_pytorch_tanh": ActivationKind.GELU_TANH,
+    "gelu_fast": ActivationKind.GELU_TANH,
+    "relu": ActivationKind.RELU,
+}
+"""Likewise without a gate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """How files of one `model_type` are read."""
+
+    keys: Mapping[str, str | None] = field(default_factory=dict)
+    """Keys that differ from `LLAMA_KEYS`."""
+    defaults: Config = field(default_factory=dict)
+    """Values of keys that a file leaves out."""
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the model, each a value or a `Rule`."""
+    gated: bool = True
+    """Whether the MLP has a gate."""
+    fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Keys, and the values with which the model can be read."""
+    window: Rule | None = None
+    """Numbers of the blocks to which `sliding_window` applies where no `layer_types` say it; None: no such key."""
+
+
+def flag(key: str) -> Rule:
+    """Return a rule that reads true or false."""
+    return lambda config: boolean(config, key)
+
+
+def real(key: str) -> Rule:
+    """Return a rule that reads a number greater than 0, or null."""
+    return lambda config: None if config.get(key) is None else number(config, key)
+
+
+def over(key: str) -> Rule:
+    """Return a rule that gives 1 over a number."""
+    return lambda config: 1 / number(config, key)
+
+
+def four_times(size: str) -> Rule:
+    """Return a rule that gives four times a size, as most MLPs are wide that no key says."""
+    return lambda config: 4 * integer(config, size)
+
+
+def own_heads(heads: str) -> Rule:
+    """Return a rule that gives each head of queries a head of keys."""
+    return lambda config: integer(config, heads)
+
+
+def past(key: str) -> Rule:
+    """Return a rule that gives the blocks from the number that a key has on (Qwen's `max_window_layers`)."""
+    return lambda config: tuple(range(min(_count(config, key), _layers(config)), _layers(config)))
+
+
+def all_but_every(period: int, key: str = "sliding_window_pattern") -> Rule:
+    """Return a rule that leaves out every last block of a period; the key may give another period."""
+
+    def rule(config: Config) -> tuple[int, ...]:
+        own = _count(config, key) if isinstance(config.get(key), int) else period
+        return tuple(layer for layer in range(_layers(config)) if own < 1 or (layer + 1) % own)
+
+    return rule
+
+
+def every_block(config: Config) -> tuple[int, ...]:
+    """Return all blocks: a rule."""
+    return tuple(range(_layers(config)))
+
+
+def _layers(config: Config) -> int:
+    return integer(config, "num_hidden_layers")
+
+
+def _count(config: Config, key: str) -> int:
+    value = config.get(key)
+    if type(value) is not int or value < 0:
+        raise ConfigError(f"{key}={value!r}: expected a whole number, 0 or more.")
+    return value
+
+
+def _unrotated(config: Config) -> tuple[int, ...]:
+    """SmolLM 3: ones and zeros by block, or every how many blocks one does not rotate."""
+    said, every = config.get("no_rope_layers"), _count(config, "no_rope_layer_interval")
+    if said is None:
+        return tuple(layer for layer in range(_layers(config)) if every and (layer + 1) % every == 0)
+    if not isinstance(said, list) or len(said) != _layers(config):
+        raise ConfigError(f"no_rope_layers={said!r}: expected a 0 or 1 for each of num_hidden_layers.")
+    return tuple(layer for layer, rotates in enumerate(said) if not rotates)
+
+
+def _unwindowed(config: Config) -> tuple[int, ...]:
+    """Cohere 2 and EXAONE 4: only blocks with a window rotate, where there are any."""
+    if config.get("sliding_window") is None:
+        return ()
+    kinds = config.get("layer_types")
+    windowed = all_but_every(4)(config)
+    if isinstance(kinds, list):
+        windowed = tuple(layer for layer, kind in enumerate(kinds) if kind == "sliding_attention")
+    return tuple(layer for layer in range(_layers(config)) if layer not in windowed)
+
+
+def _falcon_heads(config: Config) -> int:
+    if boolean(config, "new_decoder_architecture"):
+        return integer(config, "num_kv_heads" if config.get("num_kv_heads") is not None else "num_attention_heads")
+    return 1 if boolean(config, "multi_query") else integer(config, "num_attention_heads")
+
+
+def _falcon_branches(config: Config) -> Branches:
+    newer, norms = boolean(config, "new_decoder_architecture"), config.get("num_ln_in_parallel_attn")
+    if newer and norms in (None, 2):
+        return Branches.PARALLEL
+    return Branches.PARALLEL_ONE_NORM if newer or boolean(config, "parallel_attn") else Branches.SEQUENTIAL
+
+
+def _gpt_neo_local(config: Config) -> tuple[int, ...]:
+    """GPT-Neo: blocks with a window, from what each is called, or from periods and how often each occurs."""
+    kinds, periods = config.get("attention_layers"), config.get("attention_types") or []
+    if kinds is None:
+        kinds = [kind for period, times in periods for _ in range(times) for kind in period]
+    return tuple(layer for layer, kind in enumerate(kinds) if kind == "local")
+
+
+def _rotates_if(config: Config, key: str) -> PositionKind:
+    """Baichuan: the models of 13 billion parameters, which have ALiBi, do not have this key."""
+    return PositionKind.ALIBI if config.get(key) is None else PositionKind.ROPE
+
+
+def _parallel(kind: Branches, key: str = "use_parallel_residual") -> Rule:
+    return lambda config: kind if boolean(config, key) else Branches.SEQUENTIAL
+
+
+def _alibi(key: str) -> Rule:
+    return lambda config: PositionKind.ALIBI if boolean(config, key) else PositionKind.ROPE
+
+
+_WITH_BIASES = {"norm": NormKind.LAYERNORM, "biases": True}
+_LLAMA_BIASES: Mapping[str, Any] = {
+    "qkv_bias": flag("attention_bias"),
+    "projection_bias": flag("attention_bias"),
+    "mlp_bias": flag("mlp_bias"),
+}
+_GEMMA: Mapping[str, Any] = {
+    "embedding_scale": lambda config: integer(config, "hidden_size") ** 0.5,
+    "qkv_bias": flag("attention_bias"),
+    "projection_bias": flag("attention_bias"),
+}
+_GEMMA2: Mapping[str, Any] = {
+    **_GEMMA,
+    "attention_scale": lambda config: number(config, "query_pre_attn_scalar") ** -0.5,
+    "attention_softcap": real("attn_logit_softcapping"),
+    "logit_softcap": real("final_logit_softcapping"),
+}
+_GEMMA2_DEFAULTS: Config = {
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "tie_word_embeddings": True,
+}
+_SOFTCAPS = {"final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0}
+_GPT2_DEFAULTS: Config = {
+    "vocab_size": 50257,
+    "n_positions": 1024,
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+    "layer_norm_epsilon": 1e-5,
+    "resid_pdrop": 0.1,
+    "embd_pdrop": 0.1,
+    "attn_pdrop": 0.1,
+    "tie_word_embeddings": True,
+}
+_GPT2_FIXED: Mapping[str, tuple[Any, ...]] = {
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+}
+_NOT_BIDIRECTIONAL: Mapping[str, tuple[Any, ...]] = {"use_bidirectional_attention": (False,)}
+_COHERE: Mapping[str, Any] = {
+    "norm": NormKind.LAYERNORM,
+    "branches": Branches.PARALLEL_ONE_NORM,
+    "logit_scale": lambda config: number(config, "logit_scale"),
+    "qkv_bias": flag("attention_bias"),
+    "projection_bias": flag("attention_bias"),
+}
+_COHERE_DEFAULTS: Config = {
+    "logit_scale": 0.0625,
+    "layer_norm_eps": 1e-5,
+    "rope_theta": 10_000.0,
+    "tie_word_embeddings": True,
+}
+_GPTJ = {
+    "norm": NormKind.LAYERNORM,
+    "branches": Branches.PARALLEL_ONE_NORM,
+    "num_key_value_heads": own_heads("n_head"),
+    "norm_bias": True,
+    "mlp_bias": True,
+    "head_bias": True,
+    "rotary_share": lambda config: (
+        integer(config, "rotary_dim") * integer(config, "n_head") / integer(config, "n_embd")
+    ),
+}
+_GPTJ_ROW = Architecture(
+    keys={key: value for key, value in GPT2_KEYS.items() if key != "max_positions"},
+    defaults={"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "rotary_dim": 64},
+    model=_GPTJ,
+    gated=False,
+)
+_GLM: Mapping[str, Any] = {"qkv_bias": flag("attention_bias")}
+_GLM_DEFAULTS: Config = {
+    "attention_bias": True,
+    "head_dim": 128,
+    "num_key_value_heads": 2,
+    "partial_rotary_factor": 0.5,
+    "rms_norm_eps": 1.5625e-07,
+}
+_LN = {"norm_epsilon": "layer_norm_eps"}
+_QWEN_WINDOW: Config = {"use_sliding_window": False, "max_window_layers": 28, "sliding_window": 4096}
+_INTERNLM = Architecture(
+    model={"qkv_bias": flag("bias"), "projection_bias": flag("bias")},
+    defaults={"bias": False, "rms_norm_eps": 1e-6},
+)
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "llama": Architecture(model=_LLAMA_BIASES),
+    "mistral": Architecture(
+        defaults={"sliding_window": 4096, "num_key_value_heads": 8},
+        window=every_block,
+    ),
+    "qwen2": Architecture(
+        model={"qkv_bias": True},
+        defaults={**_QWEN_WINDOW, "num_key_value_heads": 32},
+        window=past("max_window_layers"),
+    ),
+    "qwen3": Architecture(
+        model={"qk_norm": True, "qkv_bias": flag("attention_bias"), "projection_bias": flag("attention_bias")},
+        defaults={**_QWEN_WINDOW, "head_dim": 128, "num_key_value_heads": 32},
+        window=past("max_window_layers"),
+    ),
+    "gpt2": Architecture(
+        keys=GPT2_KEYS,
+        defaults={**_GPT2_DEFAULTS, "activation_function": "gelu_new"},
+        model={**_WITH_BIASES, "positions": PositionKind.LEARNED, "num_key_value_heads": own_heads("n_head")},
+        gated=False,
+        fixed=_GPT2_FIXED,
+    ),
+    "mpt": Architecture(
+        keys={
+            "hidden_size": "d_model",
+            "intermediate_size": None,
+            "num_layers": "n_layers",
+            "num_attention_heads": "n_heads",
+            "norm_epsilon": "layer_norm_epsilon",
+            "activation": None,
+        },
+        defaults={
+            "d_model": 2048,
+            "n_heads": 16,
+            "n_layers": 24,
+            "expansion_ratio": 4,
+            "vocab_size": 50368,
+            "layer_norm_epsilon": 1e-5,
+            "no_bias": True,
+            "tie_word_embeddings": True,
+        },
+        model={
+            "norm": NormKind.LAYERNORM,
+            "activation": ActivationKind.GELU,
+            "positions": PositionKind.ALIBI,
+            "intermediate_size": four_times("d_model"),
+            "num_key_value_heads": own_heads("n_heads"),
+        },
+        gated=False,
+        fixed={
+            "no_bias": (True,),
+            "expansion_ratio": (4,),
+            "norm_type": ("low_precision_layernorm", "layernorm"),
+            "logit_scale": (),
+            "attn_config.attn_type": ("multihead_attention",),
+            "attn_config.prefix_lm": (False,),
+            "attn_config.qk_ln": (False,),
+            "attn_config.attn_uses_sequence_id": (False,),
+            "attn_config.alibi": (True,),
+            "attn_config.alibi_bias_max": (8,),
+            "attn_config.clip_qkv": (),
+            "attn_config.softmax_scale": (),
+        },
+    ),
+    "gemma": Architecture(
+        keys={"activation": None},
+        defaults={"head_dim": 256, "hidden_activation": None, "tie_word_embeddings": True},
+        model={**_GEMMA, "activation": ActivationKind.GEGLU_TANH},
+        fixed=_NOT_BIDIRECTIONAL,
+    ),
+    "gemma2": Architecture(
+        keys={"activation": "hidden_activation"},
+        defaults={**_GEMMA2_DEFAULTS, **_SOFTCAPS},
+        model={**_GEMMA2, "norm_placement": NormPlacement.AROUND},
+        fixed=_NOT_BIDIRECTIONAL,
+        window=all_but_every(2, ""),
+    ),
+    "gemma3_text": Architecture(
+        keys={"activation": "hidden_activation"},
+        defaults={
+            **_GEMMA2_DEFAULTS,
+            "rope_theta": 1_000_000.0,
+            "rope_local_base_freq": 10_000.0,
+            # the class's sizes, which files of models with pictures leave out
+            "vocab_size": 262208,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+        },
+        model={**_GEMMA2, "norm_placement": NormPlacement.AROUND, "qk_norm": True},
+        fixed=_NOT_BIDIRECTIONAL,
+        window=all_but_every(6),
+    ),
+    "vaultgemma": Architecture(
+        keys={"activation": "hidden_activation"},
+        defaults={**_GEMMA2_DEFAULTS, **_SOFTCAPS},
+        model=_GEMMA2,
+        window=all_but_every(2, ""),
+    ),
+    "phi": Architecture(
+        keys=_LN,
+        defaults={"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "partial_rotary_factor": 0.5},
+        model={**_WITH_BIASES, "branches": Branches.PARALLEL_ONE_NORM, "head_bias": True},
+        gated=False,
+        fixed={"qk_layernorm": (False,)},
+    ),
+    "phi3": Architecture(defaults={"rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0}, window=every_block),
+    "olmo": Architecture(
+        keys={"norm_epsilon": None},
+        model={
+            "norm": NormKind.LAYERNORM,
+            "norm_weight": False,
+            "norm_epsilon": 1e-5,
+            "qkv_bias": flag("attention_bias"),
+            "projection_bias": flag("attention_bias"),
+        },
+        fixed={"clip_qkv": ()},
+    ),
+    "olmo2": Architecture(
+        defaults={"rms_norm_eps": 1e-5},
+        model={
+            "norm_placement": NormPlacement.AFTER,
+            "qk_norm": True,
+            "qk_norm_scope": QkNormScope.TOKEN,
+            "qkv_bias": flag("attention_bias"),
+            "projection_bias": flag("attention_bias"),
+        },
+    ),
+    "olmo3": Architecture(
+        defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096},
+        model={
+            "norm_placement": NormPlacement.AFTER,
+            "qk_norm": True,
+            "qk_norm_scope": QkNormScope.TOKEN,
+            "qkv_bias": flag("attention_bias"),
+            "projection_bias": flag("attention_bias"),
+        },
+        window=all_but_every(4),
+    ),
+    "granite": Architecture(
+        defaults={
+            "embedding_multiplier": 1.0,
+            "logits_scaling": 1.0,
+            "residual_multiplier": 1.0,
+            "attention_multiplier": 1.0,
+        },
+        model={
+            **_LLAMA_BIASES,
+            "embedding_scale": real("embedding_multiplier"),
+            "logit_scale": over("logits_scaling"),
+            "residual_scale": real("residual_multiplier"),
+            "attention_scale": real("attention_multiplier"),
+        },
+    ),
+    "glm": Architecture(defaults=_GLM_DEFAULTS, model=_GLM),
+    "glm4": Architecture(defaults=_GLM_DEFAULTS, model={**_GLM, "norm_placement": NormPlacement.AROUND}),
+    "smollm3": Architecture(
+        defaults={
+            "num_key_value_heads": 4,
+            "rope_theta": 2_000_000.0,
+            "use_sliding_window": False,
+            "no_rope_layer_interval": 4,
+            "tie_word_embeddings": True,
+        },
+        model={**_LLAMA_BIASES, "unrotated_layers": _unrotated},
+        window=_unrotated,
+    ),
+    "starcoder2": Architecture(
+        keys={"norm_epsilon": "norm_epsilon"},
+        defaults={
+            "hidden_act": "gelu_pytorch_tanh",
+            "norm_epsilon": 1e-5,
+            "num_key_value_heads": 2,
+            "use_bias": True,
+            "tie_word_embeddings": True,
+        },
+        model={"norm": NormKind.LAYERNORM, "biases": flag("use_bias"), "norm_bias": True},
+        gated=False,
+        window=every_block,
+    ),
+    "falcon": Architecture(
+        keys={
+            "num_key_value_heads": None,
+            "intermediate_size": "ffn_hidden_size",
+            "norm_epsilon": "layer_norm_epsilon",
+            "activation": "activation",
+        },
+        defaults={
+            "activation": "gelu",
+            "layer_norm_epsilon": 1e-5,
+            "multi_query": True,
+            "num_kv_heads": None,
+            "parallel_attn": True,
+            "tie_word_embeddings": True,
+        },
+        model={
+            "norm": NormKind.LAYERNORM,
+            "biases": flag("bias"),
+            "norm_bias": True,
+            "branches": _falcon_branches,
+            "positions": _alibi("alibi"),
+            "num_key_value_heads": _falcon_heads,
+        },
+        gated=False,
+    ),
+    "gpt_neox": Architecture(
+        keys={**_LN, "num_key_value_heads": None},
+        defaults={
+            "hidden_act": "gelu",
+            "layer_norm_eps": 1e-5,
+            "use_parallel_residual": True,
+            "rotary_pct": 0.25,
+            "attention_bias": True,
+        },
+        model={
+            **_WITH_BIASES,
+            "qkv_bias": flag("attention_bias"),
+            "projection_bias": flag("attention_bias"),
+            "biases": False,
+            "norm_bias": True,
+            "mlp_bias": True,
+            "branches": _parallel(Branches.PARALLEL),
+            "num_key_value_heads": own_heads("num_attention_heads"),
+        },
+        gated=False,
+    ),
+    "opt": Architecture(
+        keys={
+            "intermediate_size": "ffn_dim",
+            "num_key_value_heads": None,
+            "norm_epsilon": None,
+            "activation": "activation_function",
+            "max_positions": "max_position_embeddings",
+        },
+        defaults={
+            "activation_function": "relu",
+            "max_position_embeddings": 2048,
+            "enable_bias": True,
+            "dropout": 0.1,
+            "tie_word_embeddings": True,
+        },
+        model={
+            "norm": NormKind.LAYERNORM,
+            "norm_epsilon": 1e-5,
+            "biases": flag("enable_bias"),
+            "norm_bias": True,
+            "positions": PositionKind.LEARNED,
+            "position_offset": 2,
+            "num_key_value_heads": own_heads("num_attention_heads"),
+        },
+        gated=False,
+        fixed={
+            "do_layer_norm_before": (True,),
+            "_remove_final_layer_norm": (False,),
+            "layer_norm_elementwise_affine": (True,),
+            "layerdrop": (0, 0.0),
+        },
+    ),
+    "bloom": Architecture(
+        keys={
+            "num_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "intermediate_size": None,
+            "num_key_value_heads": None,
+            "norm_epsilon": "layer_norm_epsilon",
+            "activation": None,
+        },
+        defaults={"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True},
+        model={
+            **_WITH_BIASES,
+            "activation": ActivationKind.GELU_TANH,
+            "positions": PositionKind.ALIBI,
+            "embedding_norm": True,
+            "intermediate_size": four_times("hidden_size"),
+            "num_key_value_heads": own_heads("n_head"),
+        },
+        gated=False,
+        fixed={"apply_residual_connection_post_layernorm": (False,), "slow_but_exact": (False,)},
+    ),
+    "cohere": Architecture(
+        keys=_LN,
+        defaults={**_COHERE_DEFAULTS, "rope_theta": 500_000.0},
+        model={**_COHERE, "qk_norm": flag("use_qk_norm"), "qk_norm_scope": QkNormScope.OWN_HEAD},
+    ),
+    "cohere2": Architecture(
+        keys={**_LN, "head_dim": None},
+        defaults={**_COHERE_DEFAULTS, "head_dim": None, "sliding_window": 4096, "sliding_window_pattern": 4},
+        model={**_COHERE, "unrotated_layers": _unwindowed},
+        window=all_but_every(4),
+    ),
+    "stablelm": Architecture(
+        keys=_LN,
+        defaults={"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25},
+        model={
+            "norm": NormKind.LAYERNORM,
+            "norm_bias": True,
+            "qkv_bias": flag("use_qkv_bias"),
+            "qk_norm": flag("qk_layernorm"),
+            "qk_norm_scope": QkNormScope.OWN_HEAD,
+            "branches": _parallel(Branches.PARALLEL_ONE_NORM),
+        },
+    ),
+    "nemotron": Architecture(
+        keys={"norm_epsilon": "norm_eps"},
+        defaults={"hidden_act": "relu2", "norm_eps": 1e-5, "partial_rotary_factor": 0.5},
+        model={"norm": NormKind.LAYERNORM, "norm_bias": True, **_LLAMA_BIASES},
+        gated=False,
+    ),
+    "arcee": Architecture(
+        defaults={"hidden_act": "relu2", "rms_norm_eps": 1e-5},
+        model=_LLAMA_BIASES,
+        gated=False,
+    ),
+    "cwm": Architecture(
+        defaults={"head_dim": 128, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "sliding_window": 8192},
+        model={"mlp_bias": flag("mlp_bias")},
+        window=lambda config: tuple(layer for layer in every_block(config) if layer % 4),
+    ),
+    "ernie4_5": Architecture(
+        defaults={
+            "head_dim": 128,
+            "num_key_value_heads": 2,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 500_000.0,
+            "tie_word_embeddings": True,
+        },
+        model={"biases": flag("use_bias")},
+    ),
+    "exaone4": Architecture(
+        defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096},
+        model={"norm_placement": NormPlacement.AFTER, "qk_norm": True, "unrotated_layers": _unwindowed},
+        window=all_but_every(4),
+    ),
+    "helium": Architecture(
+        defaults={"head_dim": 128, "rms_norm_eps": 1e-8, "rope_theta": 100_000.0},
+        model={**_LLAMA_BIASES, "projection_bias": False},
+    ),
+    "hunyuan_v1_dense": Architecture(
+        defaults={"rms_norm_eps": 1e-5},
+        model={"qk_norm": True, "qkv_bias": flag("attention_bias"), "projection_bias": flag("attention_bias")},
+    ),
+    "ministral": Architecture(defaults={"sliding_window": 4096, "num_key_value_heads": 8}, window=every_block),
+    "seed_oss": Architecture(
+        defaults={
+            "attention_bias": True,
+            "head_dim": 128,
+            "num_key_value_heads": 8,
+            "attention_dropout": 0.1,
+            "residual_dropout": 0.1,
+        },
+        model={**_LLAMA_BIASES, "projection_bias": flag("attention_out_bias")},
+    ),
+    "gptj": _GPTJ_ROW,
+    "codegen": _GPTJ_ROW,
+    "gpt_bigcode": Architecture(
+        keys=GPT2_KEYS,
+        defaults={
+            **_GPT2_DEFAULTS,
+            "activation_function": "gelu_pytorch_tanh",
+            "multi_query": True,
+            "num_key_value_heads": None,
+        },
+        model={
+            **_WITH_BIASES,
+            "positions": PositionKind.LEARNED,
+            "num_key_value_heads": lambda config: 1 if boolean(config, "multi_query") else integer(config, "n_head"),
+        },
+        gated=False,
+        fixed={"scale_attn_weights": (True,)},
+    ),
+    "gpt_neo": Architecture(
+        keys={
+            "num_layers": "num_layers",
+            "num_attention_heads": "num_heads",
+            "num_key_value_heads": None,
+            "norm_epsilon": "layer_norm_epsilon",
+            "activation": "activation_function",
+            "max_positions": "max_position_embeddings",
+        },
+        defaults={
+            "activation_function": "gelu_new",
+            "layer_norm_epsilon": 1e-5,
+            "window_size": 256,
+            "attention_types": [[["global", "local"], 12]],
+            "tie_word_embeddings": True,
+        },
+        model={
+            "norm": NormKind.LAYERNORM,
+            "norm_bias": True,
+            "projection_bias": True,
+            "mlp_bias": True,
+            "attention_scale": 1.0,
+            "positions": PositionKind.LEARNED,
+            "num_key_value_heads": own_heads("num_heads"),
+            "window_tokens": lambda config: integer(config, "window_size"),
+            "windowed_layers": _gpt_neo_local,
+        },
+        gated=False,
+    ),
+    # Without a class in transformers; defaults of the code that such models bring along.
+    "baichuan": Architecture(
+        model={"positions": lambda config: _rotates_if(config, "max_position_embeddings")},
+        defaults={"rms_norm_eps": 1e-6},
+    ),
+    "exaone": Architecture(
+        keys={
+            "num_layers": "num_layers",
+            "norm_epsilon": "layer_norm_epsilon",
+            "activation": "activation_function",
+        },
+        defaults={"layer_norm_epsilon": 1e-5, "activation_function": "silu"},
+    ),
+    "internlm": _INTERNLM,
+    "internlm2": _INTERNLM,
+    "minicpm": Architecture(
+        defaults={"scale_emb": 1, "dim_model_base": 1, "scale_depth": 1, "tie_word_embeddings": True},
+        model={
+            **_LLAMA_BIASES,
+            "embedding_scale": real("scale_emb"),
+            "residual_scale": lambda config: number(config, "scale_depth") / _layers(config) ** 0.5,
+            "logit_scale": lambda config: number(config, "dim_model_base") / integer(config, "hidden_size"),
+        },
+    ),
+    "orion": Architecture(defaults={"rms_norm_eps": 1e-5}, model={"norm": NormKind.LAYERNORM, "norm_bias": True}),
+    "qwen": Architecture(
+        keys={"intermediate_size": None, "num_key_value_heads": None, "norm_epsilon": "layer_norm_epsilon"},
+        defaults={"layer_norm_epsilon": 1e-6, "no_bias": True, "rotary_pct": 1.0},
+        model={
+            "qkv_bias": True,
+            "intermediate_size": lambda config: integer(config, "intermediate_size") // 2,
+            "num_key_value_heads": own_heads("num_attention_heads"),
+        },
+        fixed={"no_bias": (True,)},
+    ),
+    "Yi": Architecture(defaults={"rms_norm_eps": 1e-5}),
+}
+"""By `model_type`."""
