@@ -41,8 +41,8 @@ def launches(gpu: Gpu, operator: Operator) -> Array | float:
 
 def attention_shape(operator: Operator) -> AttentionShape:
     """Return the sizes of causal attention or its gradient."""
-    batch, heads, _, queries, keys, head_dim = operator.shape
-    return AttentionShape(batch, heads, keys, queries, head_dim)
+    batch, heads, _, queries, keys, head_dim, *window = operator.shape
+    return AttentionShape(batch, heads, keys, queries, head_dim, *window)
 
 
 def hbm_bytes(operator: Operator) -> int:

@@ -62,7 +62,8 @@ class OperatorKind(StrEnum):
     GEMM = "gemm"
     """Dense matrix product on tensor cores; shape (m, n, k). One for each head has the rows of all heads as m."""
     ATTENTION = "attention"
-    """Fused attention; shape (batch, query heads, key-value heads, query length, key length, head dimension)."""
+    """Fused attention; shape (batch, query heads, key-value heads, query length, key length, head dimension), and the
+    mean window of the blocks where some have one."""
     ATTENTION_BACKWARD = "attention-backward"
     """Its gradient: five matrix products instead of two; the same shape."""
     MEMORY = "memory"

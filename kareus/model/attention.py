@@ -63,7 +63,8 @@ class Attention(Function):
     key-value heads, head_dim], or gathered, [cp, batch, tokens, key-value heads, head_dim], which heads of queries
     share in groups; values as keys; what is called in backward where keys and values are gathered, since they are not
     kept; the ranks that share the sequence; and with ALiBi how fast scores of each head of queries fall with the
-    distance, fp32, [query heads], and the masks that were made of it.
+    distance, fp32, [query heads], and the masks that were made of it; and what scores are multiplied by, None for one
+    over the root of `head_dim`.
     """
 
     @staticmethod
@@ -76,18 +77,19 @@ class Attention(Function):
         group: Communicator | None,
         slopes: Tensor | None = None,
         masks: "Masks | None" = None,
+        scale: float | None = None,
     ) -> Tensor:
         """Return [batch, tokens, query heads * head_dim]."""
         keys, values = (key, value) if gather is None else (_in_order(key), _in_order(value))
         parts = [
-            _attend(query[:, c.local], keys[:, : c.end], values[:, : c.end], slopes, masks)
+            _attend(query[:, c.local], keys[:, : c.end], values[:, : c.end], slopes, masks, scale)
             for c in chunks(query.shape[1], group)
         ]
         output = _joined([p.output for p in parts])
         kept = (key, value) if gather is None else ()
         ctx.save_for_backward(query, output, *(p.log_sum_exp for p in parts), *kept)
         ctx.group, ctx.gather, ctx.states = group, gather, [p.state for p in parts]
-        ctx.slopes, ctx.masks = slopes, masks
+        ctx.slopes, ctx.masks, ctx.scale = slopes, masks, scale
         return output.flatten(2)
 
     @staticmethod
@@ -102,10 +104,11 @@ class Attention(Function):
         for chunk, log_sum_exp, state in zip(held, log_sum_exps, ctx.states, strict=True):
             attending = (query[:, chunk.local], keys[:, : chunk.end], values[:, : chunk.end])
             attended = Attended(output[:, chunk.local], log_sum_exp, state)
-            parts.append(_attend_backward(gradient[:, chunk.local], attending, attended, ctx.slopes, ctx.masks))
+            given = (ctx.slopes, ctx.masks, ctx.scale)
+            parts.append(_attend_backward(gradient[:, chunk.local], attending, attended, *given))
         query_parts, *shared = zip(*parts, strict=True)
         whole = [p[0] if ctx.gather is None else _summed_by_rank(p[0], p[1], group_size(ctx.group)) for p in shared]
-        return _joined(query_parts), *whole, None, None, None, None
+        return _joined(query_parts), *whole, None, None, None, None, None
 
 
 def _in_order(gathered: Tensor) -> Tensor:
@@ -144,21 +147,30 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), dim=1)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, slopes: Tensor | None, masks: "Masks | None" = None) -> Attended:
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    slopes: Tensor | None,
+    masks: "Masks | None" = None,
+    scale: float | None = None,
+) -> Attended:
     """Attend from the last tokens of a sequence to all of it."""
     inputs = [t.transpose(1, 2) for t in (query, key, value)]
     if query.is_cpu:
         output, log_sum_exp, *state = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            *inputs, attn_mask=_mask(query, key, slopes)
+            *inputs, attn_mask=_mask(query, key, slopes), scale=scale
         )
     elif slopes is not None:
         output, log_sum_exp, *state = torch.ops.aten._scaled_dot_product_efficient_attention(
-            *inputs, _masks(masks).of_batch(query, key, slopes), compute_log_sumexp=True
+            *inputs, _masks(masks).of_batch(query, key, slopes), compute_log_sumexp=True, scale=scale
         )
     else:
         # These are the kernels behind scaled_dot_product_attention. Called directly, the one for CUDA aligns its
         # causal mask to the end of the keys, and backward may run on keys that were gathered anew.
-        output, log_sum_exp, *state, _ = torch.ops.aten._scaled_dot_product_flash_attention(*inputs, is_causal=True)
+        output, log_sum_exp, *state, _ = torch.ops.aten._scaled_dot_product_flash_attention(
+            *inputs, is_causal=True, scale=scale
+        )
     return Attended(output.transpose(1, 2), log_sum_exp, tuple(state))
 
 
@@ -168,17 +180,25 @@ def _attend_backward(
     part: Attended,
     slopes: Tensor | None,
     masks: "Masks | None" = None,
+    scale: float | None = None,
 ) -> list[Tensor]:
     """Gradients of the query, key and value of `_attend`."""
     grad, *inputs, output = [t.transpose(1, 2) for t in (gradient, *attending, part.output)]
     if gradient.is_cpu:
         gradients = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad, *inputs, output, part.log_sum_exp, 0.0, is_causal=False, attn_mask=_mask(*attending[:2], slopes)
+            grad,
+            *inputs,
+            output,
+            part.log_sum_exp,
+            0.0,
+            is_causal=False,
+            attn_mask=_mask(*attending[:2], slopes),
+            scale=scale,
         )
     elif slopes is not None:
         mask, wanted = _masks(masks).of_batch(*attending[:2], slopes), [True, True, True, False]
         *gradients, _ = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
-            grad, *inputs, mask, output, part.log_sum_exp, *part.state, 0.0, wanted
+            grad, *inputs, mask, output, part.log_sum_exp, *part.state, 0.0, wanted, scale=scale
         )
     else:
         *lengths, seed, offset = part.state
@@ -192,6 +212,7 @@ def _attend_backward(
             is_causal=True,
             philox_seed=seed,
             philox_offset=offset,
+            scale=scale,
         )
     return [g.transpose(1, 2) for g in gradients]
 

@@ -15,15 +15,21 @@ import torch
 from torch import Tensor, nn
 
 from kareus.model.communication import Mesh
-from kareus.model.config import AttentionKernel, Model, PositionKind
+from kareus.model.config import ActivationKind, AttentionKernel, Model, PositionKind
+from kareus.model.features import Branches, NormPlacement, QkNormScope
 from kareus.model.layers import (
     Activation,
+    BesideNorm,
     BlockColumnLinear,
     CausalAttention,
+    GeGlu,
+    Norm,
     OperatorModule,
     QueryKeyNorm,
+    Residual,
     ResidualNorm,
     Rotary,
+    RotaryPart,
     RotaryTable,
     RowParallelLinear,
     SplitHeads,
@@ -56,6 +62,21 @@ class Layer(nn.Module):
 
     wires: tuple[Wire, ...]
 
+    def _entering(self, model: Model, hidden: int, dtype: torch.dtype) -> Wire:
+        """Residual addition, and the norm before the layer if there is one."""
+        if model.norm_placement is NormPlacement.AFTER:
+            self.residual = Residual()
+            return Wire("residual", self.residual, (STREAM, UPDATE), (SUM, "normed"))
+        self.norm: OperatorModule = ResidualNorm(model, hidden, dtype)
+        return Wire("norm", self.norm, (STREAM, UPDATE), (SUM, "normed"))
+
+    def _leaving(self, last: Wire, model: Model, hidden: int, dtype: torch.dtype) -> tuple[Wire, ...]:
+        """The last product, and the norm after the layer if there is one."""
+        if model.norm_placement is NormPlacement.BEFORE:
+            return (last,)
+        self.post_norm = Norm(model, hidden, dtype)
+        return last._replace(writes=("summed",)), Wire("post_norm", self.post_norm, ("summed",), (OUTPUT,))
+
     def forward(self, stream: Tensor, update: Tensor | None, table: RotaryTable) -> tuple[Tensor, Tensor]:
         """Residual stream and update, each [batch, tokens, hidden], to the same of the next layer."""
         values: dict[str, Any] = {STREAM: stream, UPDATE: update, TABLE: table}
@@ -72,23 +93,36 @@ class AttentionLayer(Layer):
         super().__init__()
         heads = shard.query_heads, shard.key_value_heads
         width = shard.query_heads * shard.head_dim
-        self.norm = ResidualNorm(model, shard.hidden_size, dtype)
+        entering = self._entering(model, shard.hidden_size, dtype)
         self.qkv = BlockColumnLinear(
             shard.hidden_size, (heads[0] + 2 * heads[1]) * shard.head_dim, dtype, mesh, bias=model.has_qkv_bias
         )
-        self.qk_norm = QueryKeyNorm(shard.head_dim, dtype, model.norm_epsilon) if model.qk_norm else None
-        self.projection = RowParallelLinear(width, shard.hidden_size, dtype, mesh, self.qkv, bias=model.biases)
+        self.qk_norm = QueryKeyNorm(model, heads, shard.head_dim, dtype) if model.qk_norm else None
+        self.projection = RowParallelLinear(
+            width,
+            shard.hidden_size,
+            dtype,
+            mesh,
+            self.qkv,
+            bias=model.has_projection_bias,
+            scale=model.residual_scale,
+        )
+        projection = Wire("projection", self.projection, ("mixed",), (OUTPUT,))
         self.wires = (
-            Wire("norm", self.norm, (STREAM, UPDATE), (SUM, "normed")),
+            entering,
             Wire("qkv", self.qkv, ("normed",), ("qkv",)),
             self._split(model, shard, mesh),
             *self._attending(model, shard, mesh, kernel),
-            Wire("projection", self.projection, ("mixed",), (OUTPUT,)),
+            *self._leaving(projection, model, shard.hidden_size, dtype),
         )
 
     def _split(self, model: Model, shard: Shard, mesh: Mesh) -> Wire:
         """Queries, keys and values out of the output of QKV."""
         heads, attending = (shard.query_heads, shard.key_value_heads), ("query", "key", "value")
+        in_part = model.rotary_dim < model.head_dim or (model.qk_norm and model.qk_norm_scope is not QkNormScope.HEAD)
+        if model.positions is PositionKind.ROPE and in_part:
+            self.rope: OperatorModule = RotaryPart(heads, shard.head_dim, self.qk_norm, apart=mesh.cp is not None)
+            return Wire("rope", self.rope, ("qkv", TABLE), attending)
         if model.positions is PositionKind.ROPE:
             self.rope = Rotary(heads, self.qk_norm, apart=mesh.cp is not None)
             return Wire("rope", self.rope, ("qkv", TABLE), attending)
@@ -99,7 +133,7 @@ class AttentionLayer(Layer):
         """Attention itself, as one operator or as several."""
         slopes, masks = own_slopes(model, shard, mesh) if model.positions is PositionKind.ALIBI else (None, None)
         if kernel is AttentionKernel.FUSED:
-            self.attention = CausalAttention(mesh.cp, slopes, masks)
+            self.attention = CausalAttention(mesh.cp, slopes, masks, model.attention_scale)
             wire = Wire("attention", self.attention, ("query", "key", "value"), ("mixed",), mesh.sequence_parallel)
             return (wire,)
         self.scores = Scores()
@@ -120,21 +154,36 @@ class AttentionLayer(Layer):
 class Mlp(Layer):
     """Residual addition, norm and feed-forward, with a gate or without."""
 
-    def __init__(self, model: Model, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
+    def __init__(
+        self, model: Model, shard: Shard, mesh: Mesh, dtype: torch.dtype, attention_norm: Norm | None = None
+    ) -> None:
+        """Make the layer; `attention_norm` is that of attention, whose weights it shares."""
         super().__init__()
         hidden, inner, gated = shard.hidden_size, shard.intermediate_size, model.activation.gated
         name, width = ("gate_up", 2 * inner) if gated else ("up", inner)
-        first = BlockColumnLinear(hidden, width, dtype, mesh, bias=model.biases, in_order=False)
-        self.norm = ResidualNorm(model, hidden, dtype)
+        first = BlockColumnLinear(hidden, width, dtype, mesh, bias=model.has_mlp_bias, in_order=False)
+        if model.branches.parallel:
+            self.norm = BesideNorm(model, hidden, dtype, attention_norm)
+            entering = Wire("norm", self.norm, (STREAM, UPDATE), (SUM, "normed"))
+        else:
+            entering = self._entering(model, hidden, dtype)
         self.add_module(name, first)
-        self.activation = SwiGlu() if gated else Activation(model.activation)
-        self.down = RowParallelLinear(inner, hidden, dtype, mesh, first, bias=model.biases)
+        self.activation = _activation(model.activation)
+        self.down = RowParallelLinear(
+            inner, hidden, dtype, mesh, first, bias=model.has_mlp_bias, scale=model.residual_scale
+        )
         self.wires = (
-            Wire("norm", self.norm, (STREAM, UPDATE), (SUM, "normed")),
+            entering,
             Wire(name, first, ("normed",), (name,)),
             Wire("activation", self.activation, (name,), ("activated",), mesh.sequence_parallel),
-            Wire("down", self.down, ("activated",), (OUTPUT,)),
+            *self._leaving(Wire("down", self.down, ("activated",), (OUTPUT,)), model, hidden, dtype),
         )
+
+
+def _activation(kind: ActivationKind) -> OperatorModule:
+    if kind is ActivationKind.SWIGLU:
+        return SwiGlu()
+    return GeGlu(kind) if kind.gated else Activation(kind)
 
 
 class Block(nn.Module):
@@ -154,7 +203,9 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.attention = AttentionLayer(model, shard, mesh, dtype, attention_kernel)
-        self.mlp = Mlp(model, shard, mesh, dtype)
+        norm = self.attention.norm if model.branches is Branches.PARALLEL_ONE_NORM else None
+        assert norm is None or isinstance(norm, Norm)
+        self.mlp = Mlp(model, shard, mesh, dtype, norm)
 
     def forward(self, hidden: Tensor, table: RotaryTable) -> Tensor:
         """[batch, tokens, hidden] to the same."""

@@ -32,18 +32,22 @@ class _Lookup(Function):
         first: int,
         added: Tensor | None,
         add_positions: Callable[[Tensor], None] | None,
+        scale: float = 1.0,
     ) -> Tensor:
         ctx.save_for_backward(ids)
         ctx.weight_gradient, ctx.first, ctx.add_positions = weight_gradient, first, add_positions
-        return fused.embed(ids, weight, first, added)
+        ctx.scale = scale
+        looked_up = fused.embed(ids, weight, first, added)
+        return looked_up if scale == 1 else looked_up.mul_(scale)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
         (ids,), weight_gradient, first = ctx.saved_tensors, ctx.weight_gradient, ctx.first
+        gradient = gradient if ctx.scale == 1 else gradient * ctx.scale
         add_or_put_off(lambda: fused.embed_backward(gradient, ids, first, weight_gradient))
         if ctx.add_positions is not None:
             add_or_put_off(partial(ctx.add_positions, gradient))
-        return None, None, None, None, None, None
+        return None, None, None, None, None, None, None
 
 
 class _CrossEntropy(Function):
@@ -92,12 +96,15 @@ class Embedding(OperatorModule):
     positions: Tensor
     positions_gradient: Tensor
 
-    def __init__(self, shard: Shard, mesh: Mesh, dtype: torch.dtype, max_positions: int | None = None) -> None:
+    def __init__(self, model: Model, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
         super().__init__(after=leaving(mesh))
         self.first_row = shard.vocab_rows * group_rank(mesh.tp)
         self._mesh = mesh
-        self.has_positions = max_positions is not None
-        tables = {"weight": shard.vocab_rows} | ({} if max_positions is None else {"positions": max_positions})
+        self._offset, self._scale = model.position_offset, model.embedding_scale
+        self.has_positions = model.max_positions is not None
+        tables = {"weight": shard.vocab_rows}
+        if model.max_positions is not None:
+            tables["positions"] = model.max_positions + model.position_offset
         for name, rows in tables.items():
             add_weight(self, name, torch.empty(rows, shard.hidden_size, dtype=dtype).normal_(std=INITIAL_STD))
 
@@ -110,7 +117,7 @@ class Embedding(OperatorModule):
         return self._looked_up(*lookup, self._added(ids.shape[1]) if adds else None, self._add_gradient)
 
     def _looked_up(self, *arguments: Any) -> Tensor:
-        looked_up: Tensor = apply(_Lookup, *arguments)
+        looked_up: Tensor = apply(_Lookup, *arguments, self._scale)
         return looked_up
 
     def _added(self, tokens: int) -> Tensor:
@@ -124,8 +131,8 @@ class Embedding(OperatorModule):
 
     def _rows(self, tokens: int) -> list[tuple[slice, slice]]:
         """Of each chunk of this rank's tokens its positions, and its place among the tokens."""
-        held = chunks(tokens, self._mesh.cp)
-        return [(slice(c.end - (c.local.stop - c.local.start), c.end), c.local) for c in held]
+        ends = [(c.end + self._offset, c.local) for c in chunks(tokens, self._mesh.cp)]
+        return [(slice(end - (local.stop - local.start), end), local) for end, local in ends]
 
 
 class Loss(nn.Module):
@@ -151,7 +158,9 @@ class Head(nn.Module):
     def __init__(self, model: Model, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
         super().__init__()
         self.norm = Norm(model, shard.hidden_size, dtype)
-        self.lm_head = ColumnParallelLinear(shard.hidden_size, shard.vocab_rows, dtype, mesh)
+        self.lm_head = ColumnParallelLinear(
+            shard.hidden_size, shard.vocab_rows, dtype, mesh, bias=model.head_bias, scale=model.logit_scale
+        )
         self.loss = Loss(mesh)
 
     def logits(self, hidden: Tensor) -> Tensor:

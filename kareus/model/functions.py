@@ -51,8 +51,8 @@ def add_or_put_off(add: Callable[[], None]) -> None:
         add()
 
 
-def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add left right to `total` in place, without rounding the product to the dtype of its operands.
+def add_product(total: Tensor, left: Tensor, right: Tensor, scale: float = 1.0) -> None:
+    """Add scale left right to `total` in place, without rounding the product to the dtype of its operands.
 
     On CUDA one kernel reads bf16, adds up in fp32 and writes fp32; on CPUs, where PyTorch has none, operands are
     converted first, which is exact.
@@ -61,11 +61,12 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total: [m, n], fp32.
         left: [m, k], bf16 or fp32.
         right: [k, n], as `left`.
+        scale: what the product is multiplied by.
     """
     if left.is_cpu:
-        total.add_(left.to(total.dtype) @ right.to(total.dtype))
+        total.add_(left.to(total.dtype) @ right.to(total.dtype), alpha=scale)
     else:
-        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
+        torch.addmm(total, left, right, alpha=scale, out_dtype=total.dtype, out=total)
 
 
 class Context:
@@ -102,6 +103,33 @@ class LinearFunction(Function):
         x, weight = ctx.saved_tensors
         x_gradient = _product_gradients(ctx, gradient, x, weight)
         return x_gradient, None, None, *(None for _ in range(2 * len(ctx.bias_gradients)))
+
+
+class ScaledLinearFunction(Function):
+    """As `LinearFunction`, of which the result is multiplied by `scale`, in the epilogue of the product."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, weight_gradient: Tensor, scale: float, *bias: Tensor) -> Tensor:
+        """Return scale (x weight^T + bias)."""
+        ctx.save_for_backward(x, weight)
+        ctx.weight_gradient, ctx.bias_gradients, ctx.scale = weight_gradient, bias[1:], scale
+        rows = x.reshape(-1, x.shape[-1])
+        added, beta = (bias[0], scale) if bias else (rows.new_empty(weight.shape[0]), 0)
+        product: Tensor = torch.ops.aten._unsafe_view(
+            torch.addmm(added, rows, weight.t(), beta=beta, alpha=scale), (*x.shape[:-1], weight.shape[0])
+        )
+        return product
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of x; add those of the weights, or put that off."""
+        x, weight = ctx.saved_tensors
+        rows, scale, weight_gradient = gradient.reshape(-1, gradient.shape[-1]), ctx.scale, ctx.weight_gradient
+        x_gradient = torch.addmm(rows.new_empty(weight.shape[1]), rows, weight, beta=0, alpha=scale).view_as(x)
+        add_or_put_off(lambda: add_product(weight_gradient, rows.t(), x.reshape(-1, x.shape[-1]), scale))
+        for bias_gradient in ctx.bias_gradients:
+            add_or_put_off(partial(add_rows, bias_gradient, rows, scale=scale))
+        return x_gradient, None, None, None, *(None for _ in range(2 * len(ctx.bias_gradients)))
 
 
 class GatheredLinearFunction(Function):
@@ -152,9 +180,9 @@ def _product_gradients(ctx: Any, gradient: Tensor, x: Tensor, weight: Tensor) ->
     return x_gradient
 
 
-def add_rows(total: Tensor, rows: Tensor) -> None:
-    """Add the sum of rows, [rows, size], to `total`, [size], fp32."""
-    total.add_(rows.sum(0, dtype=total.dtype))
+def add_rows(total: Tensor, rows: Tensor, *, scale: float = 1.0) -> None:
+    """Add the sum of rows, [rows, size], times `scale` to `total`, [size], fp32."""
+    total.add_(rows.sum(0, dtype=total.dtype), alpha=scale)
 
 
 class ResidualNormFunction(Function):
@@ -194,6 +222,64 @@ class RmsNormFunction(Function):
         """Return the gradient of x."""
         x, weight, scale = ctx.saved_tensors
         return fused.residual_norm_backward(gradient, None, x, scale, weight, ctx.weight_gradient), None, None, None
+
+
+class ResidualFunction(Function):
+    """Addition to the residual stream, where no norm follows; keeps nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, stream: Tensor, update: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the sum twice: what the stream carries on, and what the layer reads."""
+        ctx.adds = update is not None
+        total = stream if update is None else stream + update
+        return total, total.view_as(total)
+
+    @staticmethod
+    def backward(ctx: Any, stream_gradient: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return one gradient for both inputs."""
+        result = stream_gradient + gradient
+        return result, result if ctx.adds else None
+
+
+class BesideNormFunction(Function):
+    """RMSNorm of the residual stream, and addition to it; keeps the stream and one scale a row."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, stream: Tensor, update: Tensor, weight: Tensor, weight_gradient: Tensor, epsilon: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sum, and what is normalised, which the update is no part of."""
+        out = fused.residual_norm(stream, None, weight, epsilon)
+        ctx.save_for_backward(stream, weight, out.scale)
+        ctx.weight_gradient = weight_gradient
+        return stream + update, out.normed
+
+    @staticmethod
+    def backward(ctx: Any, sum_gradient: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of stream and update."""
+        stream, weight, scale = ctx.saved_tensors
+        result = fused.residual_norm_backward(gradient, sum_gradient, stream, scale, weight, ctx.weight_gradient)
+        return result, sum_gradient, None, None, None
+
+
+class BesideLayerNormFunction(Function):
+    """As `BesideNormFunction`, with LayerNorm; keeps the stream and two numbers a row."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, stream: Tensor, update: Tensor, affine: fused.Affine, totals: fused.Affine, epsilon: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sum, and what is normalised, which the update is no part of."""
+        out = fused.residual_layer_norm(stream, None, affine, epsilon)
+        ctx.save_for_backward(stream, out.mean, out.scale)
+        ctx.weight, ctx.totals = affine.weight, totals
+        return stream + update, out.normed
+
+    @staticmethod
+    def backward(ctx: Any, sum_gradient: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of stream and update."""
+        result = fused.residual_layer_norm_backward(gradient, sum_gradient, ctx.saved_tensors, ctx.weight, ctx.totals)
+        return result, sum_gradient, None, None, None
 
 
 class ResidualLayerNormFunction(Function):
@@ -304,6 +390,53 @@ class NormRotateFunction(Function):
             fused.Rotated(*gradients), (cosine, sine), qkv, tuple(scales), ctx.norm, ctx.totals
         )
         return result, None, None, None, None, None
+
+
+class RotatePartFunction(Function):
+    """As `RotateFunction`, where heads rotate in part, or a norm sees all heads of a token; copies queries and keys.
+
+    It has no kernel: PyTorch's own operations run it everywhere. It keeps its input and the norm's scales.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        qkv: Tensor,
+        table: tuple[Tensor, Tensor],
+        heads: tuple[int, int],
+        head_dim: int,
+        apart: bool,  # noqa: FBT001
+        norm: fused.HeadNorm | None,
+        totals: tuple[Tensor, Tensor] | None,
+    ) -> tuple[Tensor, ...]:
+        """Return queries, keys and values."""
+        rotated, scales = fused.rotate_part(qkv, table, heads, head_dim, norm, apart=apart)
+        ctx.save_for_backward(*table, *((qkv, *scales) if scales else ()))
+        ctx.norm, ctx.totals = norm, totals
+        return tuple(rotated)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of `qkv`."""
+        cosine, sine, *normed = ctx.saved_tensors
+        result = fused.rotate_part_backward(fused.Rotated(*gradients), (cosine, sine), normed, ctx.norm, ctx.totals)
+        return result, None, None, None, None, None, None
+
+
+class GeGluFunction(Function):
+    """GELU of a gate, times what it opens; keeps its input for the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, gate_up: Tensor, kind: ActivationKind) -> Tensor:
+        """Return gelu(gate) * up."""
+        ctx.save_for_backward(gate_up)
+        ctx.kind = kind
+        return fused.geglu(gate_up, kind)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of `gate_up`."""
+        return fused.geglu_backward(gradient, ctx.saved_tensors[0], ctx.kind), None
 
 
 class SwiGluFunction(Function):

@@ -15,6 +15,7 @@ from kareus.graph.records import CollectiveKind
 from kareus.model import attention, functions, fused
 from kareus.model.communication import Boundary, Communicator, Kept, Mesh, entering, group_rank, leaving
 from kareus.model.config import ActivationKind, Model, NormKind, RotaryScaling
+from kareus.model.features import QkNormScope
 from kareus.model.shards import Shard
 
 INITIAL_STD = 0.02
@@ -85,11 +86,16 @@ class Linear(OperatorModule):
         dtype: torch.dtype,
         *,
         bias: bool = False,
+        scale: float = 1.0,
         before: Boundary | None = None,
         after: Boundary | None = None,
     ) -> None:
         super().__init__(before, after)
         self.has_bias = bias
+        self.scale = scale
+        """What the result is multiplied by."""
+        if scale != 1:
+            self.function = functions.ScaledLinearFunction
         add_weight(self, "weight", torch.empty(outputs, inputs, dtype=dtype).normal_(std=INITIAL_STD))
         if bias:
             add_weight(self, "bias", torch.zeros(outputs, dtype=dtype))
@@ -97,7 +103,11 @@ class Linear(OperatorModule):
     def settings(self) -> tuple[Any, ...]:
         """Of x weight^T + bias, [..., inputs] to [..., outputs], of this GPU's weight alone."""
         bias = weight_of(self, "bias", "bias_gradient") if self.has_bias else ()
-        return *weight_of(self), *bias
+        return *weight_of(self), *self._scales(), *bias
+
+    def _scales(self) -> tuple[float, ...]:
+        """Return the scale, where there is one."""
+        return () if self.scale == 1 else (self.scale,)
 
 
 class ColumnParallelLinear(Linear):
@@ -107,10 +117,18 @@ class ColumnParallelLinear(Linear):
     """
 
     def __init__(
-        self, inputs: int, outputs: int, dtype: torch.dtype, mesh: Mesh, *, bias: bool = False, in_order: bool = True
+        self,
+        inputs: int,
+        outputs: int,
+        dtype: torch.dtype,
+        mesh: Mesh,
+        *,
+        bias: bool = False,
+        scale: float = 1.0,
+        in_order: bool = True,
     ) -> None:
         """Make the product; `in_order` if what reads its outputs tells tokens apart."""
-        super().__init__(inputs, outputs, dtype, bias=bias, before=entering(mesh, in_order=in_order))
+        super().__init__(inputs, outputs, dtype, bias=bias, scale=scale, before=entering(mesh, in_order=in_order))
 
 
 class BlockColumnLinear(ColumnParallelLinear):
@@ -154,13 +172,14 @@ class RowParallelLinear(Linear):
         first: BlockColumnLinear | None = None,
         *,
         bias: bool = False,
+        scale: float = 1.0,
     ) -> None:
         """Make the last product of a sublayer, of which `first` is the first.
 
         A bias is whole on every GPU, and so is the output gradient, so that its gradient is the same on all.
         """
         in_order = first is None or first.before is None or first.before.in_order
-        super().__init__(inputs, outputs, dtype, bias=bias, after=leaving(mesh, in_order=in_order))
+        super().__init__(inputs, outputs, dtype, bias=bias, scale=scale, after=leaving(mesh, in_order=in_order))
         self._first = (first,)  # a tuple, so that its weights have one name
         self._adds = group_rank(mesh.tp) == 0
         if bias and not self._adds:
@@ -171,7 +190,7 @@ class RowParallelLinear(Linear):
         if not self.has_bias or self._adds:
             return super().settings()
         _, bias_gradient = weight_of(self, "bias", "bias_gradient")
-        return *weight_of(self), self.added, bias_gradient
+        return *weight_of(self), *self._scales(), self.added, bias_gradient
 
     def forward(self, x: Tensor) -> Tensor:
         """As `compute`, summed over the group."""
@@ -197,7 +216,11 @@ class Norm(OperatorModule):
         self.has_bias = model.has_norm_bias
         self._centres = model.norm is NormKind.LAYERNORM
         self.function = self.layer_function if self._centres else self.rms_function
-        add_weight(self, "weight", torch.ones(size, dtype=dtype))
+        if model.norm_weight:
+            add_weight(self, "weight", torch.ones(size, dtype=dtype))
+        else:  # as if it had one that is not trained
+            self.register_buffer("weight", torch.ones(size, dtype=dtype), persistent=False)
+            self.register_buffer("weight_gradient", torch.zeros(size, dtype=torch.float32), persistent=False)
         if self.has_bias:
             add_weight(self, "bias", torch.zeros(size, dtype=dtype))
 
@@ -221,8 +244,41 @@ class ResidualNorm(Norm):
     layer_function: type[Function] = functions.ResidualLayerNormFunction
 
 
+class BesideNorm(Norm):
+    """Norm of the residual stream, and addition of an update, which the norm does not see (attention beside the MLP).
+
+    Of stream and update, [batch, tokens, hidden], to their sum and what is normalised. It may have the weights of
+    another norm.
+    """
+
+    rms_function: type[Function] = functions.BesideNormFunction
+    layer_function: type[Function] = functions.BesideLayerNormFunction
+
+    def __init__(self, model: Model, size: int, dtype: torch.dtype, shared: Norm | None) -> None:
+        """Normalise rows of `size` values, with the weights of `shared` where there is one."""
+        super().__init__(model, size, dtype)
+        self._shared = (shared,)  # a tuple, so that its weights have one name
+        if shared is not None:
+            for name in [*dict(self.named_parameters()), *dict(self.named_buffers())]:
+                delattr(self, name)
+
+    def settings(self) -> tuple[Any, ...]:
+        """As `Norm.settings`."""
+        (shared,) = self._shared
+        return super().settings() if shared is None else shared.settings()
+
+
+class Residual(OperatorModule):
+    """Addition of an update to the residual stream, which a layer reads as it is (norms after attention and MLP).
+
+    Of stream and update, [batch, tokens, hidden], to their sum, twice. The update may be None, as in `ResidualNorm`.
+    """
+
+    function: type[Function] = functions.ResidualFunction
+
+
 class QueryKeyNorm(nn.Module):
-    """Weights of the RMSNorm of every query and key head (Qwen 3), which `Rotary` applies.
+    """Weights of the RMSNorm of every query and key head (Qwen 3), or of all of a token, which `Rotary` applies.
 
     A GPU sees its own heads only: the gradients of both weights have to be summed over the tensor-parallel group
     before the optimizer steps.
@@ -233,11 +289,13 @@ class QueryKeyNorm(nn.Module):
     key_weight: Tensor
     key_weight_gradient: Tensor
 
-    def __init__(self, head_dim: int, dtype: torch.dtype, epsilon: float) -> None:
+    def __init__(self, model: Model, heads: tuple[int, int], head_dim: int, dtype: torch.dtype) -> None:
+        """Make weights for `heads` (queries, keys) of this GPU."""
         super().__init__()
-        self.epsilon = epsilon
-        add_weight(self, "query_weight", torch.ones(head_dim, dtype=dtype))
-        add_weight(self, "key_weight", torch.ones(head_dim, dtype=dtype))
+        self.epsilon = model.norm_epsilon
+        shared = model.qk_norm_scope is QkNormScope.HEAD
+        for name, count in zip(("query_weight", "key_weight"), heads, strict=True):
+            add_weight(self, name, torch.ones(head_dim if shared else count * head_dim, dtype=dtype))
 
 
 class Rotary(OperatorModule):
@@ -260,6 +318,28 @@ class Rotary(OperatorModule):
         query, query_gradient = weight_of(norm, "query_weight", "query_weight_gradient")
         key, key_gradient = weight_of(norm, "key_weight", "key_weight_gradient")
         return *plain, fused.HeadNorm(query, key, norm.epsilon), (query_gradient, key_gradient)
+
+
+class RotaryPart(OperatorModule):
+    """As `Rotary`, of a part of each head, or with a norm of all heads of a token."""
+
+    function: type[Function] = functions.RotatePartFunction
+
+    def __init__(self, heads: tuple[int, int], head_dim: int, norm: QueryKeyNorm | None, *, apart: bool) -> None:
+        """Rotate `heads` (queries, keys) of `head_dim` values; `apart` if keys and values are sent to other GPUs."""
+        super().__init__()
+        self.heads, self.head_dim, self.apart = heads, head_dim, apart
+        self._norm = (norm,)  # a tuple, so that its weights have one name
+
+    def settings(self) -> tuple[Any, ...]:
+        """Of [batch, tokens, heads * head_dim] and a `RotaryTable` to three of [batch, tokens, heads, head_dim]."""
+        (norm,) = self._norm
+        if norm is None:
+            return self.heads, self.head_dim, self.apart, None, None
+        query, query_gradient = weight_of(norm, "query_weight", "query_weight_gradient")
+        key, key_gradient = weight_of(norm, "key_weight", "key_weight_gradient")
+        totals = (query_gradient, key_gradient)
+        return self.heads, self.head_dim, self.apart, fused.HeadNorm(query, key, norm.epsilon), totals
 
 
 class SplitHeads(OperatorModule):
@@ -286,21 +366,26 @@ class CausalAttention(OperatorModule):
     function: type[Function] = attention.Attention
 
     def __init__(
-        self, group: Communicator | None, slopes: Tensor | None = None, masks: attention.Masks | None = None
+        self,
+        group: Communicator | None,
+        slopes: Tensor | None = None,
+        masks: attention.Masks | None = None,
+        scale: float | None = None,
     ) -> None:
         """Attend over `group`; `slopes` say how fast scores of this GPU's heads fall with the distance (ALiBi).
 
-        `masks` has what was made of them, for all blocks.
+        `masks` has what was made of them, for all blocks; `scale` multiplies scores, None as usual.
         """
         gathers = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
         super().__init__(before=Boundary(group, *gathers, first=1) if group else None)
         self.group = group
         self._slopes = slopes
         self._masks = masks
+        self._scale = scale
 
     def settings(self) -> tuple[Any, ...]:
         """Of three of [batch, tokens, heads, head_dim] to [batch, tokens, query heads * head_dim]; see `Attention`."""
-        shared = (self.group, self._slopes, self._masks)
+        shared = (self.group, self._slopes, self._masks, self._scale)
         return (None, *shared) if self.group is None else shared  # where a group is, what gathers is an input
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -321,6 +406,20 @@ class SwiGlu(OperatorModule):
     function: type[Function] = functions.SwiGluFunction
 
 
+class GeGlu(OperatorModule):
+    """As `SwiGlu`, with a GELU for the gate."""
+
+    function: type[Function] = functions.GeGluFunction
+
+    def __init__(self, kind: ActivationKind) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def settings(self) -> tuple[Any, ...]:
+        """Which GELU it is."""
+        return (self.kind,)
+
+
 class Activation(OperatorModule):
     """An activation without a gate, of [..., n] to the same."""
 
@@ -337,7 +436,7 @@ class Activation(OperatorModule):
 
 def rotary_table(model: Model, tokens: int, group: Communicator | None) -> RotaryTable:
     """Angles of the tokens that this rank holds of each sequence."""
-    frequencies = model.rotary_base ** -(torch.arange(0, model.head_dim, 2) / model.head_dim)
+    frequencies = model.rotary_base ** -(torch.arange(0, model.rotary_dim, 2) / model.rotary_dim)
     if isinstance(model.rotary_scaling, RotaryScaling):
         frequencies = _stretched(frequencies, model.rotary_scaling)
     elif model.rotary_scaling is not None:

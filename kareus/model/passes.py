@@ -130,13 +130,8 @@ def backward_pass(
         later: takes what adds the weight gradients of matrix products, if they are not of this pass.
         block_done: told of every block; the tape then has whole ones.
     """
-    while tape:
-        gradients = _gradients_of_layer(gradient)
-        yield from _unwound(tape.pop(), gradients, later)
-        gradient = gradients[STREAM]
-        if block_done is not None and len(tape) % LAYERS == 0:
-            block_done(len(tape) // LAYERS)
-    return gradient
+    gradients = yield from _through_backward(tape, _gradients_of_layer(gradient), later, block_done)
+    return gradients.get(STREAM, gradient)
 
 
 def recomputed_pass(
@@ -187,7 +182,8 @@ def blockwise_pass(
             if block_done is not None:
                 block_done(len(entered) + 1)
         attention, *above = tape
-        gradients = _gradients_of_layer((yield from backward_pass(above, gradients[STREAM], later)))
+        arriving = _gradients_of_layer(gradients[STREAM])
+        gradients = _of_layer_before((yield from _through_backward(above, arriving, later)))
         norm, others = attention[:1], attention[1:]
         yield from _unwound(others, gradients, later)
     yield from _unwound(norm, gradients, later)
@@ -246,6 +242,24 @@ def _through(  # noqa: C901, PLR0912 - see its docstring
             entered.append((stream,))
     assert update is not None, "there is a layer"
     return stream, update
+
+
+def _through_backward(
+    tape: Tape, gradients: dict[str, Tensor], later: Later | None, block_done: BlockDone | None = None
+) -> Generator[PassEvent, None, dict[str, Tensor]]:
+    """Run a tape backward, using it up; returns the gradients of what entered its first layer."""
+    while tape:
+        yield from _unwound(tape.pop(), gradients, later)
+        if block_done is not None and len(tape) % LAYERS == 0:
+            block_done(len(tape) // LAYERS)
+        if tape:
+            gradients = _of_layer_before(gradients)
+    return gradients
+
+
+def _of_layer_before(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Gradients that a layer's backward begins with, from those of what enters the next; side by side they differ."""
+    return {SUM: gradients[STREAM], OUTPUT: gradients[UPDATE]}
 
 
 def _gradients_of_layer(gradient: Tensor) -> dict[str, Tensor]:

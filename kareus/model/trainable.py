@@ -6,14 +6,31 @@ Plans and predictions serve all models. Nothing here imports torch.
 from collections.abc import Iterator
 
 from kareus.artifacts.records import added_fields
-from kareus.model.config import ActivationKind, Model
-from kareus.model.features import AngleScaling, AngleStretch
+from kareus.model.config import Model, NormKind
+from kareus.model.features import AngleScaling, AngleStretch, QkNormScope
 
-TRAINED = frozenset({"checkpoint"})
+TRAINED = frozenset(
+    {
+        "norm_placement",
+        "branches",
+        "norm_weight",
+        "norm_bias",
+        "projection_bias",
+        "mlp_bias",
+        "head_bias",
+        "rotary_share",
+        "attention_scale",
+        "embedding_scale",
+        "residual_scale",
+        "logit_scale",
+        "position_offset",
+        "qk_norm_scope",
+        "checkpoint",
+    }
+)
 """Fields with the metadata `ADDED` that the engine computes, whatever they are."""
 OF_WINDOWS = ("window_tokens", "windowed_layers")
 """Fields that mean nothing where the window is as long as the sequence."""
-UNTRAINED_ACTIVATIONS = (ActivationKind.RELU, ActivationKind.GEGLU, ActivationKind.GEGLU_TANH)
 
 
 def untrained(model: Model, sequence_length: int) -> tuple[str, ...]:
@@ -33,8 +50,8 @@ def _untrained(model: Model, sequence_length: int) -> Iterator[str]:
                 if isinstance(value, float)
                 else f"{name}={value}"
             )
-    if model.activation in UNTRAINED_ACTIVATIONS:
-        yield f"activation={model.activation}"
+    if model.qk_norm and (model.norm is NormKind.LAYERNORM or model.qk_norm_scope is QkNormScope.OWN_HEAD):
+        yield f"qk_norm with norm={model.norm}"
     scaling = model.rotary_scaling
     if isinstance(scaling, AngleScaling) and scaling.stretch is not AngleStretch.LINEAR:
         yield f"rotary_scaling.stretch={scaling.stretch}"

@@ -1,4 +1,4 @@
-"""Weights to and from Hugging Face checkpoints of Llama, Mistral and Qwen (safetensors), sharded as they are read.
+"""Weights to and from Hugging Face checkpoints (safetensors), sharded as they are read.
 
 Names are those of transformers' `LlamaForCausalLM` and `Qwen3ForCausalLM`. A weight of ours may hold several of theirs,
 one below the other: queries, keys and values; gate and up.
@@ -18,7 +18,8 @@ from kareus.artifacts.files import write_atomically, write_json
 from kareus.errors import ArtifactError
 from kareus.model.communication import Communicator, group_rank, group_size
 from kareus.model.config import Model
-from kareus.model.published import PREFIX, Published, as_published, published
+from kareus.model.features import QkNormScope
+from kareus.model.published import PREFIX, Published, as_published, published, whole_weight
 from kareus.model.weight_files import INDEX, SINGLE, check_file, indexed_files
 
 EMBEDDING, LM_HEAD, POSITIONS = "model.embed_tokens.weight", "lm_head.weight", "model.embed_positions.weight"
@@ -46,9 +47,10 @@ def pieces(model: Model, name: str, first_layer: int) -> tuple[Piece, ...]:
     if not name.startswith("blocks."):
         ends = {
             "embedding.weight": Piece(EMBEDDING, (vocabulary, hidden), 0),
-            "embedding.positions": Piece(POSITIONS, (model.max_positions or 0, hidden)),
+            "embedding.positions": Piece(POSITIONS, ((model.max_positions or 0) + model.position_offset, hidden)),
             "head.norm.weight": Piece("model.norm.weight", (hidden,)),
             "head.norm.bias": Piece("model.norm.bias", (hidden,)),
+            "head.lm_head.bias": Piece("lm_head.bias", (vocabulary,), 0),
             "head.lm_head.weight": Piece(EMBEDDING if model.tie_embeddings else LM_HEAD, (vocabulary, hidden), 0),
         }
         return (ends[name],)
@@ -171,13 +173,19 @@ def _block_pieces(model: Model) -> dict[str, tuple[Piece, ...]]:
     )
     heads = (("self_attn.q_proj", query), ("self_attn.k_proj", key_value), ("self_attn.v_proj", key_value))
     gated = (("mlp.gate_proj", inner), ("mlp.up_proj", inner))
-    whole = {"attention.norm": "input_layernorm", "mlp.norm": "post_attention_layernorm"}
+    whole = {
+        "attention.norm": "input_layernorm",
+        "attention.post_norm": "post_self_attn_layernorm",
+        "mlp.norm": "post_attention_layernorm",
+        "mlp.post_norm": "post_mlp_layernorm",
+    }
     columns = {"attention.qkv": heads, "mlp.gate_up": gated, "mlp.up": gated[1:]}
     rows = {"attention.projection": ("self_attn.o_proj", query), "mlp.down": ("mlp.down_proj", inner)}
-    pieces: dict[str, tuple[Piece, ...]] = {
-        "attention.qk_norm.query_weight": (Piece("self_attn.q_norm.weight", (model.head_dim,)),),
-        "attention.qk_norm.key_weight": (Piece("self_attn.k_norm.weight", (model.head_dim,)),),
-    }
+    pieces: dict[str, tuple[Piece, ...]] = {}
+    for kind, width in (("query", query), ("key", key_value)):
+        shared = model.qk_norm_scope is QkNormScope.HEAD
+        size, divided = (model.head_dim, None) if shared else (width, 0)
+        pieces[f"attention.qk_norm.{kind}_weight"] = (Piece(f"self_attn.{kind[0]}_norm.weight", (size,), divided),)
     for ours, theirs in whole.items():
         for kind in ("weight", "bias"):
             pieces[f"{ours}.{kind}"] = (Piece(f"{theirs}.{kind}", (hidden,)),)
@@ -220,6 +228,9 @@ def _shard(file: Any, piece: Piece, place: Published, path: Path, group: Communi
     whole = (place.rows or rows, *columns)
     if found != (whole[::-1] if place.transposed else whole):
         raise ArtifactError(f"{path}: {place.name} has the shape {found}, the model {whole}; choose its checkpoint.")
+    if not place.is_plain:
+        weight = whole_weight(place, piece.shape, _tensor(file.get_tensor(place.name)))
+        return (weight + place.less if place.less else weight)[own_part(piece, group)]
     first, *others = own_part(piece, group)
     own = (slice(place.first_row + first.start, place.first_row + first.stop), *others)
     return _tensor(stored[own[::-1]]).t() if place.transposed else _tensor(stored[own])

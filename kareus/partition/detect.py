@@ -47,6 +47,7 @@ _NAMED_AFTER = {
     "embedding": "embedding",
     "loss": "loss",
     "norm": "norm",
+    "post_norm": "norm",
 }
 """What a segment is called: after the first of these operators that is in it."""
 _MIDDLES = (*CORE_ATTENTION, "activation")

@@ -5,6 +5,7 @@ from kareus.graph.records import Batch, BlockGraph, Partition
 from kareus.model.config import AttentionKernel, Model, Parallelism
 from kareus.partition.detect import detect_partitions, graph_of
 from kareus.partition.events import Trace
+from kareus.partition.layers import with_layers
 from kareus.partition.names import Extracted, expected_partitions
 from kareus.partition.structure import dimensions_of, structure_of
 from kareus.partition.trace_cache import cached_template
@@ -31,7 +32,12 @@ def extract(
             "whole sequences; use cp=1, or fused attention."
         )
     return {
-        batch: graph_of(_trace(model, parallelism, size, sequence_length, attention_kernel))
+        batch: with_layers(
+            graph_of(_trace(model, parallelism, size, sequence_length, attention_kernel)),
+            model,
+            parallelism,
+            sequence_length,
+        )
         for batch, size in batch_sizes(parallelism, microbatch_size).items()
     }
 

@@ -52,7 +52,7 @@ _COLLECTIVES = {
 }
 _BY_SEQUENCE = 3
 """Dimensions of a GPU's tokens where each sequence is moved by itself: [batch, tokens, hidden]."""
-_TELLING = ("loss", "embedding", "norm", "rope", "heads", "activation", "qk_norm", "residual", "attention")
+_TELLING = ("loss", "embedding", "norm", "post_norm", "rope", "heads", "activation", "qk_norm", "residual", "attention")
 """What a group of memory-bound operators is named after: the first of these that is in it. Others join no group."""
 
 

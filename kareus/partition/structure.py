@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 
 from kareus.model.config import AttentionKernel, Model, NormKind, Parallelism, PositionKind
+from kareus.model.features import Branches, NormPlacement
 from kareus.model.shards import shard_of
 
 HEAD_VALUES = 2
@@ -63,7 +64,15 @@ class Structure:
     """Whether the MLP has a gate; one activation without a gate moves the same bytes as another."""
     positions: PositionKind = PositionKind.ROPE
     biases: bool = False
-    """Whether projections and LayerNorms have biases."""
+    """Whether projections and LayerNorms have biases, but those of which the next fields say something else."""
+    projection_bias: bool | None = None
+    mlp_bias: bool | None = None
+    norm_bias: bool | None = None
+    norm_weight: bool = True
+    head_bias: bool = False
+    embedding_norm: bool = False
+    norm_placement: NormPlacement = NormPlacement.BEFORE
+    branches: Branches = Branches.SEQUENTIAL
     attention_kernel: AttentionKernel = AttentionKernel.FUSED
     reads_mask: bool = False
     """Whether attention reads a mask that is made once for all blocks, the engine's with ALiBi; see `structure_of`."""
@@ -124,6 +133,14 @@ def structure_of(
         gated=model.activation.gated,
         positions=model.positions,
         biases=model.biases,
+        projection_bias=model.projection_bias,
+        mlp_bias=model.mlp_bias,
+        norm_bias=model.norm_bias,
+        norm_weight=model.norm_weight,
+        head_bias=model.head_bias,
+        embedding_norm=model.embedding_norm,
+        norm_placement=model.norm_placement,
+        branches=model.branches,
         attention_kernel=attention_kernel or AttentionKernel.FUSED,
         reads_mask=attention_kernel is None and model.positions is PositionKind.ALIBI,
     )

@@ -6,6 +6,7 @@ other ranks). What is recorded is dataflow: which bytes of which buffer each ker
 
 import itertools
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -33,7 +34,7 @@ from kareus.model.config import (
     Sharding,
 )
 from kareus.model.ends import Embedding, Head
-from kareus.model.layers import rotary_table
+from kareus.model.layers import Norm, rotary_table
 from kareus.model.shards import Shard, shard_of
 from kareus.partition.events import TRACED_BLOCKS, Region, Trace, TracedEvent
 from kareus.partition.operators import with_masks_made
@@ -120,19 +121,30 @@ def _stand_in(structure: Structure, shard: Shard, parallelism: Parallelism) -> M
         positions=structure.positions,
         biases=structure.biases,
         max_positions=shard.tokens * parallelism.cp if learned else None,
+        projection_bias=structure.projection_bias,
+        mlp_bias=structure.mlp_bias,
+        norm_bias=structure.norm_bias,
+        norm_weight=structure.norm_weight,
+        head_bias=structure.head_bias,
+        embedding_norm=structure.embedding_norm,
+        norm_placement=structure.norm_placement,
+        branches=structure.branches,
     )
 
 
 def _record(model: Model, shard: Shard, parallelism: Parallelism, batch: int, structure: Structure) -> Trace:
     with _fake_mesh(parallelism) as mesh, FakeTensorMode():
-        embedding, head = Embedding(shard, mesh, DTYPE, model.max_positions), Head(model, shard, mesh, DTYPE)
+        embedding, head = Embedding(model, shard, mesh, DTYPE), Head(model, shard, mesh, DTYPE)
         blocks = [Block(model, shard, mesh, DTYPE, structure.attention_kernel) for _ in range(TRACED_BLOCKS)]
         table = rotary_table(model, shard.tokens, mesh.cp)
         ids = torch.empty(batch, shard.tokens, dtype=torch.long)
         tokens = shard.tokens // parallelism.token_shards
         hidden = torch.empty(batch, tokens, shard.hidden_size, dtype=DTYPE, requires_grad=True)
-        recorder = KernelRecorder({"embedding": embedding, "blocks": nn.ModuleList(blocks), "head": head})
-        recorder.run(lambda _: embedding(ids), None)
+        first: nn.Module = embedding
+        if model.embedding_norm:
+            first = nn.Sequential(OrderedDict(embedding=embedding, norm=Norm(model, shard.hidden_size, DTYPE)))
+        recorder = KernelRecorder({"embedding": first, "blocks": nn.ModuleList(blocks), "head": head})
+        recorder.run(lambda _: first(ids), None)
         recorder.run(lambda x: through(blocks, x, table), hidden)
         recorder.run(lambda x: head(x, ids), hidden)
     events = with_masks_made(recorder.events) if structure.reads_mask else tuple(recorder.events)

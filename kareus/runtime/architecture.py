@@ -3,6 +3,7 @@
 from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, PositionKind
+from kareus.model.features import QkNormScope
 from kareus.model.trainable import untrained
 from kareus.workload.config import Workload
 from kareus.workload.graph_memory import check_captured_memory
@@ -57,9 +58,16 @@ def check_runs(workload: Workload) -> None:
     """Check that the engine runs the sharding of a workload.
 
     Raises:
-        EngineError: gradients or weights are sharded, and with them something else that the engine does not run so.
+        EngineError: gradients or weights are sharded, and with them something else that the engine does not run so; or
+            heads are, where a norm sees all of them.
     """
-    parallelism = workload.parallelism
+    parallelism, model = workload.parallelism, workload.model
+    if parallelism.tp > 1 and model.qk_norm and model.qk_norm_scope is QkNormScope.TOKEN:
+        raise EngineError(
+            f"parallelism.tp={parallelism.tp}: is planned, but norms over all heads of a token "
+            f"(model.qk_norm_scope={model.qk_norm_scope}) would have to be summed over the GPUs that share the heads; "
+            "train with tp=1, and more of dp or pp."
+        )
     if not parallelism.shards_gradients:
         return
     degrees = [f"parallelism.{axis}={n}" for axis in ("pp", "tp") if (n := getattr(parallelism, axis)) > 1]

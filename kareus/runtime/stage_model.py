@@ -89,7 +89,7 @@ class StageModel(nn.Module):
             default_sm_count: SMs of collectives that no schedule decides; None leaves them to the library.
         """
         super().__init__()
-        self.embedding = Embedding(shard, mesh, dtype, model.max_positions) if shape.first else None
+        self.embedding = Embedding(model, shard, mesh, dtype) if shape.first else None
         self.blocks = nn.ModuleList(Block(model, shard, mesh, dtype) for _ in range(shape.layers))
         self.head = Head(model, shard, mesh, dtype) if shape.last else None
         self._ties = model.tie_embeddings

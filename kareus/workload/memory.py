@@ -30,6 +30,7 @@ from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Scope
 from kareus.model.config import AttentionKernel, Model, Parallelism, PositionKind
+from kareus.model.features import NormPlacement
 from kareus.model.parameters import scope_parameters
 from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.pipeline.transfers import gathered_parts
@@ -121,7 +122,8 @@ def stage_memory(
     is_last = stage == parallelism.pp - 1
     in_flight, passing = most_in_flight(workload, stage), most_received_ahead(workload, stage) + 1
     message = boundary // gathered_parts(boundary // BF16_BYTES, parallelism)
-    waiting, working = in_flight * kept, recomputed
+    before_norm = boundary if stage == 0 and model.embedding_norm else 0
+    waiting, working = in_flight * (kept + before_norm), recomputed
     if workload.split_backward:
         head = head_split_bytes(model, parallelism, tokens) if is_last else 0
         later = block_split_bytes(model, parallelism, tokens)
@@ -231,14 +233,26 @@ def stage_parameters(model: Model, parallelism: Parallelism, stage: int, layers:
 def block_activation_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
     """Bytes that one block keeps for its backward on one GPU, its input apart.
 
-    Whole, or a GPU's tokens with sequence parallelism: both norms' outputs and the sum after attention. Sharded:
+    Whole, or a GPU's tokens with sequence parallelism: those of `kept_streams`. Sharded:
     queries, keys and values (with norms on queries and keys, also from before them), the output of attention, and
     the activation's input (SwiGLU's two) and output. Scores of attention that is not fused are apart (`score_bytes`).
     """
     query, key_value = model.query_width, model.key_value_width
     before_norm = query + key_value if model.qk_norm else 0
     sharded = 2 * query + 2 * key_value + before_norm + model.mlp_input_width + model.intermediate_size
-    return BF16_BYTES * tokens * (3 * model.hidden_size // parallelism.token_shards + sharded // parallelism.tp)
+    whole = kept_streams(model) * model.hidden_size
+    return BF16_BYTES * tokens * (whole // parallelism.token_shards + sharded // parallelism.tp)
+
+
+def kept_streams(model: Model) -> int:
+    """Tensors of the hidden size that one block keeps for its backward, its input apart.
+
+    Norms before attention and MLP: what they give, and the sum after attention. Norms after them: their inputs, and
+    that sum. Norms around them: all of these. Side by side, both norms have the block's input, so what they give.
+    """
+    if model.branches.parallel:
+        return 2
+    return 5 if model.norm_placement is NormPlacement.AROUND else 3
 
 
 def score_bytes(workload: Workload, attention_kernel: AttentionKernel) -> tuple[int, int]:
@@ -277,12 +291,14 @@ def block_backward_bytes(model: Model, parallelism: Parallelism, tokens: int) ->
     Whole: those of the block's output and of the norm's output. Sharded: those of the activation's input (SwiGLU's two)
     and output. With context parallelism, also the gathered keys and values (their gradients come when those of the MLP
     are gone). With sequence parallelism whole are the gathered input of a product and its gradient, and this GPU's
-    tokens of the gradient of the block's output come on top.
+    tokens of the gradient of the block's output come on top. So does, where attention and MLP are side by side, the
+    gradient of what enters both.
     """
     gathered = 2 * model.key_value_width * parallelism.cp if parallelism.cp > 1 else 0
     sharded = model.mlp_input_width + model.intermediate_size + gathered
     shards = parallelism.token_shards
     own = model.hidden_size // shards if shards > 1 else 0
+    own += model.hidden_size // shards if model.branches.parallel else 0
     return BF16_BYTES * tokens * (2 * model.hidden_size + own + sharded // parallelism.tp)
 
 

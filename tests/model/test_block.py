@@ -139,7 +139,7 @@ def test_weight_gradients_add_up_over_microbatches() -> None:
 
 
 def test_embedding_and_its_gradient_equal_plain_torch() -> None:
-    embedding = Embedding(shard_of(SMALL, ALONE, TOKENS), Mesh(), torch.float32)
+    embedding = Embedding(SMALL, shard_of(SMALL, ALONE, TOKENS), Mesh(), torch.float32)
     ids = torch.randint(SMALL.vocab_size, (2, TOKENS))
     weight = embedding.weight.detach().clone().requires_grad_()
     upstream = torch.randn(2, TOKENS, SMALL.hidden_size)

@@ -88,9 +88,12 @@ def tensor_parallel_block(rank: int, group: ProcessGroupCommunicator) -> None:
 def tensor_parallel_ends(rank: int, group: ProcessGroupCommunicator) -> None:
     shard = shard_of(MODEL, degrees(RANKS, 1), TOKENS)
     ids = torch.randint(MODEL.vocab_size, (BATCH, TOKENS), generator=torch.Generator().manual_seed(1))
-    full_embedding = whole(lambda s, mesh: Embedding(s, mesh, torch.float32))
+    full_embedding = whole(lambda s, mesh: Embedding(MODEL, s, mesh, torch.float32))
     full_head = whole(lambda s, mesh: Head(MODEL, s, mesh, torch.float32))
-    embedding, head = Embedding(shard, Mesh(tp=group), torch.float32), Head(MODEL, shard, Mesh(tp=group), torch.float32)
+    embedding, head = (
+        Embedding(MODEL, shard, Mesh(tp=group), torch.float32),
+        Head(MODEL, shard, Mesh(tp=group), torch.float32),
+    )
     sharded_over_tp(embedding, full_embedding, rank)
     sharded_over_tp(head, full_head, rank)
     loss, expected = head(embedding(ids), ids), full_head(full_embedding(ids), ids)
@@ -129,7 +132,7 @@ class Ends(torch.nn.Module):
 
     def __init__(self, shard: Shard, mesh: Mesh) -> None:
         super().__init__()
-        self.embedding = Embedding(shard, mesh, torch.float32)
+        self.embedding = Embedding(MODEL, shard, mesh, torch.float32)
         self.blocks = torch.nn.ModuleList([Block(MODEL, shard, mesh, torch.float32)])
         self.head = Head(MODEL, shard, mesh, torch.float32)
 

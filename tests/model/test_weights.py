@@ -92,7 +92,7 @@ class Whole(nn.Module):
             dp=1, pp=1, tp=1, cp=1, layers_per_stage=(layers,), sharding=Sharding.NONE, sequence_parallel=False
         )
         shard = shard_of(model, alone, TOKENS)
-        self.embedding = Embedding(shard, Mesh(), torch.float32, model.max_positions) if first else None
+        self.embedding = Embedding(model, shard, Mesh(), torch.float32) if first else None
         self.blocks = nn.ModuleList(Block(model, shard, Mesh(), torch.float32) for _ in range(layers))
         self.head = Head(model, shard, Mesh(), torch.float32) if last else None
         self.table = rotary_table(model, TOKENS, None)

@@ -14,6 +14,7 @@ from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
 from kareus.model.config import ActivationKind, Model, NormKind, PositionKind
 from kareus.model.ends import Head
+from kareus.model.features import Branches, NormPlacement, QkNormScope
 from kareus.model.passes import CollectiveCall, Pass
 from kareus.model.shards import shard_of
 from kareus.profile.programs import Execution, StageShape
@@ -38,6 +39,10 @@ UNGATED = dataclasses.replace(
     biases=True,
     intermediate_size=1024,
 )
+AROUND = dataclasses.replace(WIDE, name="around", norm_placement=NormPlacement.AROUND, rotary_share=0.5)
+AFTER = dataclasses.replace(NORMED, name="after", norm_placement=NormPlacement.AFTER, qk_norm_scope=QkNormScope.TOKEN)
+BESIDE = dataclasses.replace(WIDE, name="beside", branches=Branches.PARALLEL, activation=ActivationKind.GEGLU_TANH)
+ONE_NORM = dataclasses.replace(UNGATED, name="one-norm", branches=Branches.PARALLEL_ONE_NORM)
 MIDDLE = StageShape(layers=LAYERS, first=False, last=False)
 
 
@@ -117,8 +122,12 @@ HALVED = MicrobatchSchedule(Schedule(Execution.NANOBATCHING), Schedule(Execution
 @pytest.mark.parametrize("schedule", [SEQUENTIAL, HALVED], ids=["whole", "halved"])
 @pytest.mark.parametrize(
     ("model", "degrees"),
-    [(WIDE, (1, False)), (NORMED, (1, False)), (WIDE, (4, True)), (UNGATED, (1, False))],
-    ids=["wide", "normed", "wide-shared-tokens", "ungated"],
+    [
+        *((model, (1, False)) for model in (WIDE, NORMED, UNGATED, AROUND, AFTER, BESIDE, ONE_NORM)),
+        # Norms after a scatter would keep the whole of what `LoopbackCommunicator` gives a view of; others give none.
+        *((model, (4, True)) for model in (WIDE, BESIDE)),
+    ],
+    ids=lambda value: value.name if isinstance(value, Model) else "shared-tokens" if value[1] else "alone",
 )
 @pytest.mark.parametrize("recomputation", list(Recomputation))
 def test_a_forward_keeps_what_planning_counts(

@@ -8,12 +8,28 @@ Sums are fp32; what leaves in bf16 is rounded where the model's own definition r
 Qwen 3).
 """
 
-from kareus.model.fused.activations import activate, activate_backward, swiglu, swiglu_backward
+from kareus.model.fused.activations import (
+    activate,
+    activate_backward,
+    geglu,
+    geglu_backward,
+    swiglu,
+    swiglu_backward,
+)
 from kareus.model.fused.embedding import add_over_sequences, embed, embed_backward, own_rows
 from kareus.model.fused.layer_norms import Affine, LayerNormed, residual_layer_norm, residual_layer_norm_backward
 from kareus.model.fused.loss import cross_entropy, cross_entropy_backward_, exponentials, maxima, mean_loss
 from kareus.model.fused.norms import Normed, residual_norm, residual_norm_backward
-from kareus.model.fused.rotary import HeadNorm, Rotated, norm_rotate_backward, rotate, rotate_backward, split_heads
+from kareus.model.fused.rotary import (
+    HeadNorm,
+    Rotated,
+    norm_rotate_backward,
+    rotate,
+    rotate_backward,
+    rotate_part,
+    rotate_part_backward,
+    split_heads,
+)
 
 __all__ = [
     "Affine",
@@ -29,6 +45,8 @@ __all__ = [
     "embed",
     "embed_backward",
     "exponentials",
+    "geglu",
+    "geglu_backward",
     "maxima",
     "mean_loss",
     "norm_rotate_backward",
@@ -39,6 +57,8 @@ __all__ = [
     "residual_norm_backward",
     "rotate",
     "rotate_backward",
+    "rotate_part",
+    "rotate_part_backward",
     "split_heads",
     "swiglu",
     "swiglu_backward",

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-"""SwiGLU, activations without a gate, and their backwards in Triton."""
+"""SwiGLU, GeGLU, activations without a gate, and their backwards in Triton."""
 
 import torch
 import triton
@@ -11,6 +11,11 @@ from kareus.model.kernels.sums import FMA
 
 SPAN = 1024
 """Columns of one program."""
+_PLAIN = {
+    ActivationKind.GEGLU: str(ActivationKind.GELU),
+    ActivationKind.GEGLU_TANH: str(ActivationKind.GELU_TANH),
+}
+"""Activation of the gate."""
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
@@ -29,6 +34,26 @@ def swiglu_backward(gradient: Tensor, gate_up: Tensor) -> Tensor:
     result = torch.empty_like(gate_up)
     grid = (gradient.numel() // size, triton.cdiv(size, SPAN))
     _swiglu_backward[grid](gradient, gate_up, result, size, SPAN=SPAN, **FMA)
+    return result
+
+
+def geglu(gate_up: Tensor, kind: ActivationKind) -> Tensor:
+    """See `kareus.model.fused`."""
+    gate_up = gate_up.contiguous()
+    size = gate_up.shape[-1] // 2
+    result = gate_up.new_empty((*gate_up.shape[:-1], size))
+    grid = (result.numel() // size, triton.cdiv(size, SPAN))
+    _geglu[grid](gate_up, result, size, KIND=_PLAIN[kind], SPAN=SPAN, **FMA)
+    return result
+
+
+def geglu_backward(gradient: Tensor, gate_up: Tensor, kind: ActivationKind) -> Tensor:
+    """See `kareus.model.fused`."""
+    gradient, gate_up = gradient.contiguous(), gate_up.contiguous()
+    size = gradient.shape[-1]
+    result = torch.empty_like(gate_up)
+    grid = (gradient.numel() // size, triton.cdiv(size, SPAN))
+    _geglu_backward[grid](gradient, gate_up, result, size, KIND=_PLAIN[kind], SPAN=SPAN, **FMA)
     return result
 
 
@@ -82,17 +107,63 @@ def _tanh(x):
 
 
 @triton.jit
+def _active(value, KIND: tl.constexpr):
+    if KIND == "squared-relu":
+        positive = tl.maximum(value, 0.0)
+        return positive * positive
+    elif KIND == "relu":
+        return tl.maximum(value, 0.0)
+    elif KIND == "gelu":
+        return 0.5 * value * (1 + tl.erf(value * 0.7071067811865476))
+    else:
+        return 0.5 * value * (1 + _tanh(0.7978845608028654 * (value + 0.044715 * value * value * value)))
+
+
+@triton.jit
+def _slope(value, KIND: tl.constexpr):
+    if KIND == "squared-relu":
+        return 2 * tl.maximum(value, 0.0)
+    elif KIND == "relu":
+        return tl.where(value > 0, 1.0, 0.0)
+    elif KIND == "gelu":
+        density = 0.3989422804014327 * tl.exp(-0.5 * value * value)
+        return 0.5 * (1 + tl.erf(value * 0.7071067811865476)) + value * density
+    else:
+        inner = _tanh(0.7978845608028654 * (value + 0.044715 * value * value * value))
+        steep = 0.7978845608028654 * (1 + 3 * 0.044715 * value * value)
+        return 0.5 * (1 + inner) + 0.5 * value * (1 - inner * inner) * steep
+
+
+@triton.jit
+def _geglu(gate_up, result, size, KIND: tl.constexpr, SPAN: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
+    inside = column < size
+    gate = tl.load(gate_up + row * 2 * size + column, mask=inside, other=0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * size + size + column, mask=inside, other=0).to(tl.float32)
+    active = _active(gate, KIND).to(result.dtype.element_ty).to(tl.float32)  # rounded, as by the definition
+    tl.store(result + row * size + column, (active * up).to(result.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _geglu_backward(gradient, gate_up, result, size, KIND: tl.constexpr, SPAN: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
+    inside = column < size
+    arriving = tl.load(gradient + row * size + column, mask=inside, other=0).to(tl.float32)
+    gate = tl.load(gate_up + row * 2 * size + column, mask=inside, other=0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * size + size + column, mask=inside, other=0).to(tl.float32)
+    gate_gradient = arriving * up * _slope(gate, KIND)
+    tl.store(result + row * 2 * size + column, gate_gradient.to(result.dtype.element_ty), mask=inside)
+    up_gradient = arriving * _active(gate, KIND)
+    tl.store(result + row * 2 * size + size + column, up_gradient.to(result.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def _activate(x, result, count, KIND: tl.constexpr, SPAN: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * SPAN + tl.arange(0, SPAN)
     value = tl.load(x + at, mask=at < count, other=0).to(tl.float32)
-    if KIND == "squared-relu":
-        positive = tl.maximum(value, 0.0)
-        active = positive * positive
-    elif KIND == "gelu":
-        active = 0.5 * value * (1 + tl.erf(value * 0.7071067811865476))
-    else:
-        active = 0.5 * value * (1 + _tanh(0.7978845608028654 * (value + 0.044715 * value * value * value)))
-    tl.store(result + at, active.to(result.dtype.element_ty), mask=at < count)
+    tl.store(result + at, _active(value, KIND).to(result.dtype.element_ty), mask=at < count)
 
 
 @triton.jit
@@ -100,13 +171,4 @@ def _activate_backward(gradient, x, result, count, KIND: tl.constexpr, SPAN: tl.
     at = tl.program_id(0).to(tl.int64) * SPAN + tl.arange(0, SPAN)
     arriving = tl.load(gradient + at, mask=at < count, other=0).to(tl.float32)
     value = tl.load(x + at, mask=at < count, other=0).to(tl.float32)
-    if KIND == "squared-relu":
-        slope = 2 * tl.maximum(value, 0.0)
-    elif KIND == "gelu":
-        density = 0.3989422804014327 * tl.exp(-0.5 * value * value)
-        slope = 0.5 * (1 + tl.erf(value * 0.7071067811865476)) + value * density
-    else:
-        inner = _tanh(0.7978845608028654 * (value + 0.044715 * value * value * value))
-        steep = 0.7978845608028654 * (1 + 3 * 0.044715 * value * value)
-        slope = 0.5 * (1 + inner) + 0.5 * value * (1 - inner * inner) * steep
-    tl.store(result + at, (arriving * slope).to(result.dtype.element_ty), mask=at < count)
+    tl.store(result + at, (arriving * _slope(value, KIND)).to(result.dtype.element_ty), mask=at < count)
