@@ -29,6 +29,8 @@ TRAINED = frozenset(
     }
 )
 """Fields with the metadata `ADDED` that the engine computes, whatever they are."""
+UNMEASURED = frozenset({"norm_placement", "branches", "rotary_share", "qk_norm_scope"})
+"""Fields of those with which a block has operators that the profiler does not run by themselves."""
 OF_WINDOWS = ("window_tokens", "windowed_layers")
 """Fields that mean nothing where the window is as long as the sequence."""
 
@@ -36,6 +38,12 @@ OF_WINDOWS = ("window_tokens", "windowed_layers")
 def untrained(model: Model, sequence_length: int) -> tuple[str, ...]:
     """Return the features of a model that the engine does not compute; none if it trains it on such sequences."""
     return tuple(_untrained(model, sequence_length))
+
+
+def unmeasured(model: Model, sequence_length: int) -> tuple[str, ...]:
+    """Return the features of a model whose operators are not measured on GPUs: those that are not trained, and some."""
+    others = [name for name in added_fields(model) if name in UNMEASURED]
+    return *untrained(model, sequence_length), *(f"{name}={getattr(model, name)}" for name in others)
 
 
 def _untrained(model: Model, sequence_length: int) -> Iterator[str]:

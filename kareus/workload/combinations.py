@@ -2,7 +2,7 @@
 
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
-from kareus.model.trainable import untrained
+from kareus.model.trainable import unmeasured
 from kareus.workload.config import Workload
 
 
@@ -19,9 +19,9 @@ def check_combinations(workload: Workload) -> None:
             f"sequence_length={workload.sequence_length}: must be at most model.max_positions ({most}), the positions "
             "that the model learns."
         )
-    if workload.testbed.cuda is not None and (features := untrained(workload.model, workload.sequence_length)):
+    if workload.testbed.cuda is not None and (features := unmeasured(workload.model, workload.sequence_length)):
         raise RefusedWorkloadError(
-            f"testbed: operators of {', '.join(features)} are not measured on GPUs, since the engine does not run "
+            f"testbed: operators of {', '.join(features)} are not measured on GPUs, since the profiler has none of "
             "them; plan with testbed=simulated, or profile a job of another trainer in place (docs/howto/inplace.md)."
         )
     if workload.recomputation is Recomputation.FULL and parallelism.cp > 1 and parallelism.tp == 1:

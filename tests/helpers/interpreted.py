@@ -117,18 +117,22 @@ def rotation(
 
 @ANY
 @given(dtype=DTYPES, rows=st.integers(1, 5), size=st.integers(1, 1500))
-def swiglu(dtype: torch.dtype, rows: int, size: int) -> None:
+def gated(dtype: torch.dtype, rows: int, size: int) -> None:
     gate_up, gradient = drawn(dtype, rows, 2 * size), drawn(dtype, rows, size)
     same(activations.swiglu(gate_up), unwrap(fused.swiglu)(gate_up), dtype, "output")
     wide = unwrap(fused.swiglu_backward)(gradient.float(), gate_up.float())
     same(activations.swiglu_backward(gradient, gate_up), wide.to(dtype), dtype, "gradient")
+    for kind in (ActivationKind.GEGLU, ActivationKind.GEGLU_TANH):
+        same(activations.geglu(gate_up, kind), unwrap(fused.geglu)(gate_up, kind), dtype, "output")
+        wide = unwrap(fused.geglu_backward)(gradient.float(), gate_up.float(), kind)
+        same(activations.geglu_backward(gradient, gate_up, kind), wide.to(dtype), dtype, "gradient")
 
 
 @ANY
 @given(dtype=DTYPES, rows=st.integers(1, 5), size=st.integers(1, 1500))
 def ungated(dtype: torch.dtype, rows: int, size: int) -> None:
     x, gradient = drawn(dtype, 2, rows, size)
-    for kind in (ActivationKind.GELU, ActivationKind.GELU_TANH, ActivationKind.SQUARED_RELU):
+    for kind in (kind for kind in ActivationKind if not kind.gated):
         same(activations.activate(x, kind), unwrap(fused.activate)(x.float(), kind).to(dtype), dtype, "output")
         wide = unwrap(fused.activate_backward)(gradient.float(), x.float(), kind)
         same(activations.activate_backward(gradient, x, kind), wide.to(dtype), dtype, "gradient")
@@ -213,7 +217,7 @@ def main() -> None:
     assert INTERPRETED
     round_to_nearest()
     norm_backwards_move_what_is_recorded()
-    for holds in (norm, layer_norm, rotation, swiglu, ungated, entropy, lookup, positions):
+    for holds in (norm, layer_norm, rotation, gated, ungated, entropy, lookup, positions):
         holds()
 
 

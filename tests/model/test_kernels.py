@@ -34,6 +34,8 @@ KERNELS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "sums of programs": ("_add_rows", {"ROWS": 32, "COLUMNS": 64}, {"first": FP32, "second": FP32}),
     "swiglu": ("_swiglu", {"SPAN": activations.SPAN}, {}),
     "its gradient": ("_swiglu_backward", {"SPAN": activations.SPAN}, {}),
+    "geglu": ("_geglu", {"KIND": "gelu-tanh", "SPAN": activations.SPAN}, {}),
+    "geglu's gradient": ("_geglu_backward", {"KIND": "gelu", "SPAN": activations.SPAN}, {}),
     "exponentials": ("_exponentials", {"SPAN": 4096}, {"rows": IDS, "mine": "*i1", "total": FP32}),
     "log-sum-exp": ("_log_sum_exp", {"SPAN": 4096}, {"rows": IDS, "mine": "*i1", "result": FP32}),
     "mean loss": ("_mean_loss", {"SPAN": 4096}, {"total": FP32, "log_sum_exp": FP32, "loss": FP32}),

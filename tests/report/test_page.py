@@ -12,6 +12,7 @@ import pytest
 from helpers.pages import Blocks, check_specifications
 from helpers.report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, candidate_rows, iteration_rows, write_inputs
 
+from kareus.model.parameters import total_parameters
 from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.build import select_plan
 from kareus.plans.document import Plan
@@ -64,6 +65,11 @@ def test_the_first_line_is_the_answer(blocks):
     for value in ("3.00", "14.0", f"{2 * 8 * 4096 / 3:,.0f}", f"{14e6 / (2 * 8 * 4096):.3g}", "4.67"):
         assert value in blocks.texts["strong"], value
     assert "plans/fastest.json" in blocks.links("json")
+
+
+def test_the_page_says_how_large_the_model_is(page, inputs):
+    model = inputs.configured.model
+    assert f"{total_parameters(model):,} parameters (all active)" in page
 
 
 def test_a_title_names_what_departs_from_the_usual_pipeline(inputs):

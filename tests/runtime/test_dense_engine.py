@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from helpers.builders import small_model
 from helpers.hugging_face import save_gradients
 from helpers.numerics import Case, Reference, case, microbatches
 from helpers.trainings import tiny_workload
@@ -16,16 +18,19 @@ from runtime.test_pipeline_numerics import check_cases
 from torch import Tensor
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch
 from kareus.model.communication import Mesh
 from kareus.model.config import Model
+from kareus.model.features import QkNormScope
 from kareus.model.published import from_published
 from kareus.model.shards import shard_of
 from kareus.model.trainable import untrained
 from kareus.model.weights import load_weights, pieces
 from kareus.partition.extract import extract
 from kareus.profile.programs import Execution, StageShape
+from kareus.runtime.architecture import check_runs, check_trains
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_model import StageModel
 from kareus.workload.huggingface import read_model
@@ -152,6 +157,35 @@ def test_the_engine_computes_what_transformers_does(kind: str, changes: dict[str
         assert float((loss.detach() - expected).abs()) <= TOLERANCE * float(expected)
         worst = departure(stage, model, gradients)
         assert max(worst.values()) <= TOLERANCE, {name: value for name, value in worst.items() if value > TOLERANCE}
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokens", "features"),
+    [
+        ("mistral", 4096, ()),
+        ("mistral", 4097, ("window_tokens=4096",)),
+        ("gemma2", 512, ("attention_softcap=50", "logit_softcap=30")),
+        ("gemma3_text", 512, ("window_rotary_base=10000",)),
+        ("smollm3", 512, ("unrotated_layers",)),
+        ("bloom", 512, ("embedding_norm=True",)),
+    ],
+)
+def test_what_the_engine_lacks_is_named(kind: str, tokens: int, features: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(CONFIG_MAPPING[kind]().to_json_string(use_diff=False))
+    model = read_model(tmp_path)
+    assert untrained(model, tokens) == features
+    if not features:
+        check_trains(model, tokens, "cpu")
+        return
+    with pytest.raises(EngineError, match=re.escape(f"the engine does not train {', '.join(features)}; it is planned")):
+        check_trains(model, tokens, "cpu")
+
+
+def test_norms_of_all_heads_are_not_trained_on_parts_of_them() -> None:
+    model = small_model(qk_norm=True, qk_norm_scope=QkNormScope.TOKEN)
+    check_runs(tiny_workload(model=model))
+    with pytest.raises(EngineError, match=r"model.qk_norm_scope=token\) would have to be summed over the GPUs"):
+        check_runs(tiny_workload(tp=2, model=model))
 
 
 LAYOUTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [

@@ -11,6 +11,8 @@ from kareus.workload.resolve import resolve
     [
         (("parallelism.sharding=full", "testbed=cuda"), "train by that plan with --communicator nccl"),
         (("parallelism.sharding=gradients", "parallelism=cp2tp4"), "use cp=1, or parallelism.sharding=optimizer"),
+        (("model.rotary_share=0.5", "testbed=cuda"), "operators of rotary_share=0.5 are not measured on GPUs"),
+        (("model.attention_softcap=50", "testbed=cuda"), "operators of attention_softcap=50 are not measured on GPUs"),
         (("recomputation=full", "parallelism.cp=2", "parallelism.tp=1"), "use recomputation=selective or stage"),
     ],
 )

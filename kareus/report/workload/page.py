@@ -24,6 +24,7 @@ from kareus.report.workload.summary import (
 )
 from kareus.report.workload.timeline import TIMELINES
 from kareus.workload.model_flops import tokens_per_iteration
+from kareus.workload.model_words import size_words
 
 TOKENS = 1e12
 """Tokens of a run whose savings a page works out, unless the reader says otherwise."""
@@ -63,6 +64,7 @@ def workload_page(
         extra={
             "answer": answer,
             "overlap": " ".join(overlap_note(inputs)),
+            "size": size_words(inputs.configured.model, inputs.configured.sequence_length),
             "name": first,
             "export": export_command(inputs, first),
             "tokens": f"{tokens:g}",
