@@ -10,7 +10,7 @@ from kareus.errors import ConfigError, printable
 from kareus.gpu_model.trust import trust
 from kareus.workload.arguments import add_overrides
 from kareus.workload.config import Workload
-from kareus.workload.model_words import size_words
+from kareus.workload.model_words import size_words, sizes
 from kareus.workload.resolve import check_any_accepted, check_any_runs, resolve
 from kareus.workload.software import names_software
 
@@ -44,7 +44,8 @@ def run(arguments: argparse.Namespace) -> None:
         else:
             found = predict(one.workload, arguments.method, arguments.frequency)
             if arguments.json:
-                lines = [json.dumps({"workload": one.name, **to_plain(found)}, allow_nan=False)]
+                model = sizes(one.workload.model, one.workload.sequence_length)
+                lines = [json.dumps({"workload": one.name, **model, **to_plain(found)}, allow_nan=False)]
             else:
                 lines = [*([""] if number else []), *prediction_lines(one.name, one.workload, found)]
         print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command

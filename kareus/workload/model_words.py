@@ -14,6 +14,15 @@ def size_words(model: Model, sequence_length: int) -> str:
     return f"{total:,} parameters ({used}), {gflops:,.4g} GFLOPs a token of {sequence_length:,}"
 
 
+def sizes(model: Model, sequence_length: int) -> dict[str, int]:
+    """Return the numbers of `size_words`, by name."""
+    return {
+        "parameters": total_parameters(model),
+        "active_parameters": active_parameters(model),
+        "training_flops_per_token": training_flops_per_token(model, sequence_length),
+    }
+
+
 def engine_words(model: Model, sequence_length: int) -> str | None:
     """Say that a model is planned and predicted only, and why; None where the engine trains it."""
     features = untrained(model, sequence_length)

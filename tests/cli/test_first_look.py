@@ -98,6 +98,7 @@ def test_programs_get_the_whole_prediction(capsys):
     told = json.loads(line)
     assert (told["time_s"], told["energy_j"], told["frequency_mhz"]) == (found.time_s, found.energy_j, 1200)
     assert told["workload"] == "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100"
+    assert told["parameters"] == told["active_parameters"] == 3_212_749_824
     assert len(told["stages"]) == 2
 
 
