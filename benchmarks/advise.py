@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kareus.fidelity.iterations.predict import Predictor
 
 from kareus.adviser.advice import answer
 from kareus.adviser.feasible import sort_layouts
 from kareus.adviser.layouts import Constraints, layouts_of
 from kareus.adviser.question import ask
 from kareus.fidelity.iterations.answer import answer_iterations
-from kareus.fidelity.iterations.predict import Predictor
 from kareus.fidelity.iterations.ranking import ranking_of
 from kareus.fidelity.iterations.rows import MeasuredIteration, read_iterations
 from kareus.fidelity.iterations.score import Scored

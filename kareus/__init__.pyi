@@ -1,5 +1,6 @@
 from kareus.api import advise as advise
 from kareus.api import load_plan as load_plan
+from kareus.api import measured_iterations as measured_iterations
 from kareus.api import plan as plan
 from kareus.api import predict as predict
 from kareus.api import resolve as resolve

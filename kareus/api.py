@@ -3,7 +3,7 @@
 `import kareus` offers them as `kareus.resolve` and so on; nothing in the package imports this module.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +12,12 @@ from kareus.errors import ConfigError
 
 if TYPE_CHECKING:
     from kareus.adviser.answers import Advice
+    from kareus.fidelity.iterations.rows import MeasuredIteration
     from kareus.fidelity.workload_prediction import Prediction
     from kareus.plans.document import Plan
     from kareus.workload.config import Workload
 
-__all__ = ["advise", "load_plan", "plan", "predict", "resolve"]
+__all__ = ["advise", "load_plan", "measured_iterations", "plan", "predict", "resolve"]
 
 
 def resolve(overrides: Sequence[str] = (), config_dir: str | PathLike[str] = "config") -> "list[Workload]":
@@ -53,6 +54,30 @@ def predict(workload: "Workload", method: str = "sequential", frequency_mhz: int
 
     _check_workload(workload)
     return workload_prediction.predict(workload, method, frequency_mhz)
+
+
+def measured_iterations(
+    path: str | PathLike[str], overrides: Sequence[str] = (), config_dir: str | PathLike[str] = "config"
+) -> "Iterator[tuple[Workload, MeasuredIteration]]":
+    """Yield what every row of a file with measured iterations ran, as a workload, and the row.
+
+    Args:
+        path: CSV, or .csv.gz, with the columns of `kareus/fidelity/data/training_iterations.csv.gz`.
+        overrides: Hydra overrides of every workload, such as numbers of its GPU.
+        config_dir: folder of the Hydra groups.
+
+    Raises:
+        ArtifactError: the file cannot be read, or a value of a row cannot be used.
+        ConfigError: an override cannot be used, or a row names no GPU that there is.
+        RefusedWorkloadError: a row's layout does not divide over its GPUs.
+
+    Example:
+        for workload, row in kareus.measured_iterations("training_iterations.csv.gz"):
+            print(row.model, kareus.predict(workload).time_s / row.iteration_time_s - 1)
+    """
+    from kareus.fidelity.iterations.workloads import measured_iterations as measured  # noqa: PLC0415 - as above
+
+    return measured(Path(path), overrides, Path(config_dir))
 
 
 def plan(

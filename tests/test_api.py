@@ -10,6 +10,7 @@ from helpers.builders import CONFIG
 
 import kareus
 from kareus.errors import ArtifactError, ConfigError, RefusedWorkloadError
+from kareus.fidelity.kernels.shipped import shipped_files
 from kareus.workload.resolve import resolve_accepted
 
 HEAVY = ["hydra", "numpy", "omegaconf", "polars", "pyarrow", "scipy", "torch", "yaml"]
@@ -49,6 +50,14 @@ def test_a_sweep_resolves_to_its_workloads():
     found = kareus.resolve(overrides, CONFIG)
     assert found == list(resolve_accepted(overrides, CONFIG).values())
     assert [(w.parallelism.cp, w.microbatch_size) for w in found] == [(1, 8), (2, 8), (2, 16)]  # (1, 16) does not fit
+
+
+def test_measured_iterations_are_predicted_as_any_workload():
+    found = list(kareus.measured_iterations(shipped_files()["training_iterations"], config_dir=CONFIG))
+    assert len(found) == 884
+    workload, row = next(pair for pair in found if pair[1].family == "dgxc")
+    assert (workload.software.name, workload.parallelism.gpus) == ("megatron-core", row.gpus)
+    assert kareus.predict(workload).time_s == pytest.approx(row.iteration_time_s, rel=0.3)
 
 
 def test_what_cannot_run_is_left_out_or_refused():

@@ -116,7 +116,7 @@ def _beside(
     collective_demand = np.minimum(1.0, collective_hbm_bytes(gpu, collective) / collective_s / available)
     share = np.maximum(LEAST_HBM_SHARE, 1 - collective_demand)
     operator_s = _operator_s(gpu, operator, frequency_mhz, gpu.sm_count - sm_count, share)
-    operator_demand = hbm_bytes(operator) / operator_s / available
+    operator_demand = hbm_bytes(gpu, operator) / operator_s / available
     excess = np.maximum(0.0, operator_demand + collective_demand - FREE_DEMAND)
     crowding = gpu.coefficients.crowding * (sm_count / gpu.sm_count) ** 2 / CROWDED_SHARE
     slower = 1 + 4 * gpu.coefficients.contention * excess**2

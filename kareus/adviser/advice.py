@@ -24,6 +24,7 @@ from kareus.adviser.ties import TieMargin, tie_margin
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.pareto import as_fast_s, pareto_order
 from kareus.plans.units import duration, scaled
+from kareus.software.record import driven
 from kareus.testbed.config import TestbedKind
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import tokens_per_iteration
@@ -59,7 +60,7 @@ def answer(question: Question) -> Advice:
         left_out=left_out,
         chosen=chosen,
         chosen_gpus=chosen.layout.candidate.layout.gpus,
-        ties=tie_margin(base.gpu),
+        ties=tie_margin(base),
     )
 
 
@@ -82,7 +83,8 @@ def limited(question: Question) -> Workload:
             f"--max-gpu-power {goals.gpu_w:g}W: must be more than the {gpu.blocking_power_w:g} W that a waiting "
             f"{gpu.name} takes."
         )
-    return replace(base, gpu=replace(gpu, power_limit_w=min(goals.gpu_w, gpu.power_limit_w)))
+    capped = replace(gpu, power_limit_w=min(goals.gpu_w, gpu.power_limit_w))
+    return replace(base, gpu=driven(capped, base.software, base.parallelism.gpus))
 
 
 def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: int) -> SizeAnswer:
@@ -100,7 +102,7 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     predicted = time.perf_counter()
     planned = followed.plan()
     done = time.perf_counter()
-    layouts = _layout_answers(followed, planned, tie_margin(base.gpu))
+    layouts = _layout_answers(followed, planned, tie_margin(base))
     depths = [one.depth for one in layouts]
     return SizeAnswer(
         gpus=gpus,

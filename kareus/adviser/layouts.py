@@ -7,6 +7,7 @@ from typing import TypeVar
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Parallelism, Sharding
 from kareus.pipeline.config import PipelineSchedule
+from kareus.software.record import driven
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import divisors
 
@@ -99,6 +100,7 @@ class Layout:
         """
         return replace(
             base,
+            gpu=driven(base.gpu, base.software, self.gpus),
             parallelism=Parallelism(
                 dp=self.dp,
                 pp=self.pp,

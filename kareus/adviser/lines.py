@@ -40,7 +40,8 @@ def headline(advice: Advice) -> str:
     question, chosen = advice.question, advice.chosen
     layout = chosen.layout.candidate.layout
     return (
-        f"{question.base.model.name} on {layout.gpus} {question.base.gpu.name}: {layout.words}; plan "
+        f"{question.base.model.name} on {layout.gpus} {question.base.gpu.name} by {question.base.software.name}: "
+        f"{layout.words}; plan "
         f"`{advice.selector}`{meaning(advice.selector)}: {', '.join(costs(advice, chosen))}"
     )
 
@@ -108,7 +109,7 @@ def shown(size: SizeAnswer) -> list[LayoutAnswer]:
 
 
 HEADS = (
-    "#", "s", "kJ", "tokens/s", "mJ/token", "MFU %", "least kJ", "at s", "Megatron s", "GiB", "bubbles %", "exposed %",
+    "#", "s", "kJ", "tokens/s", "mJ/token", "MFU %", "least kJ", "at s", "by itself s", "GiB", "bubbles %", "exposed %",
 )  # fmt: skip
 
 

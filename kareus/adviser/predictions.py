@@ -25,12 +25,12 @@ from kareus.adviser.prices import (
 from kareus.arrays import Array
 from kareus.gpu_model.waiting import effective_energy_j, total_energy_j
 from kareus.graph.instruction import InstructionKind
-from kareus.graph.records import COMPLETING, Batch, Direction, instruction_directions
-from kareus.pipeline.instructions import Instruction, pipeline_instructions
-from kareus.pipeline.solver.dag import Dag, build_dag, earliest_starts_s
+from kareus.graph.records import Batch, Direction, instruction_directions
+from kareus.pipeline.instructions import Instruction, shape_instructions, shape_of
+from kareus.pipeline.solver.dag import Dag, earliest_starts_s, shape_dag
 from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import StageShape, chunk_shapes, weights_of
-from kareus.update.costs import update_costs
+from kareus.update.costs import pass_times, update_costs
 from kareus.update.directions import update_directions
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
@@ -75,8 +75,6 @@ class LayoutPredictor:
         self._costs = costs
         self._clocks = np.array(base.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
         self._updates: dict[object, dict[Direction, CostByClock]] = {}
-        self._pipelines: dict[object, tuple[Instruction, ...]] = {}
-        self._dags: dict[object, Dag] = {}
 
     def bound(self, workload: Workload) -> Bound:
         """Return what no plan of a layout undercuts."""
@@ -210,13 +208,16 @@ class LayoutPredictor:
     def _update(
         self, workload: Workload, stage: int, shapes: Sequence[StageShape], *, sequential: bool
     ) -> dict[Direction, CostByClock]:
-        directions = instruction_directions(split_backward=workload.split_backward)
-        completing = next(direction for direction in directions if direction in COMPLETING)
-        costs = [self._instruction(workload, stage, shape, completing) for shape in shapes]
-        backwards_s = [float(c.sequential.time_s[-1] if sequential else c.best.time_s[FASTEST]) for c in costs]
+        times_s = {}
+        for chunk, shape in enumerate(shapes):
+            for direction in instruction_directions(split_backward=workload.split_backward):
+                cost = self._instruction(workload, stage, shape, direction)
+                fastest_s = cost.sequential.time_s[-1] if sequential else cost.best.time_s[FASTEST]
+                times_s[InstructionKind(stage, chunk, direction)] = float(fastest_s)
+        passes = pass_times(workload, stage, times_s)
         graph = self._costs.of(workload).graphs[Batch.MICROBATCH]
         clocks = self._clocks[-1:] if sequential else self._clocks
-        found = update_costs(workload, graph, stage, backwards_s, clocks)
+        found = update_costs(workload, graph, stage, passes, clocks, self._costs.of(workload).known)
         return {direction: CostByClock(cost[0], cost[1]) for direction, cost in found.items()}
 
     def _costs_of(self, workload: Workload, kinds: KindCosts) -> tuple[Array, Array]:
@@ -245,20 +246,9 @@ class LayoutPredictor:
 
     def pipeline(self, workload: Workload, microbatches: int) -> tuple[tuple[Instruction, ...], Dag]:
         """Return the instructions of an iteration of so many microbatches and their order, which layouts share."""
-        parallelism, pipeline = workload.parallelism, workload.pipeline
-        updates: tuple[tuple[Direction, ...], ...] = ()
-        if workload.iteration.include_update:
-            updates = tuple(update_directions(workload, stage) for stage in range(parallelism.pp))
-        key = (pipeline.schedule, parallelism.pp, microbatches, pipeline.chunks, updates)
-        if key not in self._pipelines:
-            self._pipelines[key] = pipeline_instructions(
-                pipeline.schedule, parallelism.pp, microbatches, chunks=pipeline.chunks, updates=updates
-            )
-        instructions = self._pipelines[key]
-        transfers = transfers_s(cut(workload, "pipeline"))
-        if (key, transfers) not in self._dags:
-            self._dags[key, transfers] = build_dag(instructions, transfers)
-        return instructions, self._dags[key, transfers]
+        pipeline = cut(workload, "pipeline")
+        shape = shape_of(pipeline, microbatches)
+        return shape_instructions(shape), shape_dag(shape, transfers_s(pipeline))
 
 
 INSTRUCTIONS = frozenset({*instruction_directions(split_backward=False), *instruction_directions(split_backward=True)})

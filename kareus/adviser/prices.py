@@ -9,7 +9,7 @@ Instructions depend on a layout only by what one GPU computes of a block: layout
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -26,7 +26,7 @@ from kareus.graph.records import Batch, BlockGraph, Direction, Partition, instru
 from kareus.model.config import Sharding
 from kareus.pareto import pareto_front
 from kareus.partition.detect import detect_partitions
-from kareus.partition.extract import extract
+from kareus.partition.extract import operator_graphs
 from kareus.profile.programs import Execution, StageShape, component_programs, instruction_program
 from kareus.profile.sharded import ShardedWeights
 from kareus.schedule.space import search_space
@@ -34,6 +34,7 @@ from kareus.workload.config import Workload
 
 PRICES_W = np.concatenate(([0.0], np.geomspace(8.0, 8_000.0, 30), [1e9]))
 """Prices of a second of one GPU beside its blocking power; at the last one nothing but time counts."""
+NANOSECOND_S = 1e-9
 FASTEST = -1
 """Index of the price at which nothing but time counts."""
 
@@ -70,16 +71,29 @@ class CostByClock:
     energy_j: Array
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, so that what is asked for is kept
 class PricedInstruction:
     """One instruction of a stage, or of one of its chunks."""
 
     sequential: CostByClock
-    """Run as Megatron-LM does, at each clock."""
-    best: Priced
-    """In the cheapest of all ways to run it, at each price."""
-    points: Array
-    """Seconds and effective joules of the ways that no other dominates, by rising time; shape (points, 2)."""
+    """As its software runs it by itself, at each clock."""
+    overlapped: Callable[[], list[CostByClock]]
+    """Partitioned overlap, which takes longest to price."""
+    waiting_power_w: float
+
+    @cached_property
+    def _ways(self) -> list[CostByClock]:
+        return [_over_prices(self.sequential), *self.overlapped()]
+
+    @cached_property
+    def best(self) -> Priced:
+        """In the cheapest of all ways to run it, at each price."""
+        return cheapest(self._ways, self.waiting_power_w)
+
+    @cached_property
+    def points(self) -> Array:
+        """Seconds and effective joules of the ways that no other dominates, by rising time; shape (points, 2)."""
+        return undominated(self._ways, self.waiting_power_w)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +104,7 @@ class BlockShape:
     cp: int
     sequence_parallel: bool
     microbatch_size: int
+    job_gpus: int
 
 
 class InstructionPrices:
@@ -99,18 +114,22 @@ class InstructionPrices:
         """Prepare for layouts of `base`."""
         self._base = base
         self._clocks = np.array(base.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
-        self._known: KnownSteps = {}
+        self._known: KnownSteps = {}  # jobs of all sizes share what steps cost
         self._structures: dict[BlockShape, StructureCosts] = {}
 
     def of(self, workload: Workload) -> "StructureCosts":
         """Return the costs of what a workload's GPUs compute."""
         own = workload.parallelism
-        structure = BlockShape(own.tp, own.cp, own.sequence_parallel, workload.microbatch_size)
+        size = workload.gpu.job_gpus
+        structure = BlockShape(own.tp, own.cp, own.sequence_parallel, workload.microbatch_size, size)
         if structure not in self._structures:
-            alike = replace(own, dp=1, pp=1, layers_per_stage=None, sharding=Sharding.NONE)
-            model = replace(workload.model, num_layers=1, layers_per_stage={})
-            graphs = extract(model, alike, workload.microbatch_size, workload.sequence_length)
-            self._structures[structure] = StructureCosts(self._base, graphs, self._clocks, self._known)
+            alike = replace(
+                workload,
+                parallelism=replace(own, dp=1, pp=1, layers_per_stage=None, sharding=Sharding.NONE),
+                model=replace(workload.model, num_layers=1, layers_per_stage={}),
+            )
+            base = replace(self._base, gpu=workload.gpu)
+            self._structures[structure] = StructureCosts(base, operator_graphs(alike), self._clocks, self._known)
         return self._structures[structure]
 
 
@@ -160,13 +179,14 @@ class StructureCosts:
             program = self._program(shape, direction, recomputation, weights)
             ran = run_tally(self.base.gpu, tally(program), self.clocks, self.known)
             sequential = CostByClock(ran.time_s, ran.energy_j)
-            ways = [_over_prices(sequential)]
-            if weights is None and direction is not Direction.WEIGHT_GRADIENT and Batch.NANOBATCH in self.graphs:
-                ways += self._overlapped(shape, direction, recomputation, split_backward=split_backward)
-            waiting_w = self.base.gpu.blocking_power_w
-            self._instructions[key] = PricedInstruction(
-                sequential=sequential, best=cheapest(ways, waiting_w), points=undominated(ways, waiting_w)
-            )
+            overlaps = weights is None and direction is not Direction.WEIGHT_GRADIENT and Batch.NANOBATCH in self.graphs
+
+            def overlapped() -> list[CostByClock]:
+                if not overlaps:
+                    return []
+                return self._overlapped(shape, direction, recomputation, split_backward=split_backward)
+
+            self._instructions[key] = PricedInstruction(sequential, overlapped, self.base.gpu.blocking_power_w)
         return self._instructions[key]
 
     def _program(
@@ -179,6 +199,7 @@ class StructureCosts:
             Execution.SEQUENTIAL,
             recomputation=recomputation,
             default_sm_count=self.base.default_collective_sm_count,
+            software=self.base.software,
             weights=weights,
         )
 
@@ -280,11 +301,15 @@ def cheapest(ways: Sequence[CostByClock], waiting_power_w: float) -> Priced:
 
 
 def undominated(ways: Sequence[CostByClock], waiting_power_w: float) -> Array:
-    """Return seconds and effective joules of the points of `ways` that no other dominates; shape (points, 2)."""
+    """Return seconds and effective joules of the points of `ways` that no other dominates; shape (points, 2).
+
+    Times are rounded up to nanoseconds, as measured ones are: points that differ by less are one, or the price of time
+    between them would be beyond what the solver can weigh.
+    """
     time_s = np.concatenate([way.time_s.ravel() for way in ways])
     energy_j = np.concatenate([way.energy_j.ravel() for way in ways])
     effective_j = effective_energy_j(energy_j, time_s, waiting_power_w)
-    return pareto_front(np.column_stack((time_s, effective_j)))
+    return pareto_front(np.column_stack((np.ceil(time_s / NANOSECOND_S) * NANOSECOND_S, effective_j)))
 
 
 def _over_prices(cost: CostByClock) -> CostByClock:

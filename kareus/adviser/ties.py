@@ -1,16 +1,10 @@
-"""The margin within which layouts are tied: the GPU model's error where it was measured, else an assumption."""
+"""The margin within which layouts are tied: the error of such predictions, or the largest where it was not measured."""
 
 from dataclasses import dataclass
 
-from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.trust import known_uncertainty, trust
-
-ASSUMED_PERCENT = 5.0
-"""Margin in percent where no error of such predictions was measured: a rule, which says nothing of how right they are.
-
-Errors of the measured iterations that ship are no substitute. Those are predicted with numbers of the software that ran
-them, which were fitted to the same iterations; the adviser's layouts are predicted without any.
-"""
+from kareus.fidelity.iterations.errors import error_of, error_words, time_percent
+from kareus.gpu_model.trust import known_uncertainty
+from kareus.workload.config import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,28 +13,30 @@ class TieMargin:
 
     time_percent: float
     energy_percent: float
-    is_measured: bool
-    """Whether it is the error of held-out workloads, not an assumption."""
+    source: str
+    """Where the margin comes from, in words."""
     error: str
-    """What is known of the GPU model's error, in words."""
+    """What is known of the error of predictions, in words."""
 
     @property
     def words(self) -> str:
         """The margin in words, and why it is that."""
-        if self.is_measured:
-            return (
-                f"{self.time_percent:g} % less time and {self.energy_percent:g} % less energy than predicted (the "
-                "model's error)"
-            )
-        return f"{self.time_percent:g} % less time and energy than predicted (an assumed margin, not an error)"
+        margins = f"{self.time_percent:g} % less time and {self.energy_percent:g} % less energy"
+        return f"{margins} than predicted ({self.source})"
 
 
-def tie_margin(gpu: Gpu) -> TieMargin:
-    """Return the margin for predictions on a GPU: the error of held-out workloads, or an assumed one."""
-    known = known_uncertainty(gpu)
+def tie_margin(workload: Workload) -> TieMargin:
+    """Return the margin for predictions of layouts of a workload's software on its GPU."""
+    planned, percent = known_uncertainty(workload.gpu), time_percent(workload)
+    if planned is not None:
+        source = "the model's error"
+    elif error_of(workload) is not None:
+        source = "the model's error of time; that of energy was not measured, and taken to be as large"
+    else:
+        source = "the largest error of other software and GPUs"
     return TieMargin(
-        time_percent=ASSUMED_PERCENT if known is None else known.time_percent,
-        energy_percent=ASSUMED_PERCENT if known is None else known.energy_percent,
-        is_measured=known is not None,
-        error=trust(gpu) if known is not None else f"not measured for these predictions ({trust(gpu)})",
+        time_percent=percent,
+        energy_percent=percent if planned is None else planned.energy_percent,
+        source=source,
+        error=error_words(workload),
     )

@@ -18,6 +18,7 @@ from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
 from kareus.plans.run_totals import check_tokens, run_savings, run_totals
 from kareus.plans.selectors import Goal, check_selectors, parse_selector
+from kareus.testbed.config import TestbedKind
 from kareus.workload.arguments import add_overrides
 from kareus.workload.config import Workload
 from kareus.workload.naming import plain_name
@@ -95,7 +96,7 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
     from kareus.plans.planning import plan_tables  # noqa: PLC0415
 
     check_method(arguments.method)
-    logger.info("%s: planning ...", name)
+    logger.info("%s: planning for %s ...", name, workload.software.name)
     with _quiet():
         planned = None if arguments.measured else plan_tables(workload)
         frontiers = planned.frontiers if planned else plan_measured(WorkloadFolder(arguments.measured), workload)
@@ -111,11 +112,15 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
 
 def _answer_lines(plan: "Plan", frontiers: "Frontiers", workload: Workload, tokens: float | None) -> Iterator[str]:
     """Yield what a plan saves, also on warm chips and over a whole run, and that its limit limits nothing."""
-    from kareus.plans.answer import answer_of, no_limit  # noqa: PLC0415 - the solver's tables, for which errors need not wait
+    from kareus.fidelity.iterations.errors import error_words  # noqa: PLC0415 - bad overrides need not wait for numpy
+    from kareus.gpu_model.trust import known_uncertainty  # noqa: PLC0415
+    from kareus.plans.answer import answer_of, no_limit  # noqa: PLC0415
 
     selector, answer = parse_selector(plan.selector), answer_of(plan, frontiers.iteration)
     yield f"{answer.sentence} [{frontiers.testbed.label}]"
     yield answer.warm
+    if workload.testbed.kind is TestbedKind.SIMULATED and known_uncertainty(workload.gpu) is None:
+        yield f"error of such predictions: {error_words(workload)}"
     beyond = no_limit(selector, frontiers.plans(plan.method))
     if beyond is not None:
         yield beyond

@@ -1,23 +1,26 @@
 """Breakdown of the time and energy of an instruction: operators by kind, collectives, and work outside the blocks.
 
 The costs are those of the GPU model for whole instructions, divided up. What a collective adds to the operators beside
-it is its exposed part; the operators of a step share the rest in proportion to what each costs alone.
+it is its exposed part; the operators of a step share the rest in proportion to what each costs alone. The power limit,
+where it acts on a whole instruction, and waiting for the slowest GPU lengthen all parts alike; where the host launches
+ahead of an instruction, what it adds is overhead.
 """
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kareus.arrays import Array
-from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.gpu import MOST_W, Gpu
+from kareus.gpu_model.launching import LaunchesAhead
 from kareus.gpu_model.model import Behaviour, KnownSteps, Tally, run_tally, tally
 from kareus.graph.program import Program, Step
 from kareus.graph.records import Direction
 
 EMBEDDING, HEAD, COLLECTIVES, OVERHEAD = "embedding", "head", "collectives", "overhead"
 """Components beside the kinds of operator: what stands before and after the blocks, what collectives in blocks add, and
-what isolated steps miss of a whole instruction."""
+what the host adds and isolated steps miss of a whole instruction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,20 +49,42 @@ def instruction_cost(
     clock = np.array(float(frequency_mhz))
     first, last = program.blocks or (0, 0)
     ends = (EMBEDDING, HEAD) if direction is Direction.FORWARD else (HEAD, EMBEDDING)
-    whole = run_tally(gpu, tally(program), clock, known)
+    counted = tally(program)
+    whole = run_tally(gpu, counted, clock, known)
+    within = _within_instruction(gpu)
     parts: dict[str, Array] = defaultdict(lambda: np.zeros(2))
     for name, steps in zip(ends, (program.steps[:first], program.steps[last:]), strict=True):
-        parts[name] = _cost(gpu, Counter(steps), clock, known)
+        parts[name] = _cost(within, Counter(steps), clock, known)
     alone_s = 0.0
     for step, count in Counter(program.steps[first:last]).items():
-        for name, cost in _step_parts(gpu, step, clock, known).items():
+        for name, cost in _step_parts(within, step, clock, known).items():
             parts[name] = parts[name] + count * cost
         if step.collective is not None:
             collective = Step(collective=step.collective, sm_count=step.sm_count)
-            alone_s += count * float(_cost(gpu, Counter([collective]), clock, known)[0])
+            alone_s += count * float(_cost(within, Counter([collective]), clock, known)[0])
+    if gpu.coefficients.limiter_s or gpu.job_gpus > 1:
+        limited = _cost(_without_host(gpu), counted.steps, clock, known)
+        longer = limited / np.sum(list(parts.values()), axis=0)
+        parts = {name: longer * part for name, part in parts.items()}
     accounted = np.sum(list(parts.values()), axis=0)
     parts[OVERHEAD] = np.array([float(whole.time_s), float(whole.energy_j)]) - accounted
     return InstructionCost(behaviour=whole, parts=dict(parts), collectives_alone_s=alone_s)
+
+
+def _without_host(gpu: Gpu) -> Gpu:
+    """Return the GPU without a host that launches ahead of more than a step, which no step shows by itself."""
+    if gpu.launches_ahead is LaunchesAhead.STEP:
+        return gpu
+    return replace(gpu, coefficients=replace(gpu.coefficients, host_launch_s=0.0, host_collective_s=0.0))
+
+
+def _within_instruction(gpu: Gpu) -> Gpu:
+    """Return the GPU on which a step costs what it does amid others, but for what acts on all of them together.
+
+    That is the power limit, and waiting for the slowest GPU that it holds back.
+    """
+    free = replace(gpu, power_limit_w=float(MOST_W)) if gpu.coefficients.limiter_s else gpu
+    return _without_host(replace(free, job_gpus=1))
 
 
 def _step_parts(gpu: Gpu, step: Step, clock: Array, known: KnownSteps) -> dict[str, Array]:

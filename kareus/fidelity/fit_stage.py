@@ -29,6 +29,7 @@ from kareus.fidelity.fit import (
     held_out,
 )
 from kareus.fidelity.gpu_file import check_lines, is_gpu, number, with_values
+from kareus.fidelity.iterations.errors import pair_errors
 from kareus.fidelity.iterations.fit_output import fit_and_write as fit_profile
 from kareus.fidelity.iterations.rows import has_iterations, read_iterations
 from kareus.fidelity.joint_fit import PRIORS, fit_jointly
@@ -39,11 +40,12 @@ from kareus.fidelity.predict import EXECUTIONS, planned_costs
 from kareus.fidelity.reference import FrontierRow, ReductionRow, fastest_rows, read_reference
 from kareus.fidelity.score import score_reductions
 from kareus.fidelity.subject import Subjects, on_gpu, subjects_of
+from kareus.gpu_model.coefficients import OF_SOFTWARE
 from kareus.gpu_model.gpu import Gpu, Uncertainty
 from kareus.gpu_model.trust import numbers_of
+from kareus.software.record import GROUP, is_software
 from kareus.workload.overrides import options
 from kareus.workload.resolve import CONFIG_DIR
-from kareus.workload.software import is_software, read_software
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tables", type=Path, help="measured reductions (CSV), for what frontiers do not tell")
     parser.add_argument("--output", type=Path, help="GPU configuration to write (YAML); by default nothing is written")
+    parser.add_argument("--errors", type=Path, help="table of errors of iterations to update (CSV), with --software")
     parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
     add_force(parser)
 
@@ -107,7 +110,7 @@ def run(arguments: argparse.Namespace) -> None:
     left_out, intervals = held_out(rows, subjects, fit), _intervals(rows, subjects, fit)
     uncertainty = _uncertainty(left_out, intervals, as_written(fit, with_tables=bool(tables)))
     lines = _error_lines(rows, subjects, fit, left_out, uncertainty) + _reduction_lines(tables, subjects, fit, left_out)
-    for line in [*lines, *_interval_lines(intervals)]:
+    for line in [*lines, *_interval_lines(intervals), *software_lines(fit)]:
         logger.info("%s", line)
     if arguments.output:
         written = documented(read_text(source), fit, uncertainty, with_tables=bool(tables))
@@ -129,14 +132,20 @@ def _fit_software(arguments: argparse.Namespace) -> None:
         )
     check_name(arguments.software, "--software")
     source = arguments.config_dir / "software" / f"{arguments.software}.yaml"
-    read_software(arguments.software, arguments.config_dir)
+    known = options(GROUP, arguments.config_dir)
+    if arguments.software not in known:
+        raise ConfigError(f"--software {arguments.software}: no {source}; {suggest(arguments.software, known)}.")
     if arguments.output is not None:
         check_files(arguments, [(arguments.output, OutputKind("a profile of software", is_software))], [source])
+    if arguments.errors is not None and arguments.errors.exists():
+        pair_errors(arguments.errors)  # refused before the fit, which takes minutes
     path, *others = arguments.reference
     header, lines = read_lines(path)
     if others or not has_iterations(header):
         raise ArtifactError(f"{path}: --software is fitted to one file with measured iterations.")
-    fit_profile(read_iterations(lines, path), arguments.software, arguments.output, arguments.config_dir)
+    fit_profile(
+        read_iterations(lines, path), arguments.software, arguments.output, arguments.errors, arguments.config_dir
+    )
 
 
 def _kernels(paths: Sequence[Path]) -> dict[KernelKind, Kernels]:
@@ -274,16 +283,23 @@ def _interval_lines(intervals: Sequence[Intervals]) -> list[str]:
 def documented(text: str, fit: Fit, uncertainty: Uncertainty, *, with_tables: bool) -> str:
     """Return the configuration with new values, each marked as fitted; everything else stays as it is.
 
-    A file that inherits its coefficients from another gets those that were fitted.
+    A file that inherits its coefficients from another gets those that were fitted. What belongs to the software is not
+    among them (`software_lines`).
     """
     sources = dict.fromkeys(TO_FRONTIERS, FITTED_JOINTLY if with_tables else FITTED)
     if with_tables:
         sources |= dict.fromkeys(TO_TABLES, FITTED_TO_TABLES)
-    values = {name: getattr(fit.gpu.coefficients, name) for name in sources}
+    values = {name: getattr(fit.gpu.coefficients, name) for name in sources if name not in OF_SOFTWARE}
     comments = {name: sources[name] + bound_note(PRIORS[name], value) for name, value in values.items()}
     block = yaml.safe_dump({"uncertainty": asdict(uncertainty)}, sort_keys=False)
     others = re.sub(r"^uncertainty:(?:.*\n)(?:  .*\n)*", "", with_values(text, values, comments), flags=re.MULTILINE)
     return others + block
+
+
+def software_lines(fit: Fit) -> list[str]:
+    """Return the fitted numbers that belong into the file of the software, as it has them."""
+    values = {name: getattr(fit.gpu.coefficients, name) for name in TO_FRONTIERS if name in OF_SOFTWARE}
+    return [f"software, {name}: {number(value)}" for name, value in values.items()]
 
 
 def as_written(fit: Fit, *, with_tables: bool) -> Gpu:

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kareus.artifacts.records import to_plain
-from kareus.errors import ConfigError, printable
-from kareus.gpu_model.trust import trust
+from kareus.errors import printable
 from kareus.workload.arguments import add_overrides
 from kareus.workload.config import Workload
+from kareus.workload.memory import tightness
 from kareus.workload.model_words import size_words, sizes
-from kareus.workload.resolve import check_any_accepted, check_any_runs, resolve
-from kareus.workload.software import names_software
+from kareus.workload.resolve import check_any_accepted, resolve
 
 if TYPE_CHECKING:
     from kareus.fidelity.workload_prediction import Prediction
@@ -30,9 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Predict and print every workload; one that cannot run is printed with its reason."""
-    if names_software(arguments.overrides):
-        _predict_software(arguments)
-        return
     resolved = resolve(arguments.overrides, arguments.config_dir)
     check_any_accepted(resolved)
     from kareus.fidelity.workload_prediction import predict  # noqa: PLC0415 - bad overrides need not wait for it
@@ -51,31 +47,16 @@ def run(arguments: argparse.Namespace) -> None:
         print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command
 
 
-def _predict_software(arguments: argparse.Namespace) -> None:
-    """Predict and print workloads of other software, at the highest clock."""
-    from kareus.fidelity.iterations import prediction  # noqa: PLC0415 - bad overrides need not wait for it
-
-    if arguments.method != SEQUENTIAL or arguments.frequency is not None:
-        raise ConfigError("software: predicted for --method sequential at the maximum clock; leave both options out.")
-    predicted = list(prediction.predictions(arguments.overrides, arguments.config_dir))
-    check_any_runs({name: found if isinstance(found, str) else None for name, _, found in predicted})
-    for name, subject, found in predicted:
-        if subject is None or isinstance(found, str):
-            lines = [
-                json.dumps({"workload": name, "refused": found}) if arguments.json else f"{name}: refused: {found}"
-            ]
-        elif arguments.json:
-            lines = [json.dumps({"workload": name, **to_plain(found)}, allow_nan=False)]
-        else:
-            lines = list(prediction.lines_of(name, subject, found))
-        print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command
-
-
 def prediction_lines(name: str, workload: Workload, found: "Prediction") -> Iterator[str]:
     """Yield a prediction for people, in lines of at most 100 columns but for the first."""
+    from kareus.fidelity.iterations.errors import error_words  # noqa: PLC0415 - as above
+
     memory, collectives = found.memory, found.collectives
-    yield f"{name}: {found.method} at {found.frequency_mhz} MHz [GPU model of {workload.gpu.name}]"
-    yield f"{trust(workload.gpu)}"
+    yield (
+        f"{name}: {found.method} at {found.frequency_mhz} MHz, {workload.software.name} in {workload.precision} [GPU "
+        f"model of {workload.gpu.name}]"
+    )
+    yield error_words(workload)
     yield (
         f"iteration    {found.time_s:.3f} s, {found.energy_j / 1e3:.2f} kJ on {workload.parallelism.gpus} GPUs; "
         f"{found.tokens_per_s:,.0f} tokens/s, {1e3 * found.joules_per_token:.1f} mJ/token, MFU {100 * found.mfu:.1f} %"
@@ -86,8 +67,11 @@ def prediction_lines(name: str, workload: Workload, found: "Prediction") -> Iter
             f"warm chips   {found.warm_energy_j / 1e3:.2f} kJ at the temperatures that they settle to; "
             f"other energies are at {assumed_c:g} degC"
         )
+    yield (
+        f"memory       {memory.total_gib:.1f} of {workload.gpu.memory_gib:.1f} GiB on stage {memory.stage}"
+        f"{tightness(workload, memory)}"
+    )
     yield f"model        {size_words(workload.model, workload.sequence_length)}"
-    yield f"memory       {memory.total_gib:.1f} of {workload.gpu.memory_gib:.1f} GiB on stage {memory.stage}"
     yield (
         f"collectives  {collectives.alone_s:.3f} s alone, {collectives.hidden_s:.3f} s of it beside computation, "
         f"{collectives.exposed_s:.3f} s exposed"

@@ -10,7 +10,7 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import Tally, tally
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import TRACED, Batch, BlockGraph
-from kareus.partition.extract import extract
+from kareus.partition.extract import operator_graphs
 from kareus.profile.programs import Execution, instruction_program, stage_shapes, weights_of
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
@@ -67,7 +67,7 @@ def subject(scenario: Scenario, overrides: tuple[str, ...], config_dir: Path) ->
     workload = composition.workload
     check_divisibility(workload)
     workload = with_split(workload)
-    graphs = extract(workload.model, workload.parallelism, workload.microbatch_size, workload.sequence_length)
+    graphs = operator_graphs(workload)
     executions = [Execution.SEQUENTIAL] + [Execution.NANOBATCHING] * (Batch.NANOBATCH in graphs)
     tallies = {
         (InstructionKind(stage, 0, direction), execution): tally(
@@ -78,6 +78,7 @@ def subject(scenario: Scenario, overrides: tuple[str, ...], config_dir: Path) ->
                 execution,
                 recomputation=workload.recomputation,
                 default_sm_count=workload.testbed.default_collective_sm_count,
+                software=workload.software,
                 weights=weights_of(workload, stage, shape, workload.testbed.default_collective_sm_count),
             )
         )

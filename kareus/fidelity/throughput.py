@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from kareus.fidelity.iterations.predict import slowest_of
 from kareus.fidelity.lines import Line, read_lines
 from kareus.fidelity.reference import PLANNED_METHODS, Scenario, scenario_of
 from kareus.fidelity.subject import Subject, Subjects
@@ -100,7 +99,7 @@ def _throughput(line: Line) -> PublishedThroughput:
 
 
 def _sequential_time(row: PublishedThroughput, subject: Subject) -> SequentialTime:
-    """Predict an iteration with messages and the update of the weights, on warm GPUs that wait for the slowest."""
+    """Predict an iteration with messages and the update of the weights, on warm GPUs."""
     workload = in_training(subject).workload
     gpus = workload.parallelism.gpus
     own_s = counted_flops(workload) / (row.tflops_per_gpu * 1e12 * gpus)
@@ -108,5 +107,5 @@ def _sequential_time(row: PublishedThroughput, subject: Subject) -> SequentialTi
     return SequentialTime(
         workload=row.scenario.label,
         given_time_s=own_s / (1 - row.time_reduction_pct / 100),
-        predicted_time_s=predict(updated).time_s * slowest_of(gpus),
+        predicted_time_s=predict(updated).time_s,
     )

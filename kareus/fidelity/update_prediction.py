@@ -6,13 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from kareus.arrays import Array
-from kareus.fidelity.breakdown import InstructionCost
-from kareus.graph.records import COMPLETING, BlockGraph, Direction
-from kareus.update.costs import step_costs, update_costs
+from kareus.gpu_model.model import Behaviour, KnownSteps
+from kareus.graph.instruction import InstructionKind
+from kareus.graph.records import BlockGraph, Direction
+from kareus.update.costs import PassTimes, pass_times, step_costs, update_costs
 from kareus.workload.config import Workload
-
-InstructionCosts = Mapping[tuple[int, int, Direction], InstructionCost]
-"""By stage, chunk and direction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,38 +28,38 @@ UpdatePredictions = Sequence[Mapping[Direction, UpdatePrediction]]
 
 
 def update_predictions(
-    workload: Workload, graph: BlockGraph, costs: InstructionCosts, frequency_mhz: int
+    workload: Workload,
+    graph: BlockGraph,
+    behaviours: Mapping[InstructionKind, Behaviour],
+    frequency_mhz: int,
+    known: KnownSteps,
 ) -> UpdatePredictions:
     """Return what the update costs.
 
     Args:
         workload: what is predicted.
         graph: operator graph of a block, of a whole microbatch.
-        costs: of forwards and backwards; gradients are reduced beside these backwards.
+        behaviours: of forwards and backwards, which collectives of the update run beside.
         frequency_mhz: clock of all GPUs.
+        known: costs of steps on this GPU, taken from and added to.
     """
     stages = range(workload.parallelism.pp)
     if not workload.iteration.include_update:
         return [{} for _ in stages]
-    return [_stage(workload, graph, stage, _backwards_s(workload, costs, stage), frequency_mhz) for stage in stages]
-
-
-def _backwards_s(workload: Workload, costs: InstructionCosts, stage: int) -> list[float]:
-    """Time of the instruction that completes weight gradients, by chunk."""
+    times_s = {kind: float(behaviour.time_s) for kind, behaviour in behaviours.items()}
     return [
-        next(float(costs[stage, chunk, d].behaviour.time_s) for d in COMPLETING if (stage, chunk, d) in costs)
-        for chunk in range(workload.chunks)
+        _stage(workload, graph, stage, pass_times(workload, stage, times_s), frequency_mhz, known) for stage in stages
     ]
 
 
 def _stage(
-    workload: Workload, graph: BlockGraph, stage: int, backward_s: Sequence[float], frequency_mhz: int
+    workload: Workload, graph: BlockGraph, stage: int, passes: PassTimes, frequency_mhz: int, known: KnownSteps
 ) -> dict[Direction, UpdatePrediction]:
     clocks = np.array([float(frequency_mhz)])
     predictions = {}
-    for direction, cost in update_costs(workload, graph, stage, backward_s, clocks).items():
+    for direction, cost in update_costs(workload, graph, stage, passes, clocks, known).items():
         whole = {str(direction).replace("-", " "): cost}
-        parts = step_costs(workload, stage, clocks) if direction is Direction.UPDATE else whole
+        parts = step_costs(workload, stage, passes, clocks) if direction is Direction.UPDATE else whole
         predictions[direction] = UpdatePrediction(
             time_s=float(cost[0, 0]),
             energy_j=float(cost[1, 0]),

@@ -4,23 +4,29 @@ Methods without a search run every instruction at one clock: `sequential`, and `
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from kareus.arrays import Array
 from kareus.errors import ConfigError
 from kareus.fidelity.breakdown import COLLECTIVES, InstructionCost, instruction_cost
-from kareus.fidelity.composition import iteration_s
-from kareus.fidelity.update_prediction import InstructionCosts, UpdatePredictions, update_predictions
+from kareus.fidelity.update_prediction import UpdatePredictions, update_predictions
 from kareus.gpu_model.gpu import Gpu, KernelUncertainty, Uncertainty
-from kareus.gpu_model.model import KnownSteps
+from kareus.gpu_model.model import Behaviour, KnownSteps, run_tally, tally
 from kareus.gpu_model.thermal import RepeatedWork
 from kareus.gpu_model.trust import known_kernel_uncertainty, known_uncertainty
-from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
-from kareus.partition.extract import extract
+from kareus.gpu_model.waiting import effective_energy_j
+from kareus.graph.instruction import InstructionKind
+from kareus.graph.program import Program
+from kareus.graph.records import UPDATING, Batch, BlockGraph, Direction, instruction_directions
+from kareus.partition.extract import operator_graphs
+from kareus.pipeline.instructions import instructions_of
+from kareus.pipeline.iteration import ComposedIteration, iteration_cost
+from kareus.pipeline.solver.dag import iteration_dag
 from kareus.profile.programs import (
     Execution,
     StageShape,
@@ -34,6 +40,9 @@ from kareus.workload.config import Workload
 from kareus.workload.memory import MemoryEstimate, estimate_memory
 from kareus.workload.model_flops import mfu, tokens_per_iteration
 from kareus.workload.overlap import nothing_to_overlap
+from kareus.workload.slices import cut
+
+InstructionCosts = Mapping[InstructionKind, InstructionCost]
 
 PREDICTED = {"sequential": Execution.SEQUENTIAL, "nanobatching": Execution.NANOBATCHING}
 """How the instructions of each method that is predicted are executed."""
@@ -66,8 +75,9 @@ class ComponentPrediction:
 
     name: str
     """A kind of operator in the blocks (`gemm`, `attention`, `attention-backward`, `memory`), `collectives` (what those
-    of the blocks add), `embedding`, `head`, `overhead` (what isolated steps miss), `waiting`, or a part of the update:
-    `gradient reduction`, `embedding exchange`, `gradient norm`, `optimizer step`, `weight gathering`."""
+    of the blocks add), `embedding`, `head`, `overhead` (what the host adds, and what isolated steps miss), `waiting`,
+    or a part of the update: `gradient reduction`, `embedding exchange`, `gradient norm`, `optimizer step`, `weight
+    gathering`, `weight casting`."""
     time_s: float
     """Time of one GPU, the mean over all GPUs; components add up to the iteration."""
     energy_j: float
@@ -126,17 +136,13 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
     """
     clock_mhz = workload.gpu.maximum_clock_mhz if frequency_mhz is None else frequency_mhz
     _check(workload, method, clock_mhz)
-    graphs = extract(workload.model, workload.parallelism, workload.microbatch_size, workload.sequence_length)
-    shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
-    costs = _instruction_costs(workload, graphs, shapes, PREDICTED[method], clock_mhz)
-    updates = update_predictions(workload, graphs[Batch.MICROBATCH], costs, clock_mhz)
-    time_s = iteration_s(
-        workload,
-        {kind: float(cost.behaviour.time_s) for kind, cost in costs.items()},
-        [{direction: update.time_s for direction, update in stage.items()} for stage in updates],
-    )
-    stages = _stages(workload, costs, updates, time_s)
-    energy_j = sum(stage.energy_j for stage in stages)
+    programs = instruction_programs(workload, PREDICTED[method])
+    known: KnownSteps = {}
+    costs = programs.each(lambda kind, own: instruction_cost(workload.gpu, own, kind.direction, clock_mhz, known))
+    behaviours = {kind: cost.behaviour for kind, cost in costs.items()}
+    updates = update_predictions(workload, programs.graphs[Batch.MICROBATCH], behaviours, clock_mhz, known)
+    time_s, energy_j = composed(workload, behaviours, updates)
+    stages = _stages(workload, behaviours, updates, time_s)
     tokens = tokens_per_iteration(workload)
     return Prediction(
         method=method,
@@ -156,6 +162,15 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
     )
 
 
+def predict_time_s(workload: Workload) -> float:
+    """Return the time of `predict` for sequential execution at the maximum clock, without its parts."""
+    programs, known = instruction_programs(workload, Execution.SEQUENTIAL), dict[Any, Any]()
+    clock = float(workload.gpu.maximum_clock_mhz)
+    behaviours = programs.each(lambda _, program: run_tally(workload.gpu, tally(program), clock, known))
+    updates = update_predictions(workload, programs.graphs[Batch.MICROBATCH], behaviours, int(clock), known)
+    return composed(workload, behaviours, updates).time_s
+
+
 def _check(workload: Workload, method: str, clock_mhz: int) -> None:
     if method not in PREDICTED:
         raise ConfigError(
@@ -171,43 +186,70 @@ def _check(workload: Workload, method: str, clock_mhz: int) -> None:
         raise ConfigError(f"frequency_mhz={clock_mhz!r}: must be a whole number from {least_mhz} to {most_mhz} MHz.")
 
 
-def _instruction_costs(
-    workload: Workload,
-    graphs: dict[Batch, BlockGraph],
-    shapes: Mapping[tuple[int, int], StageShape],
-    execution: Execution,
-    clock_mhz: int,
-) -> InstructionCosts:
-    """Costs of every kind of instruction; stages share them whose shape and collectives of weights are the same."""
-    known: KnownSteps = {}
-    sm_count = workload.testbed.default_collective_sm_count
-    kinds = {place: (shape, weights_of(workload, place[0], shape, sm_count)) for place, shape in shapes.items()}
-    costs: dict[tuple[StageShape, ShardedWeights | None], dict[Direction, InstructionCost]] = {}
-    for shape, weights in dict.fromkeys(kinds.values()):
-        own = costs[shape, weights] = {}
+Cost = TypeVar("Cost")
+
+
+class InstructionPrograms(NamedTuple):
+    """Operator graphs of a workload, and what each kind of instruction executes."""
+
+    graphs: dict[Batch, BlockGraph]
+    of_kind: dict[InstructionKind, Program]
+
+    def each(self, evaluate: Callable[[InstructionKind, Program], Cost]) -> dict[InstructionKind, Cost]:
+        """Return what `evaluate` says of every kind; of kinds that share a program it is asked once."""
+        first = {id(program): kind for kind, program in reversed(self.of_kind.items())}
+        costs = {key: evaluate(kind, self.of_kind[kind]) for key, kind in first.items()}
+        return {kind: costs[id(program)] for kind, program in self.of_kind.items()}
+
+
+def instruction_programs(workload: Workload, execution: Execution) -> InstructionPrograms:
+    """Return the programs of every kind of instruction; kinds that execute the same share one."""
+    graphs = operator_graphs(workload)
+    sm_count = workload.default_collective_sm_count
+    made: dict[tuple[StageShape, ShardedWeights | None, Direction], Program] = {}
+    of_kind: dict[InstructionKind, Program] = {}
+    for (stage, chunk), shape in chunk_shapes(workload.parallelism.split, workload.chunks).items():
+        weights = weights_of(workload, stage, shape, sm_count)
         for direction in instruction_directions(split_backward=workload.split_backward):
             possible = profiled_executions(graphs, direction)
-            program = instruction_program(
-                graphs,
-                shape,
-                direction,
-                execution if execution in possible else Execution.SEQUENTIAL,
-                recomputation=workload.recomputation,
-                default_sm_count=sm_count,
-                weights=weights,
-            )
-            own[direction] = instruction_cost(workload.gpu, program, direction, clock_mhz, known)
-    return {(*place, direction): cost for place, kind in kinds.items() for direction, cost in costs[kind].items()}
+            if (shape, weights, direction) not in made:
+                made[shape, weights, direction] = instruction_program(
+                    graphs,
+                    shape,
+                    direction,
+                    execution if execution in possible else Execution.SEQUENTIAL,
+                    recomputation=workload.recomputation,
+                    default_sm_count=sm_count,
+                    software=workload.software,
+                    weights=weights,
+                )
+            of_kind[InstructionKind(stage, chunk, direction)] = made[shape, weights, direction]
+    return InstructionPrograms(graphs, of_kind)
+
+
+def composed(
+    workload: Workload, behaviours: Mapping[InstructionKind, Behaviour], updates: UpdatePredictions
+) -> ComposedIteration:
+    """Return the time and energy of an iteration, of all GPUs."""
+    gpus, waiting_w = workload.parallelism.gpus_per_stage, workload.gpu.blocking_power_w
+    pipeline = cut(workload, "pipeline")
+    times_s, effective_j = [], []
+    for instruction in instructions_of(pipeline):
+        key = instruction.key
+        cost = updates[key.stage][key.direction] if key.direction in UPDATING else behaviours[key.kind]
+        times_s.append(float(cost.time_s))
+        effective_j.append(gpus * effective_energy_j(float(cost.energy_j), times_s[-1], waiting_w))
+    return iteration_cost(iteration_dag(pipeline), times_s, effective_j, waiting_w * workload.parallelism.gpus)
 
 
 def _stages(
-    workload: Workload, costs: InstructionCosts, updates: UpdatePredictions, time_s: float
+    workload: Workload, behaviours: Mapping[InstructionKind, Behaviour], updates: UpdatePredictions, time_s: float
 ) -> tuple[StagePrediction, ...]:
     """Stages of an iteration that takes `time_s`; every microbatch passes each of their instructions once."""
     gpus, repeated = workload.parallelism.gpus_per_stage, workload.num_microbatches
     stages = []
     for stage, layers in enumerate(workload.parallelism.split):
-        own = [(direction, cost.behaviour) for (place, _, direction), cost in costs.items() if place == stage]
+        own = [(kind.direction, behaviour) for kind, behaviour in behaviours.items() if kind.stage == stage]
         forward_s = repeated * sum(float(b.time_s) for direction, b in own if direction is Direction.FORWARD)
         update_s = sum(update.time_s for update in updates[stage].values())
         passes_s = repeated * sum(float(b.time_s) for _, b in own)

@@ -7,6 +7,8 @@ from kareus.artifacts.records import content_hash
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
+from kareus.model.precision import Precision
+from kareus.software.record import Software
 from kareus.update.config import IterationConfig
 
 
@@ -24,6 +26,9 @@ class FrontierSlice:
     chunks: int
     iteration: IterationConfig
     default_collective_sm_count: int
+    software: Software
+    precision: Precision
+    gpus_per_node: int
 
 
 def frontier_hash(config: object) -> str:

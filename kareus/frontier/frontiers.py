@@ -15,11 +15,11 @@ from kareus.frontier.methods import microbatch_rows
 from kareus.frontier.microbatch import Point, overlap_points
 from kareus.frontier.tables import MICROBATCH
 from kareus.graph.instruction import InstructionKind
-from kareus.graph.records import COMPLETING, Batch, BlockGraph, Direction, instruction_directions
+from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
 from kareus.partition.names import expected_partitions
 from kareus.profile.programs import Execution, chunk_shapes, profiled_executions
 from kareus.schedule.records import Choice
-from kareus.update.costs import update_costs
+from kareus.update.costs import pass_times, update_costs
 
 NANOSECONDS = 9
 """Decimals of the times of the update: what a clock gains below them is worth no energy."""
@@ -81,7 +81,7 @@ def frontiers_of(
         StageInputError: the costs of an instruction or a component are not given at the clocks of the configuration.
     """
     rows = []
-    backwards_s: dict[tuple[int, int], float] = {}  # of each chunk the fastest that completes weight gradients
+    fastest_s: dict[InstructionKind, float] = {}
     for (stage, chunk), shape in chunk_shapes(config.parallelism.split, config.chunks).items():
         for direction in instruction_directions(split_backward=config.split_backward):
             kind = InstructionKind(stage, chunk, direction)
@@ -106,24 +106,23 @@ def frontiers_of(
                 waiting_w = config.gpu.blocking_power_w
                 points[Execution.OVERLAP] = overlap_points(makeup, options, components, missed, waiting_w)
             rows += microbatch_rows(kind, points, config.gpu)
-            if direction in COMPLETING:
-                backwards_s[stage, chunk] = min(point.time_s for own in points.values() for point in own)
+            fastest_s[kind] = min(point.time_s for own in points.values() for point in own)
     if config.iteration.include_update:
-        rows += _update_rows(config, graphs, backwards_s)
+        rows += _update_rows(config, graphs, fastest_s)
     return MICROBATCH.frame(rows)
 
 
 def _update_rows(
-    config: FrontierSlice, graphs: Mapping[Batch, BlockGraph], backwards_s: Mapping[tuple[int, int], float]
+    config: FrontierSlice, graphs: Mapping[Batch, BlockGraph], fastest_s: Mapping[InstructionKind, float]
 ) -> list[dict[str, Any]]:
-    """Rows of the update of the weights, at every clock; the reduction runs beside the fastest backward of each chunk.
+    """Rows of the update of the weights, at every clock; its collectives run beside the fastest passes of each chunk.
 
     Every method updates alike: there is nothing to search, and nothing to run in two nanobatches.
     """
     clocks_mhz, rows = config.gpu.search_frequencies.clocks_mhz, []
     for stage in range(config.parallelism.pp):
-        own_s = [backwards_s[stage, chunk] for chunk in range(config.chunks)]
-        costs = update_costs(config, graphs[Batch.MICROBATCH], stage, own_s, np.array(clocks_mhz, dtype=np.float64))
+        passes = pass_times(config, stage, fastest_s)
+        costs = update_costs(config, graphs[Batch.MICROBATCH], stage, passes, np.array(clocks_mhz, dtype=np.float64))
         for direction, (times_s, energies_j) in costs.items():
             points = [
                 Point(

@@ -352,6 +352,17 @@ class GpuCoefficients:
     """Kernels in which an operator that HBM bounds runs where nothing fuses it, each with its gap and its launch: a
     norm of eager PyTorch takes about seven (square, mean, sum, root, two products, cast)."""
 
+    host_collective_s: float = field(metadata=declared("s", 0, 10, TextbookPrior(0.0, None, LITTLE_EFFECT)))
+    """Further time of the host for each collective: its streams and events, and ranks that come later."""
+    traffic: float = field(metadata=declared("times", 1, 1000, TextbookPrior(1.0, None, LITTLE_EFFECT)))
+    """Bytes that operators bound by HBM move, over those of kernels that fuse all that can be fused."""
+    attention_slowdown: float = field(metadata=declared("times", 0.1, 100, TextbookPrior(1.0, None, LITTLE_EFFECT)))
+    """Time of fused attention over that of the library that the efficiencies are of; its power is the same."""
+    collective_slowdown: float = field(metadata=declared("times", 0.1, 100, TextbookPrior(1.0, None, LITTLE_EFFECT)))
+    """Time of collectives of tensor parallelism over that of the library that the other coefficients are of."""
+    warm_leakage_w: float = field(metadata=declared("W", 0, 1000, TextbookPrior(0.0, None, LITTLE_EFFECT)))
+    """What a chip leaks beyond `static_power_w` at `reference_temperature_c`, where that is a warm one."""
+
     def __post_init__(self) -> None:
         not_negative(self, *COEFFICIENTS)
         share(self, *(name for name, known in COEFFICIENTS.items() if known.is_share and known.least > 0))
@@ -361,6 +372,17 @@ class GpuCoefficients:
 
 COEFFICIENTS: Mapping[str, Coefficient] = {f.name: declaration_of(f.metadata) for f in fields(GpuCoefficients)}
 """Declarations by name, in the order of the fields."""
+OF_SOFTWARE = (
+    "host_launch_s",
+    "host_collective_s",
+    "instruction_overhead_s",
+    "isolation_overhead",
+    "streaming_kernels",
+    "traffic",
+    "attention_slowdown",
+    "collective_slowdown",
+)
+"""Coefficients that the software sets which drives a GPU, by its own numbers of these names (`kareus.software`)."""
 SHARES = frozenset(name for name, known in COEFFICIENTS.items() if known.is_share)
 """Coefficients that cannot exceed 1."""
 
@@ -374,3 +396,12 @@ def coefficients_of_many(shared: GpuCoefficients, own: Mapping[str, "Array"]) ->
     """
     values = {name: getattr(shared, name) for name in COEFFICIENTS} | dict(own)
     return cast(GpuCoefficients, SimpleNamespace(**values))
+
+
+def shape_of(coefficients: GpuCoefficients) -> tuple[int, ...]:
+    """Return the shape that the coefficients of many GPUs broadcast to, () of those of one."""
+    if isinstance(coefficients, GpuCoefficients):
+        return ()
+    import numpy as np  # noqa: PLC0415 - stages that only read a configuration start without it
+
+    return np.broadcast_shapes(*{getattr(getattr(coefficients, name), "shape", ()) for name in COEFFICIENTS})

@@ -26,6 +26,11 @@ def relative_voltage(gpu: Gpu, frequency_mhz: Array) -> Array:
     return np.maximum(1 - c.voltage_slope * distance + c.voltage_curvature * distance**2, c.voltage_floor)
 
 
+def resting_power_w(gpu: Gpu) -> float:
+    """Return the power of a chip at its reference temperature whose clock tree is still."""
+    return gpu.static_power_w + gpu.coefficients.warm_leakage_w
+
+
 def idle_power_w(gpu: Gpu, frequency_mhz: Array) -> Array:
     """Return the power that does not depend on the work: static, and the clock tree with all that toggles with it."""
     return _idle_power_w(gpu, frequency_mhz, relative_voltage(gpu, frequency_mhz) ** 2)
@@ -33,7 +38,7 @@ def idle_power_w(gpu: Gpu, frequency_mhz: Array) -> Array:
 
 def _idle_power_w(gpu: Gpu, frequency_mhz: Array, squared_voltage: Array, clocked: Array | float = 1.0) -> Array:
     clock_w = gpu.coefficients.clock_power_w * clocked
-    return gpu.static_power_w + clock_w * squared_voltage * frequency_mhz / gpu.maximum_clock_mhz
+    return resting_power_w(gpu) + clock_w * squared_voltage * frequency_mhz / gpu.maximum_clock_mhz
 
 
 def held_power_w(gpu: Gpu, sm_count: Array | float, frequency_mhz: Array) -> Array:
@@ -84,9 +89,9 @@ def operator_switching(gpu: Gpu, operator: Operator) -> Switching:
         core_j: Array | float = operator.flops * c.gemm_j_per_flop * fp8
     elif operator.kind is OperatorKind.MEMORY:
         core_j = operator.flops * c.attention_j_per_flop
-    else:
-        core_j = attention_core_j(gpu, attention_shape(operator), operator.flops)
-    return Switching(core_j, 0.0) + _hbm_switching(gpu, hbm_bytes(operator))
+    else:  # a slower kernel draws the power of a fast one: it issues more instructions for the same products
+        core_j = c.attention_slowdown * attention_core_j(gpu, attention_shape(operator), operator.flops)
+    return Switching(core_j, 0.0) + _hbm_switching(gpu, hbm_bytes(gpu, operator))
 
 
 def attention_core_j(gpu: Gpu, shape: attention.AttentionShape, flops: Array | float) -> Array:
@@ -110,6 +115,6 @@ def collective_switching(gpu: Gpu, collective: Collective) -> Switching:
     return links + _hbm_switching(gpu, collective_hbm_bytes(gpu, collective))
 
 
-def _hbm_switching(gpu: Gpu, moved_bytes: float) -> Switching:
+def _hbm_switching(gpu: Gpu, moved_bytes: Array | float) -> Switching:
     c = gpu.coefficients
     return Switching(moved_bytes * c.hbm_core_j_per_byte, moved_bytes * c.hbm_j_per_byte)

@@ -3,14 +3,17 @@
 A library has a kernel for each of several output tiles: large ones use tensor cores and L2 best, small ones leave fewer
 SMs idle in the last wave. A GEMM of few tiles and a long inner dimension, such as a weight gradient, splits the inner
 dimension over SMs (split-K), although partial sums are then written and read once more. Sizes may be numbers, or arrays
-of one shape: many GEMMs are evaluated at once.
+of one shape: many GEMMs are evaluated at once, each with all tiles and splits, which have an axis of their own.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kareus.arrays import Array
+from kareus.gpu_model.coefficients import shape_of
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.norms import longer_s
 
@@ -26,6 +29,8 @@ FP8_ROWS = 16
 """Multiple of rows that kernels in fp8 load well."""
 EVICTION = 8
 """Exponent of the share of operands that L2 still holds over what was touched since: nearly a step."""
+NUMBERS_AT_ONCE = 2**13
+"""Numbers of an array of tiles and splits: more share NumPy's overhead, fewer fit the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +57,31 @@ def arithmetic_s(
     """Return the tensor-core time of a GEMM by its fastest tile and split.
 
     Args:
-        gpu: GPU that runs it.
+        gpu: GPU that runs it; its coefficients may be arrays.
         shape: its sizes.
         frequency_mhz: SM clock.
         sm_count: SMs that it runs on.
         hbm_bytes_per_s: achieved HBM bandwidth; partial sums move at L2's, a multiple of it.
+
+    Returns:
+        Array of the shape that sizes, clocks, SMs, bandwidths and coefficients broadcast to.
     """
-    rates = _rates(gpu, shape, frequency_mhz, sm_count)
-    times_s = [_by_tile_s(gpu, shape, tile, rates, sm_count, hbm_bytes_per_s) for tile in gpu.gemm_tiles]
-    least_s = times_s[0]
-    for time_s in times_s[1:]:
-        least_s = np.minimum(least_s, time_s)
-    return least_s
+    sizes = shape.rows, shape.columns, shape.inner, shape.written
+    of_gpus = np.empty(shape_of(gpu.coefficients))
+    whole = np.broadcast(*sizes, frequency_mhz, sm_count, hbm_bytes_per_s, of_gpus)
+    tile_splits = _tile_splits(gpu.gemm_tiles).reshape(3, -1, *(1,) * whole.ndim)
+    at_once = max(NUMBERS_AT_ONCE // max(whole.size, 1), 1)
+    slower = gpu.maximum_clock_mhz / frequency_mhz
+    least_s: Array | float = np.inf
+    for start in range(0, tile_splits.shape[1], at_once):
+        kernels = _offered(gpu, shape, tile_splits[:, start : start + at_once])
+        if kernels.parts.size:
+            waves = np.ceil(kernels.tiles * kernels.parts / sm_count)
+            time_s = waves * _wave_s(gpu, shape, kernels) * slower
+            if (kernels.parts > 1).any():
+                time_s = time_s + _split_s(gpu, shape, kernels, hbm_bytes_per_s)
+            least_s = np.minimum(least_s, time_s.min(axis=0))
+    return np.asarray(least_s)
 
 
 def resident_share(gpu: Gpu, touched_bytes: Array) -> Array:
@@ -73,76 +91,66 @@ def resident_share(gpu: Gpu, touched_bytes: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rates:
-    """What limits a GEMM, whatever its tile and its split."""
+class _TileSplits:
+    """Tiles and splits along a leading axis, before all axes of sizes, clocks and coefficients; parts are 1 unsplit."""
 
-    one_sm_flops: Array
-    slower: Array
-    """Factor by which a clock below the maximum, and rows that fp8 kernels load badly, slow what the clock drives."""
-    fed_bytes_per_s: Array | float | None
-    """Bytes per second of operands into one SM at the maximum clock; None where nothing limits them."""
-    step_s: Array | float | None
-    """Least time of a step along the inner dimension at the maximum clock; None where there is none."""
+    rows: Array
+    columns: Array
+    parts: Array
+    tiles: Array
+    """Tiles of the output, whatever the split."""
+    offered: NDArray[np.bool_]
+    """Whether it can pay: unsplit, or of few tiles."""
 
 
-def _rates(gpu: Gpu, shape: GemmShape, frequency_mhz: Array, sm_count: Array) -> _Rates:
+def _offered(gpu: Gpu, shape: GemmShape, tile_splits: Array) -> _TileSplits:
+    """Those of `tile_splits` that can pay for any of the sizes."""
+    rows, columns, parts = tile_splits
+    tiles = np.ceil(shape.rows / rows) * np.ceil(shape.columns / columns)
+    offered = (parts == 1) | (tiles < FEW_WAVES * gpu.sm_count)
+    some = offered.any(axis=tuple(range(1, offered.ndim))) | (parts.ravel() == 1)  # of no sizes, too
+    return _TileSplits(rows[some], columns[some], parts[some], tiles[some], offered[some])
+
+
+@lru_cache
+def _tile_splits(tiles: tuple[tuple[int, ...], ...]) -> Array:
+    """Rows, columns and parts of every tile with every split, [3, tiles and splits]."""
+    return np.array([(*tile, parts) for tile in tiles for parts in (1, *SPLITS)], dtype=np.float64).T
+
+
+def _wave_s(gpu: Gpu, shape: GemmShape, kernels: _TileSplits) -> Array:
+    """Time of a wave of tiles at the maximum clock, after its pipeline is filled: all of it goes as 1/f.
+
+    What is slower than arithmetic limits it: operands that are loaded, or the latency of steps.
+    """
     c = gpu.coefficients
-    one_sm_flops = gpu.peak_flops(frequency_mhz, np.ones_like(sm_count)) * c.gemm_efficiency
-    slower = gpu.maximum_clock_mhz / frequency_mhz
+    flops_per_s = gpu.peak_flops(float(gpu.maximum_clock_mhz), 1.0) * c.gemm_efficiency
+    step_s = c.gemm_step_s
     if shape.in_fp8:
-        misaligned = np.where(np.asarray(shape.rows) % FP8_ROWS, c.fp8_misalignment, 1.0)
-        one_sm_flops = one_sm_flops * gpu.fp8_speedup * c.fp8_efficiency / misaligned
-        slower = slower * misaligned
-    step_s = c.fp8_step_s if shape.in_fp8 else c.gemm_step_s
-    return _Rates(
-        one_sm_flops=one_sm_flops,
-        slower=slower,
-        fed_bytes_per_s=c.tile_feed_gb_per_s * 1e9 / gpu.sm_count if np.any(c.tile_feed_gb_per_s) else None,
-        step_s=step_s if np.any(step_s) else None,
-    )
+        flops_per_s = flops_per_s * gpu.fp8_speedup * c.fp8_efficiency
+        step_s = c.fp8_step_s
+    values, inner = kernels.rows * kernels.columns, shape.inner / kernels.parts
+    busy_s = 2 * values * (inner + c.gemm_inner_half) / flops_per_s
+    moved_bytes = inner * shape.value_bytes
+    if _acts(c.tile_feed_gb_per_s):
+        fed_bytes_per_s = c.tile_feed_gb_per_s * 1e9 / gpu.sm_count
+        busy_s = longer_s(busy_s, moved_bytes * (kernels.rows + kernels.columns) / fed_bytes_per_s)
+    if _acts(step_s):
+        busy_s = longer_s(busy_s, moved_bytes / STEP_BYTES * step_s)
+    wave_s = busy_s + values * c.gemm_epilogue_s * shape.written
+    if shape.in_fp8:
+        wave_s = wave_s * np.where(np.asarray(shape.rows) % FP8_ROWS, c.fp8_misalignment, 1.0)
+    return wave_s
 
 
-def _by_tile_s(
-    gpu: Gpu,
-    shape: GemmShape,
-    tile: tuple[int, ...],
-    rates: _Rates,
-    sm_count: Array,
-    hbm_bytes_per_s: Array | float,
-) -> Array:
-    """Time with one tile, split or not."""
+def _split_s(gpu: Gpu, shape: GemmShape, kernels: _TileSplits, hbm_bytes_per_s: Array | float) -> Array:
+    """Time that a split adds, 0 unsplit: partial sums that move, and a synchronisation. Infinite if not offered."""
     c = gpu.coefficients
-    tiles = np.ceil(np.asarray(shape.rows) / tile[0]) * np.ceil(np.asarray(shape.columns) / tile[1])
-    least_s = _waves_s(gpu, shape, tile, tiles, 1, rates, sm_count)
-    few = tiles < FEW_WAVES * gpu.sm_count
-    if not few.any():
-        return least_s
-    partial_bytes = 2 * PARTIAL_SUM_BYTES * shape.rows * shape.columns
-    partial_bytes_per_s = hbm_bytes_per_s * c.l2_speedup
-    for parts in SPLITS:
-        waves_s = _waves_s(gpu, shape, tile, tiles, parts, rates, sm_count)
-        split_s = waves_s + partial_bytes * parts / partial_bytes_per_s + c.gemm_split_s
-        least_s = np.where(few, np.minimum(least_s, split_s), least_s)
-    return least_s
+    partial_bytes = 2 * PARTIAL_SUM_BYTES * shape.rows * shape.columns * kernels.parts
+    split_s = partial_bytes / (hbm_bytes_per_s * c.l2_speedup) + c.gemm_split_s
+    return np.where(kernels.offered, (kernels.parts > 1) * split_s, np.inf)
 
 
-def _waves_s(
-    gpu: Gpu,
-    shape: GemmShape,
-    tile: tuple[int, ...],
-    tiles: Array,
-    parts: int,
-    rates: _Rates,
-    sm_count: Array,
-) -> Array:
-    """Time of whole waves of tiles, each after its pipeline is filled; what is slower than arithmetic limits it."""
-    c = gpu.coefficients
-    waves, inner = np.ceil(tiles * parts / sm_count), shape.inner / parts
-    values = tile[0] * tile[1]
-    busy_s = waves * (2 * values) * (inner + c.gemm_inner_half) / rates.one_sm_flops
-    moved_bytes = waves * inner * shape.value_bytes
-    if rates.fed_bytes_per_s is not None:
-        busy_s = longer_s(busy_s, moved_bytes * sum(tile) / rates.fed_bytes_per_s * rates.slower)
-    if rates.step_s is not None:
-        busy_s = longer_s(busy_s, moved_bytes / STEP_BYTES * rates.step_s * rates.slower)
-    return busy_s + waves * values * c.gemm_epilogue_s * rates.slower * shape.written
+def _acts(coefficient: Array | float) -> bool:
+    """Whether a coefficient is not 0, on any GPU; `np.any` takes ten times as long for a number."""
+    return bool(coefficient.any() if isinstance(coefficient, np.ndarray) else coefficient)

@@ -8,6 +8,7 @@ from kareus.artifacts.ranges import check_within, within
 from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
 from kareus.gpu_model.coefficients import COEFFICIENTS, GpuCoefficients
+from kareus.gpu_model.launching import LaunchesAhead
 
 if TYPE_CHECKING:  # stages that only read a configuration start without numpy
     import numpy as np
@@ -88,7 +89,7 @@ class KernelUncertainty:
     energy_interval_percent: float | None
     """The same of energy."""
     estimated_for: str
-    """Name of the numbers of the GPU that they were estimated with (`kareus.gpu_model.trust.numbers_of`)."""
+    """Name of the numbers of the GPU that they were estimated with (`kareus.gpu_model.trust.kernel_numbers_of`)."""
 
     def __post_init__(self) -> None:
         within(self, 1e-6, 1000, "%", "time_percent")
@@ -148,6 +149,10 @@ class Gpu:
     """Uncertainty of the GPU model; null where it was not measured. Holds only for the numbers that it names."""
     kernel_uncertainty: KernelUncertainty | None = None
     """The same of a GPU that was fitted to single kernels."""
+    launches_ahead: LaunchesAhead = LaunchesAhead.STEP
+    """How far the host of the software that drives it launches ahead (`kareus.software`)."""
+    job_gpus: int = 1
+    """GPUs of a job that wait for the slowest among them; 1 where the coefficients are those of such a job."""
 
     def with_library(self, name: str) -> "Gpu":
         """Return this GPU with the coefficients of a kernel library; of one that is not listed, this GPU itself."""
@@ -162,6 +167,11 @@ class Gpu:
     def peak_flops(self, frequency_mhz: Numeric, sm_count: Numeric) -> Numeric:
         """Return the dense tensor-core peak of `sm_count` SMs at a clock, in FLOP/s."""
         return self.bf16_tflops * 1e12 * frequency_mhz / self.maximum_clock_mhz * sm_count / self.sm_count
+
+    @property
+    def isolates(self) -> bool:
+        """Whether an instruction costs more than its parts measured alone."""
+        return bool(self.coefficients.isolation_overhead)
 
     def missed_by_isolation(self, time_s: Numeric, energy_j: Numeric) -> tuple[Numeric, Numeric]:
         """Return what an instruction costs beyond its parts measured alone: seconds and joules.

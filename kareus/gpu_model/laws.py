@@ -13,24 +13,37 @@ from kareus.gpu_model.gemm import GemmShape
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.norms import longer_s
 from kareus.gpu_model.rings import ring_time_s
-from kareus.graph.records import Collective, CollectiveKind, Fp8Product, Operator, OperatorKind
+from kareus.graph.records import TENSOR_PARALLEL, Collective, CollectiveKind, Fp8Product, Operator, OperatorKind
 
 OPERAND_BYTES, FP8_BYTES = 2, 1
 """Bytes of a value of a GEMM's operands, and of one in fp8."""
+ODD_PRODUCT = 3.0
+"""Time of a product of 16-bit values, where rows of a matrix have odd lengths, over that with even lengths.
+
+Such rows begin at odd multiples of two bytes, where asynchronous copies cannot load (`cp.async` moves 4, 8 or 16 bytes,
+PTX ISA), so that a slower kernel takes the place of cuBLAS' best: heads with such vocabularies take three times as long
+("Scaling LLM Post-Training at Netflix", Netflix Technology Blog, 2026). The number of rows may be odd: measured GEMMs
+of 1,025 to 4,353 rows (`kernel_gemm.csv.gz`) take what the laws of even ones say.
+"""
 
 
 def operator_time_s(
     gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Array, hbm_share: Array | float = 1.0
 ) -> Array:
     """Return the time of `operator` alone on `sm_count` SMs, with `hbm_share` of the achievable HBM bandwidth."""
-    bytes_per_s = hbm_bytes_per_s(gpu, sm_count) * hbm_share
+    c, bytes_per_s = gpu.coefficients, hbm_bytes_per_s(gpu, sm_count) * hbm_share
     busy_s = (operator.bytes_read + operator.bytes_written) / bytes_per_s
     if operator.kind is OperatorKind.GEMM:
         busy_s = longer_s(gemm.arithmetic_s(gpu, _gemm_shape(operator), frequency_mhz, sm_count, bytes_per_s), busy_s)
-    elif operator.kind is not OperatorKind.MEMORY:
-        busy_s = longer_s(_attention_s(gpu, operator, frequency_mhz, sm_count), busy_s) + gpu.coefficients.attention_s
+        if has_odd_rows(operator):
+            busy_s = ODD_PRODUCT * busy_s
+    elif operator.kind is OperatorKind.MEMORY:
+        busy_s = c.traffic * busy_s
+    else:
+        busy_s = longer_s(_attention_s(gpu, operator, frequency_mhz, sm_count), busy_s) + c.attention_s
+        busy_s = c.attention_slowdown * busy_s
     copies_s = operator.copied_bytes / bytes_per_s
-    return busy_s + copies_s + launches(gpu, operator) * gpu.coefficients.kernel_overhead_s
+    return busy_s + copies_s + launches(gpu, operator) * c.kernel_overhead_s
 
 
 def launches(gpu: Gpu, operator: Operator) -> Array | float:
@@ -45,9 +58,18 @@ def attention_shape(operator: Operator) -> AttentionShape:
     return AttentionShape(batch, heads, keys, queries, head_dim, *window)
 
 
-def hbm_bytes(operator: Operator) -> int:
-    """Return the bytes that `operator` moves to and from HBM."""
-    return operator.bytes_read + operator.bytes_written + operator.copied_bytes
+def has_odd_rows(product: Operator) -> bool:
+    """Return whether rows of an operand or of the output have an odd length; tokens are the rows."""
+    rows, columns, inner = product.shape
+    lengths = (rows, columns) if product.is_weight_gradient else (columns, inner)
+    return any(length % 2 for length in lengths)
+
+
+def hbm_bytes(gpu: Gpu, operator: Operator) -> Array | float:
+    """Return the bytes that `operator` moves to and from HBM: where HBM bounds it, `traffic` times the graph's."""
+    moved = operator.bytes_read + operator.bytes_written
+    whole: Array | float = gpu.coefficients.traffic * moved if operator.kind is OperatorKind.MEMORY else moved
+    return whole + operator.copied_bytes
 
 
 def hbm_bytes_per_s(gpu: Gpu, sm_count: Array) -> Array:
@@ -59,7 +81,7 @@ def hbm_bytes_per_s(gpu: Gpu, sm_count: Array) -> Array:
 def collective_time_s(gpu: Gpu, collective: Collective, frequency_mhz: Array, sm_count: Array) -> Array:
     """Return the time of `collective` alone on `sm_count` SMs; see `rings`."""
     passes = 2 if collective.kind is CollectiveKind.ALL_REDUCE else 1
-    return ring_time_s(
+    return collective_slowdown(gpu, collective) * ring_time_s(
         gpu,
         bus_bytes=collective.bus_bytes,
         message_bytes=collective.message_bytes,
@@ -68,6 +90,11 @@ def collective_time_s(gpu: Gpu, collective: Collective, frequency_mhz: Array, sm
         frequency_mhz=frequency_mhz,
         sm_count=sm_count,
     )
+
+
+def collective_slowdown(gpu: Gpu, collective: Collective) -> Array | float:
+    """Return the time of a collective over that of the library that the coefficients are of: tensor parallelism's."""
+    return gpu.coefficients.collective_slowdown if collective.group == TENSOR_PARALLEL else 1.0
 
 
 def collective_hbm_bytes(gpu: Gpu, collective: Collective) -> float:

@@ -13,16 +13,20 @@ from kareus.arrays import Array
 from kareus.gpu_model import energy
 from kareus.gpu_model.elements import elements_where
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.norms import longer_s
+from kareus.gpu_model.launching import LaunchesAhead
+from kareus.gpu_model.norms import host_joined_s, longer_s
 from kareus.gpu_model.overlap import Phase, host_time_s, step_phases
-from kareus.gpu_model.power_limit import CostRows, fluctuating, over_limit
+from kareus.gpu_model.power_limit import LEAST_CLOCK_MHZ, CostRows, fluctuating, over_limit
+from kareus.gpu_model.stragglers import with_slowest
 from kareus.graph.program import Program, Step
 from kareus.graph.records import Collective, Operator, Partition
 
 ROUNDING = 1e-9
 """Relative error of a mean clock that counts as rounding."""
+GRID_CLOCKS = 25
+"""Clocks between which costs of a program are interpolated where the power limit holds it back."""
 
-KnownSteps = dict[tuple[Step, bytes], CostRows]
+KnownSteps = dict[tuple[Step, tuple[int, ...], bytes], CostRows]
 """Costs by step and clocks."""
 
 
@@ -52,6 +56,11 @@ class Tally:
     """All other steps."""
     whole_instruction: bool
 
+    @property
+    def steps(self) -> Counter[Step]:
+        """All steps."""
+        return self.blocks + self.outer
+
 
 def tally(program: Program) -> Tally:
     """Return the number of executions of each step of `program`."""
@@ -68,6 +77,8 @@ def run_program(gpu: Gpu, program: Program, frequency_mhz: Array | float, known:
 def run_tally(gpu: Gpu, counted: Tally, frequency_mhz: Array | float, known: KnownSteps) -> Behaviour:
     """Return what `run_program` does, for a program whose steps have been counted.
 
+    In this order: the work of its steps, the power limit, the host, and what isolated steps miss of an instruction.
+
     Args:
         gpu: GPU that runs it.
         counted: steps of the program.
@@ -75,13 +86,63 @@ def run_tally(gpu: Gpu, counted: Tally, frequency_mhz: Array | float, known: Kno
         known: costs of steps on this GPU, read and extended; programs of one workload share most of their steps.
     """
     requested_mhz = np.asarray(frequency_mhz, dtype=np.float64)
-    cost = _sum(gpu, counted.blocks, requested_mhz, known) + _sum(gpu, counted.outer, requested_mhz, known)
+    if not counted.steps:
+        return behaviour_of(np.zeros((3, *requested_mhz.shape)), requested_mhz)
+    blocks, outer = (_sum(gpu, part, requested_mhz, known) for part in (counted.blocks, counted.outer))
+    free = blocks + outer
+    cost = with_slowest(gpu, free, _limited(gpu, counted.steps, requested_mhz, free, known))
+    cost = _launched(gpu, counted, requested_mhz, cost, blocks[0], outer[0])
     steps = behaviour_of(cost, requested_mhz)
     if not counted.whole_instruction:
         return steps
-    alone = _sum(gpu, operators_alone(counted.blocks), requested_mhz, known)
+    alone = _sum(gpu, operators_alone(counted.blocks), requested_mhz, known) if gpu.isolates else np.zeros_like(cost)
     missed_s, missed_j = gpu.missed_by_isolation(alone[0], alone[1])
     return replace(steps, time_s=steps.time_s + missed_s, energy_j=steps.energy_j + missed_j)
+
+
+def _limited(gpu: Gpu, steps: Counter[Step], requested_mhz: Array, free: CostRows, known: KnownSteps) -> CostRows:
+    """Return the cost of steps under the power limit, where that means power over longer than they take.
+
+    Products may then draw more than the limit, since what HBM bounds draws less. Elsewhere steps have been held to it.
+    """
+    if not gpu.coefficients.limiter_s or not over_limit(gpu, free).any():
+        return free
+    lead = requested_mhz.shape[:-1]  # GPUs that differ in coefficients have an axis of their own
+    grid_mhz = np.linspace(min(LEAST_CLOCK_MHZ, float(requested_mhz.min())), gpu.maximum_clock_mhz, GRID_CLOCKS)
+    costs = _sum(gpu, steps, np.broadcast_to(grid_mhz, (*lead, GRID_CLOCKS)), known)
+
+    def steady(clock_mhz: Array) -> CostRows:
+        places = np.interp(clock_mhz, grid_mhz, np.arange(GRID_CLOCKS))
+        below = np.minimum(places.astype(np.int64), GRID_CLOCKS - 2)
+        rows = np.broadcast_to(np.atleast_1d(below), (3, *np.atleast_1d(below).shape))
+        low, high = (np.take_along_axis(costs, rows + n, axis=-1).reshape(3, *below.shape) for n in (0, 1))
+        interpolated: CostRows = low + (places - below) * (high - low)
+        return interpolated
+
+    return fluctuating(gpu, steady, requested_mhz, free)
+
+
+def _launched(
+    gpu: Gpu, counted: Tally, requested_mhz: Array, cost: CostRows, free_blocks_s: Array, free_outer_s: Array
+) -> CostRows:
+    """Return the cost of steps with what their host adds, where it launches ahead of more than a step.
+
+    The times of both parts are those without a power limit, which lengthens both alike.
+    """
+    if gpu.launches_ahead is LaunchesAhead.STEP:
+        return cost
+    blocks_s, outer_s = (_host_s(gpu, part) for part in (counted.blocks, counted.outer))
+    if gpu.launches_ahead is LaunchesAhead.PASS or not counted.blocks or not counted.outer:
+        joined_s = host_joined_s(cost[0], blocks_s + outer_s)
+    else:
+        in_blocks_s = cost[0] * free_blocks_s / (free_blocks_s + free_outer_s)
+        joined_s = host_joined_s(in_blocks_s, blocks_s) + host_joined_s(cost[0] - in_blocks_s, outer_s)
+    waiting_s = joined_s - cost[0]
+    return cost + _row(waiting_s, energy.idle_power_w(gpu, requested_mhz) * waiting_s, requested_mhz)
+
+
+def _host_s(gpu: Gpu, steps: Counter[Step]) -> Array | float:
+    return sum(count * host_time_s(gpu, step.operators, step.collective) for step, count in steps.items())
 
 
 def operators_alone(steps: Counter[Step]) -> Counter[Step]:
@@ -96,11 +157,16 @@ def operators_alone(steps: Counter[Step]) -> Counter[Step]:
 def _sum(gpu: Gpu, steps: Counter[Step], requested_mhz: Array, known: KnownSteps) -> CostRows:
     total = np.zeros((3, *requested_mhz.shape))
     for step, count in steps.items():
-        key = (step, requested_mhz.tobytes())
-        if key not in known:
-            known[key] = step_cost(gpu, step.operators, step.collective, requested_mhz, step.sm_count, step.launch)
-        total += count * known[key]
+        total += count * known_step_cost(gpu, step, requested_mhz, known)
     return total
+
+
+def known_step_cost(gpu: Gpu, step: Step, requested_mhz: Array, known: KnownSteps) -> CostRows:
+    """Return what `step_cost` does, taken from `known` or added to it."""
+    key = (step, requested_mhz.shape, requested_mhz.tobytes())
+    if key not in known:
+        known[key] = step_cost(gpu, step.operators, step.collective, requested_mhz, step.sm_count, step.launch)
+    return known[key]
 
 
 def run_schedules(
@@ -115,8 +181,15 @@ def run_schedules(
         sm_count: SMs of the collective.
         launch_index: index of the operator with which the collective starts.
     """
-    cost = step_cost(gpu, partition.operators, partition.collective, frequency_mhz, sm_count, launch_index)
-    return behaviour_of(cost, frequency_mhz)
+    operators, collective = partition.operators, partition.collective
+    if not gpu.coefficients.limiter_s:
+        cost = step_cost(gpu, operators, collective, frequency_mhz, sm_count, launch_index)
+        return behaviour_of(cost, frequency_mhz)
+    phases = step_phases(gpu, operators, collective, frequency_mhz, sm_count, launch_index)
+    free = _steady_sum(gpu, phases, frequency_mhz, frequency_mhz)
+    cost = with_slowest(gpu, free, limited_cost(gpu, phases, frequency_mhz))
+    counted = Tally(Counter(), Counter([Step(operators=operators, collective=collective)]), whole_instruction=False)
+    return behaviour_of(_launched(gpu, counted, frequency_mhz, cost, np.zeros_like(cost[0]), cost[0]), frequency_mhz)
 
 
 def step_cost(
@@ -129,28 +202,38 @@ def step_cost(
 ) -> CostRows:
     """Return the cost of a step; arguments as in `step_phases`.
 
-    Every phase of it is held to the power limit by itself: a GEMM that a collective joins draws more than the step does
-    on average, and it is then that the clock falls.
+    Where the limit acts at once (`limiter_s` is 0), every phase of it is held to it by itself: a GEMM that a collective
+    joins draws more than the step does on average, and it is then that the clock falls. Where the host does not launch
+    ahead of the step, whichever of both takes longer decides.
     """
     phases = step_phases(gpu, operators, collective, frequency_mhz, sm_count, launch_index)
-    cost = functools.reduce(operator.add, [phase_cost(gpu, phase, frequency_mhz) for phase in phases])
+    if gpu.coefficients.limiter_s:
+        cost = _steady_sum(gpu, phases, frequency_mhz, frequency_mhz)
+    else:
+        cost = functools.reduce(operator.add, [limited_cost(gpu, [phase], frequency_mhz) for phase in phases])
+    if gpu.launches_ahead is not LaunchesAhead.STEP:
+        return cost
     waiting_s = longer_s(cost[0], host_time_s(gpu, operators, collective)) - cost[0]
     return cost + _row(waiting_s, energy.idle_power_w(gpu, frequency_mhz) * waiting_s, frequency_mhz)
 
 
-def phase_cost(gpu: Gpu, phase: Phase, requested_mhz: Array) -> CostRows:
-    """Return the cost of a phase, of the shape of `requested_mhz`, held to the power limit."""
-    requested = _steady_cost(gpu, phase, requested_mhz, requested_mhz)
+def limited_cost(gpu: Gpu, phases: Sequence[Phase], requested_mhz: Array) -> CostRows:
+    """Return the cost of phases, of the shape of all candidates, whose mean power is held to the limit."""
+    requested = _steady_sum(gpu, phases, requested_mhz, requested_mhz)
     over = over_limit(gpu, requested)
     if over.all():
-        return fluctuating(gpu, functools.partial(_steady_cost, gpu, phase, requested_mhz), requested_mhz, requested)
+        return fluctuating(gpu, functools.partial(_steady_sum, gpu, phases, requested_mhz), requested_mhz, requested)
     if over.any():
         # Finding the clocks that hold the limit takes ten evaluations of the laws: only where it is exceeded.
         hot = elements_where(over)
         hot_gpu, hot_mhz = hot.gpu(gpu), hot.of(requested_mhz)
-        steady = functools.partial(_steady_cost, hot_gpu, hot.phase(phase), hot_mhz)
+        steady = functools.partial(_steady_sum, hot_gpu, [hot.phase(phase) for phase in phases], hot_mhz)
         requested[:, over] = fluctuating(hot_gpu, steady, hot_mhz, requested[:, over])
     return requested
+
+
+def _steady_sum(gpu: Gpu, phases: Sequence[Phase], requested_mhz: Array, clock_mhz: Array) -> CostRows:
+    return functools.reduce(operator.add, [_steady_cost(gpu, phase, requested_mhz, clock_mhz) for phase in phases])
 
 
 def _steady_cost(gpu: Gpu, phase: Phase, requested_mhz: Array, clock_mhz: Array) -> CostRows:

@@ -56,7 +56,7 @@ def placed_collective_s(
     """
     if placement.nodes == 1:
         return laws.collective_time_s(gpu, collective, frequency_mhz, sm_count)
-    base_s = gpu.coefficients.collective_latency_s
+    base_s, slowdown = gpu.coefficients.collective_latency_s, laws.collective_slowdown(gpu, collective)
     nic_bytes_per_s = gpu.node_gb_per_s / gpu.gpus_per_node * 1e9 * gpu.coefficients.bus_efficiency
     on_links_s = ring_moving_s(
         gpu,
@@ -69,10 +69,10 @@ def placed_collective_s(
     moving_s = np.maximum(on_links_s, collective.bus_bytes / (placement.per_node * nic_bytes_per_s))
     ring_s = _ring_latency_s(collective, placement) + moving_s
     if collective.kind is not CollectiveKind.ALL_REDUCE:
-        return base_s + ring_s
+        return slowdown * (base_s + ring_s)
     bus_bytes_per_s = collective.bus_bytes / moving_s
     tree_s = _tree_latency_s(placement) + collective.message_bytes / (bus_bytes_per_s * TREE_BUS_SHARE)
-    return base_s + np.minimum(ring_s, tree_s)
+    return slowdown * (base_s + np.minimum(ring_s, tree_s))
 
 
 def _ring_latency_s(collective: Collective, placement: Placement) -> float:

@@ -15,6 +15,7 @@ import numpy as np
 
 from kareus.arrays import Array
 from kareus.gpu_model import laws
+from kareus.gpu_model.coefficients import shape_of
 from kareus.gpu_model.energy import Switching, collective_switching, operator_switching
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.network import Placement, placed_collective_s
@@ -67,6 +68,7 @@ def step_phases(
     left = np.ones_like(frequency_mhz)
     """Share of the collective that is still to do."""
     moving = collective_switching(gpu, collective)
+    whole_s, slow_s = (_collective_s(gpu, collective, f, taken) for f in (frequency_mhz, frequency_mhz / 2))
     phases = []
     for position, operator in enumerate(operators):
         alone = _alone(gpu, operator, frequency_mhz)
@@ -75,15 +77,13 @@ def step_phases(
         if not running.any():
             phases.append(alone)
             continue
-        moving_s = _collective_s(gpu, collective, frequency_mhz, taken)
-        beside_s, collective_s = _times_beside(gpu, operator, (collective, moving_s), frequency_mhz, taken)
+        beside_s, collective_s = _times_beside(gpu, operator, (collective, whole_s), frequency_mhz, taken)
         shared_s = np.where(running, np.minimum(beside_s, left * collective_s), 0.0)
         # Shares of the operator and of the collective that are done when the first of the two ends.
         done, moved = shared_s / beside_s, np.minimum(shared_s / collective_s, left)
         both = alone.switching * done + moving * moved
         phases += [Phase(shared_s, alone.clock_share, both, taken, alone.clocked), _part(alone, 1 - done)]
         left = np.where(left - moved > _DONE, left - moved, 0.0)
-    whole_s, slow_s = (_collective_s(gpu, collective, f, taken) for f in (frequency_mhz, frequency_mhz / 2))
     return [*phases, Phase(left * whole_s, _clock_share(whole_s, slow_s), moving * left, taken)]
 
 
@@ -109,13 +109,16 @@ def slowdowns(
 
 def host_time_s(gpu: Gpu, operators: Sequence[Operator], collective: Collective | None) -> Array | float:
     """Return the time in which the host launches a step's kernels: ahead of them, at a rate that no clock changes."""
-    launched = sum(laws.launches(gpu, o) for o in operators) + (collective is not None)
-    return launched * gpu.coefficients.host_launch_s
+    c, collectives = gpu.coefficients, int(collective is not None)
+    launched = sum(laws.launches(gpu, o) for o in operators) + collectives
+    return launched * c.host_launch_s + collectives * c.host_collective_s
 
 
 def _alone(gpu: Gpu, operator: Operator, frequency_mhz: Array) -> Phase:
-    every_sm = np.full_like(frequency_mhz, gpu.sm_count)
-    time_s, slow_s = (laws.operator_time_s(gpu, operator, f, every_sm) for f in (frequency_mhz, frequency_mhz / 2))
+    # Both clocks at once, along an axis before those of clocks and of GPUs.
+    axes = max(np.ndim(frequency_mhz), len(shape_of(gpu.coefficients)))
+    clocks_mhz = frequency_mhz * np.reshape((1.0, 0.5), (2, *(1,) * axes))
+    time_s, slow_s = laws.operator_time_s(gpu, operator, clocks_mhz, np.full_like(clocks_mhz, gpu.sm_count))
     clocked = gpu.coefficients.stalled_clock_share if operator.kind is OperatorKind.MEMORY else 1.0
     return Phase(time_s, _clock_share(time_s, slow_s), operator_switching(gpu, operator), clocked=clocked)
 
@@ -145,7 +148,7 @@ def _times_beside(
     remaining = gpu.sm_count - sm_count
     operator_s = laws.operator_time_s(gpu, operator, frequency_mhz, remaining)
     available = laws.hbm_bytes_per_s(gpu, np.asarray(gpu.sm_count, dtype=np.float64))
-    operator_demand = laws.hbm_bytes(operator) / operator_s / available
+    operator_demand = laws.hbm_bytes(gpu, operator) / operator_s / available
     collective_demand = laws.collective_hbm_bytes(gpu, collective) / collective_s / available
     # Both together may ask for more than the HBM gives: each then gets a share in proportion to its demand.
     demand = np.maximum(operator_demand + collective_demand, 1.0)

@@ -6,15 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kareus.arrays import Array
+from kareus.gpu_model.energy import idle_power_w
 from kareus.gpu_model.gpu import Gpu
 
 HALVINGS = 6
 """Number of halvings of the distance between two clocks, after which power is nearly linear between them."""
 LEAST_CLOCK_MHZ = 210.0
 """Lowest SM clock of an A100 (`nvidia-smi -q -d SUPPORTED_CLOCKS`); a GPU never stops."""
+LEAST_RESERVE_W = 1e-3
+"""Power below the limit that a waiting GPU is taken to leave at least."""
 SPEED_KEPT = 0.5
 """How a fluctuating clock loses against a steady one of the same power: 0 all in time, 1 all in energy. Assumed; the
-data exclude both ends (docs/fidelity.md)."""
+data exclude both ends (docs/evidence/fidelity-2026-11.md)."""
 
 CostRows = Array
 """Time in seconds, energy in joules and megacycles (clock in MHz times time), shape (3, n) for n requested clocks."""
@@ -70,9 +73,20 @@ def _at_limit(gpu: Gpu, steady: Steady, high_mhz: Array) -> CostRows:
         middle_mhz = (high_mhz + low_mhz) / 2
         above = over_limit(gpu, steady(middle_mhz))
         high_mhz, low_mhz = np.where(above, middle_mhz, high_mhz), np.where(above, low_mhz, middle_mhz)
-    high, low = steady(high_mhz), steady(low_mhz)
+    high, low = steady(high_mhz), _paused(gpu, steady(low_mhz), low_mhz)
     share = _share_at_power(gpu.throttling_power_w, high, low)
     return share * high + (1 - share) * low
+
+
+def _paused(gpu: Gpu, cost: CostRows, clock_mhz: Array) -> CostRows:
+    """Return a cost at the lowest clock with as much waiting there as brings mean power to the limit.
+
+    A workload whose GPU draws more than the limit waiting is refused (`kareus.workload.combinations`).
+    """
+    limit_w, idle_w = gpu.throttling_power_w, idle_power_w(gpu, clock_mhz)
+    waiting_s = np.maximum(cost[1] - limit_w * cost[0], 0.0) / np.maximum(limit_w - idle_w, LEAST_RESERVE_W)
+    paused: CostRows = cost + np.stack(np.broadcast_arrays(waiting_s, idle_w * waiting_s, clock_mhz * waiting_s))
+    return paused
 
 
 def _least_mhz(requested_mhz: Array) -> Array:

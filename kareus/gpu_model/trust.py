@@ -3,15 +3,19 @@
 from dataclasses import fields
 
 from kareus.artifacts.records import content_hash
+from kareus.gpu_model.coefficients import OF_SOFTWARE
 from kareus.gpu_model.gpu import Gpu, KernelUncertainty, Uncertainty
 
-MODEL_VERSION = "8"
+MODEL_VERSION = "9"
 """Version of the laws. A change that gives other times or energies for the same numbers of a GPU raises it, so that old
 measurements are not mixed in; what comes with a coefficient of its own does not, since that is one of these numbers."""
 
-_OF_NO_PREDICTION = frozenset({"memory_gib", "search_frequencies", "uncertainty", "kernel_uncertainty"})
-"""Fields of a GPU that no predicted time or energy depends on: what fits into it, which clocks are searched, and the
-estimates themselves."""
+_OF_NO_PREDICTION = frozenset({"memory_gib", "search_frequencies", "uncertainty", "kernel_uncertainty", "job_gpus"})
+"""Fields of a GPU that no predicted time or energy depends on, or that the job sets: what fits into it, which clocks
+are searched, the estimates themselves, and of how many GPUs the job is."""
+
+_OF_NO_KERNEL = frozenset({"launches_ahead", "blocking_power_w", "job_gpus"})
+"""Further fields that no single kernel depends on."""
 
 
 def numbers_of(gpu: Gpu) -> str:
@@ -22,6 +26,22 @@ def numbers_of(gpu: Gpu) -> str:
     """
     numbers = {f.name: getattr(gpu, f.name) for f in fields(gpu) if f.name not in _OF_NO_PREDICTION}
     return f"version-{MODEL_VERSION}-{content_hash(numbers)}"
+
+
+def kernel_numbers_of(gpu: Gpu) -> str:
+    """Return the name of the numbers that predictions of single kernels are made from, whatever software drives a GPU.
+
+    What a software sets is left out: its own numbers, attention of its kernel library, and the temperature that it
+    keeps a chip at, with what that leaks.
+    """
+    of_libraries = {name for numbers in gpu.libraries.values() for name in numbers}
+    coefficients = {
+        f.name: getattr(gpu.coefficients, f.name)
+        for f in fields(gpu.coefficients)
+        if f.name not in {*OF_SOFTWARE, *of_libraries, "reference_temperature_c", "warm_leakage_w"}
+    }
+    numbers = {f.name: getattr(gpu, f.name) for f in fields(gpu) if f.name not in _OF_NO_PREDICTION | _OF_NO_KERNEL}
+    return f"version-{MODEL_VERSION}-{content_hash({**numbers, 'coefficients': coefficients})}"
 
 
 def known_uncertainty(gpu: Gpu) -> Uncertainty | None:
@@ -36,7 +56,7 @@ def known_uncertainty(gpu: Gpu) -> Uncertainty | None:
 def known_kernel_uncertainty(gpu: Gpu) -> KernelUncertainty | None:
     """Return how far predicted kernels of `gpu` are off, or None if not estimated for the numbers that it has."""
     known = gpu.kernel_uncertainty
-    return known if known is not None and known.estimated_for == numbers_of(gpu) else None
+    return known if known is not None and known.estimated_for == kernel_numbers_of(gpu) else None
 
 
 def trust(gpu: Gpu) -> str:

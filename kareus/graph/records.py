@@ -190,10 +190,6 @@ class SequenceCollective(Collective):
         return Collective(**{field.name: getattr(self, field.name) for field in fields(Collective)})
 
 
-AnyCollective = Collective | SequenceCollective
-"""A collective of a model's graph; reading one from a file needs both records by name."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedCollective(Collective):
     """A collective whose ranks may lie on several nodes."""
@@ -202,6 +198,10 @@ class PlacedCollective(Collective):
     """Nodes that have ranks of the group."""
     per_node: int
     """Least number of them on one of these nodes."""
+
+
+AnyCollective = Collective | SequenceCollective | PlacedCollective
+"""A collective of a model's graph; reading one from a file needs the records by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -379,6 +379,15 @@ class Parallelism:
         """
         return ((stage * self.dp + replica) * self.cp + cp) * self.tp + tp
 
+    def sharing_ranks(self, stage: int, *, over_context: bool) -> list[int]:
+        """Return the first tensor-parallel rank of each that shares out model states of a stage.
+
+        These are the replicas, and, with `over_context`, the ranks of context parallelism of each, which hold the same
+        weights.
+        """
+        context = range(self.cp if over_context else 1)
+        return [self.rank(stage, replica, cp) for replica in range(self.dp) for cp in context]
+
     @property
     def gpus(self) -> int:
         """All GPUs of the job."""

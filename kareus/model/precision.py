@@ -1,4 +1,16 @@
-"""Bytes of numbers in mixed precision, as in Megatron-LM."""
+"""Numbers in mixed precision, as in Megatron-LM, and their bytes."""
+
+from enum import StrEnum
+
+
+class Precision(StrEnum):
+    """What the products of a model's blocks take."""
+
+    BF16 = "bf16"
+    """Operands of 16 bits."""
+    FP8 = "fp8"
+    """Operands of 8 bits, cast where they are made (Transformer Engine); predicted alone, the engine has none."""
+
 
 BF16_BYTES = 2
 """Of weights and activations, and of what GPUs send each other of them."""

@@ -6,6 +6,8 @@ from kareus.artifacts.configuration import narrowed
 from kareus.artifacts.records import content_hash
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
+from kareus.model.precision import Precision
+from kareus.software.record import Software
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +20,9 @@ class PartitionSlice:
     sequence_length: int
     recomputation: Recomputation
     split_backward: bool
+    software: Software
+    precision: Precision
+    gpus_per_node: int
 
 
 def subject_of(config: object) -> str:

@@ -1,14 +1,67 @@
 """Extraction: from a model and its parallelism to the operator graph of its block."""
 
+from typing import Protocol
+
 from kareus.errors import KareusError, RefusedWorkloadError
 from kareus.graph.records import Batch, BlockGraph, Partition
 from kareus.model.config import AttentionKernel, Model, Parallelism
+from kareus.model.precision import Precision
 from kareus.partition.detect import detect_partitions, graph_of
 from kareus.partition.events import Trace
 from kareus.partition.layers import with_layers
 from kareus.partition.names import Extracted, expected_partitions
+from kareus.partition.place import placed
 from kareus.partition.structure import dimensions_of, structure_of
 from kareus.partition.trace_cache import cached_template
+from kareus.software.kernels import of_software
+from kareus.software.record import Software
+
+
+class GraphConfig(Protocol):
+    """What decides the operator graphs of a workload: the workload, or a slice of it."""
+
+    @property
+    def model(self) -> Model:
+        """The network."""
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """Its layout."""
+
+    @property
+    def microbatch_size(self) -> int:
+        """Sequences of a microbatch."""
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens of a sequence."""
+
+    @property
+    def software(self) -> Software:
+        """Software that launches it."""
+
+    @property
+    def precision(self) -> Precision:
+        """Of the products of its blocks."""
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs that links connect."""
+
+
+def operator_graphs(config: GraphConfig) -> dict[Batch, BlockGraph]:
+    """Return the operator graphs of a workload as its software launches them; errors as of `extract`."""
+    model, parallelism, software = config.model, config.parallelism, config.software
+    sizes = batch_sizes(parallelism, config.microbatch_size)
+    graphs = extract(model, parallelism, config.microbatch_size, config.sequence_length, software.attention_kernel)
+    return {
+        batch: placed(
+            of_software(graph, software, config.precision, model, parallelism, sizes[batch]),
+            parallelism,
+            config.gpus_per_node,
+        )
+        for batch, graph in graphs.items()
+    }
 
 
 def extract(

@@ -7,6 +7,7 @@ from kareus.artifacts import records
 from kareus.artifacts.tables import REDO, read_table
 from kareus.errors import ArtifactError, ConfigError
 from kareus.graph.records import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
+from kareus.partition.rows import ONE_MESSAGE
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 
 Record = TypeVar("Record")
@@ -76,8 +77,9 @@ def _graph(rows: list[dict[str, Any]], path: Path) -> BlockGraph:
 
 def _record(cls: type[Record], plain: dict[str, Any], path: Path) -> Record:
     collective = plain["collective"]
-    if collective is not None and collective["sequences"] == 1:  # a plain `Collective`
-        plain = plain | {"collective": {name: value for name, value in collective.items() if name != "sequences"}}
+    if collective is not None:
+        known = {name: value for name, value in collective.items() if value != ONE_MESSAGE.get(name)}
+        plain = plain | {"collective": known}
     try:
         return records.from_plain(cls, plain)
     except ConfigError as error:

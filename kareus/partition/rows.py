@@ -7,6 +7,9 @@ from typing import Any
 from kareus.artifacts import records
 from kareus.graph.records import Batch, BlockGraph, Partition, Segment
 
+ONE_MESSAGE = {"sequences": 1, "nodes": 1, "per_node": 0}
+"""What the tables say of a plain `Collective`."""
+
 
 def segment_rows(graphs: Mapping[Batch, BlockGraph]) -> list[dict[str, Any]]:
     """Return the rows of the table `SEGMENTS`: every segment of `graphs`."""
@@ -28,8 +31,8 @@ def partition_rows(multiplicities: Mapping[Partition, int]) -> list[dict[str, An
 
 
 def _plain(record: Segment | Partition) -> dict[str, Any]:
-    """Return a record as plain data, whose collective says of how many sequences it is."""
+    """Return a record as plain data, whose collective says of how many sequences it is, and on how many nodes."""
     plain: dict[str, Any] = records.to_plain(record)
     if plain["collective"] is not None:
-        plain["collective"] = {"sequences": 1} | plain["collective"]
+        plain["collective"] = dict(ONE_MESSAGE) | plain["collective"]
     return plain

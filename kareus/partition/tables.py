@@ -25,13 +25,16 @@ COLLECTIVE = pl.Struct(
         "message_bytes": pl.Int64,
         "fused": pl.Int64,
         "sequences": pl.Int64,
+        "nodes": pl.Int64,
+        "per_node": pl.Int64,
     }
 )
-"""A collective; `sequences` is 1 unless each is a message of its own (`SequenceCollective`)."""
+"""A collective; `sequences` is 1 unless each is a message of its own (`SequenceCollective`); `nodes` is 1 and
+`per_node` is 0 unless its ranks lie on several (`PlacedCollective`)."""
 
 SEGMENTS = TableSchema(
     name="segments",
-    version=3,
+    version=4,
     meaning="The operator graph of one block and of what stands before and after the blocks, cut at its collectives.",
     columns=(
         Column("batch", pl.String, "`microbatch` (sequential) or `nanobatch` (half of it)"),
@@ -48,7 +51,7 @@ SEGMENTS = TableSchema(
 
 PARTITIONS = TableSchema(
     name="partitions",
-    version=4,
+    version=5,
     meaning="The kinds of partition of a block under two staggered nanobatches.",
     columns=(
         Column("partition", pl.String, "`<direction>-<segment>-<collective>`"),

@@ -8,6 +8,8 @@ from kareus.errors import ConfigError
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
+from kareus.model.precision import Precision
+from kareus.software.record import Software
 from kareus.update.config import IterationConfig
 
 MOST_DEADLINES = 1000
@@ -65,6 +67,9 @@ class PipelineSlice:
     sequence_length: int
     recomputation: Recomputation
     default_collective_sm_count: int
+    software: Software
+    precision: Precision
+    gpus_per_node: int
     ambient_c: float | None
     """Temperature of the air that cools the GPUs, if it is known."""
 

@@ -7,7 +7,8 @@ Where the iteration includes the update of the weights, every stage ends with it
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from kareus.errors import ScheduleError
 from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
@@ -18,6 +19,8 @@ from kareus.pipeline.schedules.deadlock import order_of_dependency
 from kareus.pipeline.schedules.extent import Extent
 from kareus.update.directions import update_directions
 
+KEPT = 1024
+"""Pipelines whose instructions, or whose order, are kept."""
 SCHEDULES: dict[PipelineSchedule, Callable[[int, Extent], Sequence[InstructionKey]]] = {
     PipelineSchedule.ONE_FORWARD_ONE_BACKWARD: one_forward_one_backward.stage_order,
     PipelineSchedule.GPIPE: gpipe.stage_order,
@@ -38,12 +41,34 @@ class Instruction:
     """Numbers of the instructions that must have ended (and sent, across stages) before it starts, ascending."""
 
 
+class PipelineShape(NamedTuple):
+    """What decides the instructions of an iteration and their order; layouts that are compared often share it."""
+
+    schedule: PipelineSchedule
+    stages: int
+    microbatches: int
+    chunks: int
+    updates: tuple[tuple[Direction, ...], ...]
+    """Instructions of the update of each stage; empty where the iteration ends without it."""
+
+
+def shape_of(config: PipelineSlice, microbatches: int | None = None) -> PipelineShape:
+    """Return the shape of a workload's pipeline, with another number of microbatches if one is given."""
+    pipeline, stages = config.pipeline, config.parallelism.pp
+    updates = tuple(update_directions(config, n) for n in range(stages)) if config.iteration.include_update else ()
+    return PipelineShape(pipeline.schedule, stages, microbatches or config.num_microbatches, pipeline.chunks, updates)
+
+
 def instructions_of(config: PipelineSlice) -> tuple[Instruction, ...]:
     """Return the instructions of one iteration of a workload, stage by stage in order of execution."""
-    pipeline, stages = config.pipeline, config.parallelism.pp
-    updates = [update_directions(config, stage) for stage in range(stages)] if config.iteration.include_update else ()
+    return shape_instructions(shape_of(config))
+
+
+@lru_cache(maxsize=KEPT)
+def shape_instructions(shape: PipelineShape) -> tuple[Instruction, ...]:
+    """Return the instructions of one iteration of a pipeline of this shape."""
     return pipeline_instructions(
-        pipeline.schedule, stages, config.num_microbatches, chunks=pipeline.chunks, updates=updates
+        shape.schedule, shape.stages, shape.microbatches, chunks=shape.chunks, updates=shape.updates
     )
 
 

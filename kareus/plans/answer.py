@@ -1,4 +1,4 @@
-"""The answer that a plan is: what it saves against Megatron-LM style execution, in one sentence."""
+"""The answer that a plan is: what it saves against the trainer's own execution, in one sentence."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from kareus.plans.document import Plan
 from kareus.plans.selectors import LIMITED, Goal, Selector, absolute_limit, fastest_plan, measures_of, parse_selector
 from kareus.plans.units import common_scale, compared, less, scaled
 
-BASELINE = "Megatron-LM style execution"
+BASELINE = "the trainer's own execution"
 """What the method `sequential` is, to people who do not know its name."""
 AS_FAST_WORDS = f"least energy within {100 * AS_FAST:g} % of the least time"
 """What `fastest` means."""

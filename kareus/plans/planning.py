@@ -12,7 +12,7 @@ from kareus.artifacts.provenance import TestbedIdentity
 from kareus.errors import ConfigError
 from kareus.frontier.frontiers import compose_frontiers
 from kareus.graph.records import Batch, BlockGraph
-from kareus.partition.extract import extract, partitions_of
+from kareus.partition.extract import operator_graphs, partitions_of
 from kareus.pipeline.frontiers import solve_iteration
 from kareus.plans.frontiers import Frontiers
 from kareus.profile.instructions import profile_instructions
@@ -75,7 +75,7 @@ def plan_frontiers(workload: Workload) -> Frontiers:
 
 def _tables(workload: Workload) -> PlannedTables:
     """Run the stages one after the other."""
-    graphs = extract(workload.model, workload.parallelism, workload.microbatch_size, workload.sequence_length)
+    graphs = operator_graphs(workload)
     testbed = open_testbed(workload.testbed, workload.gpu, workload.protocol.predecessor_power_w, workload.seed)
     profiled = profile_instructions(cut(workload, "profile"), graphs, memory_profiler(testbed, workload.protocol))
     partitions = {partition.name: partition for partition in partitions_of(graphs, cut(workload, "partition"))}

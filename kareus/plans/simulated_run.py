@@ -101,6 +101,7 @@ def instruction_costs(
                 i.execution,
                 recomputation=workload.recomputation,
                 default_sm_count=workload.testbed.default_collective_sm_count,
+                software=workload.software,
                 weights=weights,
                 choices=i.partitions,
             )

@@ -6,6 +6,8 @@ from kareus.artifacts.ranges import within
 from kareus.gpu_model.gpu import MOST_W, Gpu
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
+from kareus.model.precision import Precision
+from kareus.software.record import Software
 from kareus.testbed.config import TestbedConfig
 
 MOST_S = 1_000_000
@@ -50,3 +52,6 @@ class ProfileSlice:
     chunks: int
     confirmations: int
     seed: int
+    software: Software
+    precision: Precision
+    gpus_per_node: int

@@ -120,6 +120,7 @@ def _instruction_programs(graphs: dict[Batch, BlockGraph], config: ProfileSlice)
             execution,
             recomputation=config.recomputation,
             default_sm_count=config.testbed.default_collective_sm_count,
+            software=config.software,
             weights=weights_of(config, stage, shape, config.testbed.default_collective_sm_count),
         )
         for (stage, chunk), shape in chunk_shapes(config.parallelism.split, config.chunks).items()

@@ -20,13 +20,15 @@ from kareus.profile.sharded import (
     with_sharded_weights,
 )
 from kareus.schedule.records import Choice
+from kareus.software.record import Software
+from kareus.software.steps import overlapped
 
 
 class Execution(StrEnum):
     """Execution model of an instruction."""
 
     SEQUENTIAL = "sequential"
-    """One microbatch, collectives exposed but for what hides behind weight gradients (Megatron-LM)."""
+    """One microbatch, as its software runs it: collectives exposed but for what it hides by itself."""
     NANOBATCHING = "nanobatching"
     """Two nanobatches, collectives as soon as possible on the default number of SMs."""
     OVERLAP = "overlap"
@@ -137,6 +139,7 @@ def instruction_program(
     *,
     recomputation: Recomputation,
     default_sm_count: int,
+    software: Software,
     choices: Sequence[Choice] = (),
     weights: ShardedWeights | None = None,
 ) -> Program:
@@ -149,6 +152,7 @@ def instruction_program(
         execution: execution model of the instruction.
         recomputation: what a backward recomputes.
         default_sm_count: SMs of collectives that nothing is chosen for.
+        software: that runs it; what it overlaps by itself runs so in sequential execution.
         choices: one for each partition under `overlap`.
         weights: collectives of weights that replicas share out; execution is then sequential.
     """
@@ -161,15 +165,16 @@ def instruction_program(
         assert execution is Execution.SEQUENTIAL, "collectives of weights run beside whole blocks"
         steps = [sequential_steps(own, default_sm_count) for own in passes]
         computed = [own[-1].direction in COMPUTING_GRADIENTS for own in passes]
-        middle = with_sharded_weights(steps, direction, computed, weights)
+        middle = overlapped(with_sharded_weights(steps, direction, computed, weights), software)
     elif execution is Execution.SEQUENTIAL:
-        middle = sequential_steps(segments, default_sm_count)
+        middle = overlapped(sequential_steps(segments, default_sm_count), software)
     else:
         middle = staggered_steps(segments, default_sm_count, {choice.partition: choice for choice in choices})
+    first, last = (overlapped(sequential_steps(ends, default_sm_count), software) for ends in (before, after))
     return Program(
         name=f"{direction}-{execution}-{shape.layers}-layers",
-        steps=(*sequential_steps(before, default_sm_count), *middle, *sequential_steps(after, default_sm_count)),
-        blocks=(len(before), len(before) + len(middle)),
+        steps=(*first, *middle, *last),
+        blocks=(len(first), len(first) + len(middle)),
     )
 
 

@@ -24,7 +24,8 @@ from kareus.graph.program import Step
 from kareus.graph.records import CollectiveKind, Direction, PlacedCollective, Scope
 from kareus.model.config import Model, Parallelism
 from kareus.model.parameters import scope_parameters
-from kareus.model.precision import BF16_BYTES, FP32_BYTES
+from kareus.model.precision import BF16_BYTES
+from kareus.software.record import Software
 
 COMPUTING_GRADIENTS = (Direction.BACKWARD, Direction.WEIGHT_GRADIENT)
 """Directions that compute weight gradients."""
@@ -45,6 +46,10 @@ class WeightLayout(Protocol):
     def gpu(self) -> Gpu:
         """The GPU, on whose nodes the replicas lie."""
 
+    @property
+    def software(self) -> Software:
+        """Software that sums the gradients."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedWeights:
@@ -53,7 +58,7 @@ class ShardedWeights:
     gather: PlacedCollective | None
     """Of a block's bf16 weights."""
     reduce: PlacedCollective
-    """Of a block's fp32 gradients."""
+    """Of a block's gradients."""
     outer_gather: PlacedCollective | None
     """Of embedding and head, as far as the stage has them."""
     outer_reduce: PlacedCollective | None
@@ -73,15 +78,14 @@ def sharded_weights(
         first: whether the stage has the embedding.
         last: whether it has final norm and head.
     """
-    parallelism = config.parallelism
+    parallelism, software = config.parallelism, config.software
     if not parallelism.shards_gradients:
         return None
     parts = scope_parameters(config.model, parallelism)
-    placement = placement_of(
-        [parallelism.rank(stage, replica) for replica in range(parallelism.dp)], config.gpu.gpus_per_node
-    )
-    gather = partial(_placed, CollectiveKind.ALL_GATHER, BF16_BYTES, parallelism.dp, placement)
-    reduce = partial(_placed, CollectiveKind.REDUCE_SCATTER, FP32_BYTES, parallelism.dp, placement)
+    ranks = parallelism.sharing_ranks(stage, over_context=software.shares_over_context)
+    placement = placement_of(ranks, config.gpu.gpus_per_node)
+    gather = partial(_placed, CollectiveKind.ALL_GATHER, BF16_BYTES, len(ranks), placement)
+    reduce = partial(_placed, CollectiveKind.REDUCE_SCATTER, software.gradient_bytes, len(ranks), placement)
     outer = first * parts[Scope.EMBEDDING] + last * parts[Scope.HEAD]
     gathers = parallelism.shards_weights
     return ShardedWeights(

@@ -8,25 +8,32 @@ from kareus.gpu_model.network import Placement, placement_of
 from kareus.graph.records import Collective, CollectiveKind
 from kareus.model.config import Parallelism
 from kareus.model.precision import BF16_BYTES, FP32_BYTES
+from kareus.software.record import Software
 
 Placed = tuple[Collective, Placement]
 
 
-def reduction_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parameters: int) -> tuple[Placed, ...]:
-    """Return the collectives that sum fp32 gradients of `parameters` over the ranks of a stage with the same weights.
+def reduction_collectives(
+    parallelism: Parallelism, gpu: Gpu, software: Software, stage: int, parameters: int
+) -> tuple[Placed, ...]:
+    """Return the collectives that sum the gradients of `parameters` over the ranks of a stage with the same weights.
 
-    One all-reduce over data and context parallelism; or, with a sharded optimizer, a reduce-scatter over the replicas,
-    each of which optimizes a shard, and an all-reduce of the shard over context parallelism.
+    One all-reduce over data and context parallelism; or, with a sharded optimizer, a reduce-scatter over the ranks that
+    each optimize a shard. Where these are the replicas alone, an all-reduce of the shard over context parallelism
+    follows.
     """
     whole = Collective(
         kind=CollectiveKind.ALL_REDUCE,
         group="dp",
         group_size=parallelism.dp * parallelism.cp,
-        message_bytes=FP32_BYTES * parameters,
+        message_bytes=software.gradient_bytes * parameters,
         fused=1,
     )
     if not parallelism.shards_states:
         return _placed([(whole, _copies(parallelism, stage, range(parallelism.dp), range(parallelism.cp)))], gpu)
+    if software.shares_over_context:
+        ranks = parallelism.sharing_ranks(stage, over_context=True)
+        return _placed([(replace(whole, kind=CollectiveKind.REDUCE_SCATTER), ranks)], gpu)
     over_replicas = replace(whole, kind=CollectiveKind.REDUCE_SCATTER, group_size=parallelism.dp)
     shard_bytes = -(-whole.message_bytes // parallelism.dp)
     over_context = replace(whole, group="cp", group_size=parallelism.cp, message_bytes=shard_bytes)
@@ -51,27 +58,34 @@ def norm_gradient_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, pa
     return _placed([(whole, _tensor_ranks(parallelism, stage))] if parameters else [], gpu)
 
 
-def gather_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parameters: int) -> tuple[Placed, ...]:
-    """Return the all-gather of new bf16 weights from the replicas that each optimized a shard; none without shards.
+def gather_collectives(
+    parallelism: Parallelism, gpu: Gpu, software: Software, stage: int, parameters: int
+) -> tuple[Placed, ...]:
+    """Return the all-gather of new bf16 weights from the ranks that each optimized a shard; none without shards.
 
     Sharded weights are gathered by the instructions that use them.
     """
     if not parallelism.shards_states or parallelism.shards_weights:
         return ()
+    ranks = parallelism.sharing_ranks(stage, over_context=software.shares_over_context)
     gather = Collective(
         kind=CollectiveKind.ALL_GATHER,
         group="dp",
-        group_size=parallelism.dp,
+        group_size=len(ranks),
         message_bytes=BF16_BYTES * parameters,
         fused=1,
     )
-    return _placed([(gather, _copies(parallelism, stage, range(parallelism.dp), range(1)))], gpu)
+    return _placed([(gather, ranks)], gpu)
 
 
-def exchange_collectives(parallelism: Parallelism, gpu: Gpu, parameters: int) -> tuple[Placed, ...]:
+def exchange_collectives(parallelism: Parallelism, gpu: Gpu, software: Software, parameters: int) -> tuple[Placed, ...]:
     """Return the sum of the gradients of a tied embedding over the first and the last stage."""
     exchange = Collective(
-        kind=CollectiveKind.ALL_REDUCE, group="ends", group_size=2, message_bytes=FP32_BYTES * parameters, fused=1
+        kind=CollectiveKind.ALL_REDUCE,
+        group="ends",
+        group_size=2,
+        message_bytes=software.gradient_bytes * parameters,
+        fused=1,
     )
     return _placed([(exchange, (0, (parallelism.pp - 1) * parallelism.gpus_per_stage))], gpu)
 

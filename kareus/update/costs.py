@@ -18,23 +18,36 @@ stages that reduce none, before the gradient norm.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from kareus.arrays import Array
 from kareus.gpu_model.energy import collective_switching, held_power_w, idle_power_w
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.model import step_cost
+from kareus.gpu_model.model import KnownSteps, known_step_cost, run_program
 from kareus.gpu_model.network import placed_collective_s
 from kareus.gpu_model.overlap import slowdowns
+from kareus.graph.instruction import InstructionKind
 from kareus.graph.interleave import block_segments
+from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import BlockGraph, Direction, Operator, OperatorKind, Scope, Segment
+from kareus.graph.records import (
+    COMPLETING,
+    BlockGraph,
+    Direction,
+    Operator,
+    OperatorKind,
+    Scope,
+    Segment,
+    instruction_directions,
+)
 from kareus.model.config import Model, Parallelism
 from kareus.model.parameters import embedding_parameters, partial_parameters, reduced_parameters, scope_parameters
-from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
+from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES, Precision
 from kareus.profile.programs import StageShape, chunk_shapes, outer_segments, sequential_steps
+from kareus.software.kernels import weight_cast
+from kareus.software.record import Reduction, Software
 from kareus.update.collectives import (
     Placed,
     exchange_collectives,
@@ -44,7 +57,15 @@ from kareus.update.collectives import (
     reduction_collectives,
 )
 from kareus.update.directions import update_directions
-from kareus.update.reduction import Slowdown, added_time_s, buckets_of, stage_buckets, window_s
+from kareus.update.reduction import (
+    ALONE,
+    Slowdown,
+    added_time_s,
+    buckets_of,
+    even_buckets,
+    stage_buckets,
+    window_s,
+)
 
 CostsByClock = Array
 """Seconds and joules of one GPU at each clock, [2, clocks]."""
@@ -66,6 +87,14 @@ class UpdateSubject(Protocol):
         """The GPU and its node."""
 
     @property
+    def software(self) -> Software:
+        """The software that updates."""
+
+    @property
+    def precision(self) -> Precision:
+        """Of the products of blocks."""
+
+    @property
     def recomputation(self) -> Recomputation:
         """What a backward recomputes."""
 
@@ -82,8 +111,32 @@ class UpdateSubject(Protocol):
         """SMs of collectives that nothing is chosen for."""
 
 
+class PassTimes(NamedTuple):
+    """Times of what runs beside the collectives of a stage's update, each by chunk."""
+
+    forward_s: Sequence[float]
+    backward_s: Sequence[float]
+    """Of what completes the weight gradients of a microbatch."""
+
+
+def pass_times(config: UpdateSubject, stage: int, times_s: Mapping[InstructionKind, float]) -> PassTimes:
+    """Return the times of a stage's passes out of those of all kinds of instruction."""
+    directions = instruction_directions(split_backward=config.split_backward)
+    completing = next(direction for direction in directions if direction in COMPLETING)
+    forward_s, backward_s = (
+        [times_s[InstructionKind(stage, chunk, direction)] for chunk in range(config.chunks)]
+        for direction in (Direction.FORWARD, completing)
+    )
+    return PassTimes(forward_s, backward_s)
+
+
 def update_costs(
-    config: UpdateSubject, graph: BlockGraph, stage: int, backward_s: Sequence[float], clocks_mhz: Array
+    config: UpdateSubject,
+    graph: BlockGraph,
+    stage: int,
+    passes: PassTimes,
+    clocks_mhz: Array,
+    known: KnownSteps | None = None,
 ) -> dict[Direction, CostsByClock]:
     """Return what each instruction of a stage's update takes at each clock.
 
@@ -91,26 +144,32 @@ def update_costs(
         config: the workload.
         graph: operator graph of a block, of a whole microbatch.
         stage: from 0.
-        backward_s: time of the backward of each chunk of the stage, which is taken to run beside the reduction.
+        passes: of the stage; gradients are summed beside its backwards, and weights gathered beside its forwards, as
+            far as the software does so.
         clocks_mhz: [clocks].
+        known: costs of steps on this GPU, read and extended.
     """
     costs: dict[Direction, CostsByClock] = {}
+    known = {} if known is None else known
     for direction in update_directions(config, stage):
         match direction:
             case Direction.GRADIENT_REDUCTION:
-                costs[direction] = _reduction(config, graph, stage, backward_s, clocks_mhz)
+                costs[direction] = _reduction(config, graph, stage, passes.backward_s, clocks_mhz, known)
             case Direction.EMBEDDING_EXCHANGE:
                 costs[direction] = _exchange(config, clocks_mhz)
             case _:
-                costs[direction] = np.sum(list(step_costs(config, stage, clocks_mhz).values()), axis=0)
+                costs[direction] = np.sum(list(step_costs(config, stage, passes, clocks_mhz).values()), axis=0)
     return costs
 
 
-def step_costs(config: UpdateSubject, stage: int, clocks_mhz: Array) -> dict[str, CostsByClock]:
-    """Return what the parts of the instruction `update` take: `gradient norm`, `optimizer step`, `weight gathering`."""
+def step_costs(config: UpdateSubject, stage: int, passes: PassTimes, clocks_mhz: Array) -> dict[str, CostsByClock]:
+    """Return what the parts of the instruction `update` take, by name; arguments as of `update_costs`.
+
+    They are `gradient norm`, `optimizer step`, and, where there are any, `weight gathering` and `weight casting`.
+    """
     parallelism, gpu = config.parallelism, config.gpu
     held = stage_parameters(config, stage)
-    own = -(-held // parallelism.dp) if parallelism.shards_states else held
+    own = _shard(config, held)
     norm = [_memory_bound("norm", read=FP32_BYTES * own, written=0)]
     step = [
         _memory_bound("clip", read=FP32_BYTES * own, written=FP32_BYTES * own),
@@ -121,12 +180,53 @@ def step_costs(config: UpdateSubject, stage: int, clocks_mhz: Array) -> dict[str
     sums = _collectives(config, norm_collectives(parallelism, gpu, stage), clocks_mhz)
     if Direction.GRADIENT_REDUCTION not in update_directions(config, stage):
         sums += _norm_sums(config, stage, clocks_mhz)
-    gathers = gather_collectives(parallelism, gpu, stage, held)
+    gathers = gather_collectives(parallelism, gpu, config.software, stage, held)
     return {
         "gradient norm": _operators(gpu, norm, clocks_mhz) + sums,
         "optimizer step": _operators(gpu, step, clocks_mhz),
-        **({"weight gathering": _collectives(config, gathers, clocks_mhz)} if gathers else {}),
+        **({"weight gathering": _gathering(config, stage, gathers, passes, clocks_mhz)} if gathers else {}),
+        **({"weight casting": _weight_casts(config, stage, clocks_mhz)} if config.precision is Precision.FP8 else {}),
     }
+
+
+def _gathering(
+    config: UpdateSubject, stage: int, gathers: Sequence[Placed], passes: PassTimes, clocks_mhz: Array
+) -> CostsByClock:
+    """What gathering new weights takes, or what of it is left where it runs beside the first forwards.
+
+    A forward needs buckets in the opposite order of that in which a backward completes them: it is a reduction beside
+    the last backwards, run from its end. The forward beside it has the idle power of the hidden time; moving weights
+    costs the same.
+    """
+    whole = _collectives(config, gathers, clocks_mhz)
+    if not config.software.gather_beside_forward:
+        return whole
+    parts = scope_parameters(config.model, config.parallelism)
+    shapes = chunk_shapes(config.parallelism.split, config.chunks)
+    chunks = [even_buckets(shapes[stage, chunk]) for chunk in range(config.chunks)]
+    buckets = stage_buckets(config.parallelism.pp, chunks, passes.forward_s)
+    total = sum(parts[scope] for scope, _ in buckets)
+    window = window_s(config.parallelism.pp, passes.forward_s)
+    ready_s, shares = [at_s for _, at_s in buckets], [parts[scope] / total for scope, _ in buckets]
+    exposed_s = np.array([added_time_s(window, ready_s, [s * share for share in shares], ALONE) for s in whole[0]])
+    hidden_s = whole[0] - exposed_s
+    left: CostsByClock = whole - np.array([hidden_s, idle_power_w(config.gpu, clocks_mhz) * hidden_s])
+    return left
+
+
+def _weight_casts(config: UpdateSubject, stage: int, clocks_mhz: Array) -> CostsByClock:
+    """What casting the weights of a stage's blocks to fp8 takes."""
+    values = config.parallelism.split[stage] * scope_parameters(config.model, config.parallelism)[Scope.BLOCK]
+    return _operators(config.gpu, [weight_cast(values)], clocks_mhz)
+
+
+def _shard(config: UpdateSubject, parameters: int) -> int:
+    """Return the part of parameters that one GPU optimizes."""
+    parallelism = config.parallelism
+    if not parallelism.shards_states:
+        return parameters
+    shards = len(parallelism.sharing_ranks(0, over_context=config.software.shares_over_context))
+    return -(-parameters // shards)
 
 
 def stage_parameters(config: UpdateSubject, stage: int) -> int:
@@ -146,24 +246,25 @@ def _norm_sums(config: UpdateSubject, stage: int, clocks_mhz: Array) -> CostsByC
     """What the sums over tensor parallelism of norms' gradients take, of the shard that the GPU optimizes."""
     parallelism = config.parallelism
     partial = _of_stage(partial_parameters(config.model, parallelism), parallelism, stage)
-    own = -(-partial // parallelism.dp) if parallelism.shards_states else partial
-    return _collectives(config, norm_gradient_collectives(parallelism, config.gpu, stage, own), clocks_mhz)
+    sums = norm_gradient_collectives(parallelism, config.gpu, stage, _shard(config, partial))
+    return _collectives(config, sums, clocks_mhz)
 
 
 def _reduction(
-    config: UpdateSubject, graph: BlockGraph, stage: int, backward_s: Sequence[float], clocks_mhz: Array
+    config: UpdateSubject,
+    graph: BlockGraph,
+    stage: int,
+    backward_s: Sequence[float],
+    clocks_mhz: Array,
+    known: KnownSteps,
 ) -> CostsByClock:
     """What the reduction adds to the last backward of the stage, with the sums of norms after it; energy of it all."""
     gpu, parts = config.gpu, reduced_parameters(config.model, config.parallelism)
-    buckets = _buckets(config, graph, stage, backward_s)
-    placed = {
-        scope: [
-            collective
-            for parameters in parts[scope]
-            for collective in reduction_collectives(config.parallelism, gpu, stage, parameters)
-        ]
-        for scope in dict.fromkeys(scope for scope, _ in buckets)
-    }
+    if config.software.reduction is Reduction.WHOLE:
+        whole = _reductions(config, stage, [stage_parameters(config, stage)])
+        return _collectives(config, whole, clocks_mhz) + _norm_sums(config, stage, clocks_mhz)
+    buckets = _buckets(config, graph, stage, backward_s, known)
+    placed = {scope: _reductions(config, stage, parts[scope]) for scope in dict.fromkeys(scope for scope, _ in buckets)}
     times_s = {scope: _times_s(config, own, clocks_mhz) for scope, own in placed.items()}
     slower = _slowdowns(config, graph, placed, clocks_mhz)
     whole_s = window_s(config.parallelism.pp, backward_s)
@@ -181,15 +282,23 @@ def _reduction(
     return added + _norm_sums(config, stage, clocks_mhz)
 
 
+def _reductions(config: UpdateSubject, stage: int, parameters: Sequence[int]) -> list[Placed]:
+    """Return the collectives that sum the gradients of parameters that are reduced one after the other."""
+    return [
+        collective
+        for number in parameters
+        for collective in reduction_collectives(config.parallelism, config.gpu, config.software, stage, number)
+    ]
+
+
 def _buckets(
-    config: UpdateSubject, graph: BlockGraph, stage: int, backward_s: Sequence[float]
+    config: UpdateSubject, graph: BlockGraph, stage: int, backward_s: Sequence[float], known: KnownSteps
 ) -> list[tuple[Scope, float]]:
     """Buckets of a stage as `stage_buckets`, by what segments take; none before the last if weight gradients wait."""
     shapes = chunk_shapes(config.parallelism.split, config.chunks)
     own = [shapes[stage, chunk] for chunk in range(config.chunks)]
-    of_chunks = [
-        buckets_of(graph, shape, _segment_s(config, graph, shape), recomputation=config.recomputation) for shape in own
-    ]
+    seconds = {shape: _segment_s(config, graph, shape, known) for shape in dict.fromkeys(own)}
+    of_chunks = [buckets_of(graph, shape, seconds[shape], recomputation=config.recomputation) for shape in own]
     found = stage_buckets(config.parallelism.pp, of_chunks, backward_s)
     if not config.split_backward:
         return found
@@ -197,7 +306,7 @@ def _buckets(
     return [(scope, whole_s) for scope, _ in found]
 
 
-def _segment_s(config: UpdateSubject, graph: BlockGraph, shape: StageShape) -> dict[Segment, float]:
+def _segment_s(config: UpdateSubject, graph: BlockGraph, shape: StageShape, known: KnownSteps) -> dict[Segment, float]:
     """Seconds of each segment of a sequential backward at the maximum clock."""
     recomputation, clock_mhz = config.recomputation, np.array([float(config.gpu.maximum_clock_mhz)])
     segments = dict.fromkeys(
@@ -208,9 +317,7 @@ def _segment_s(config: UpdateSubject, graph: BlockGraph, shape: StageShape) -> d
     )
     steps = sequential_steps(segments, config.default_collective_sm_count)
     return {
-        segment: float(
-            step_cost(config.gpu, step.operators, step.collective, clock_mhz, step.sm_count, step.launch)[0, 0]
-        )
+        segment: float(known_step_cost(config.gpu, step, clock_mhz, known)[0, 0])
         for segment, step in zip(segments, steps, strict=True)
     }
 
@@ -229,12 +336,15 @@ def _slowdowns(
 
 def _exchange(config: UpdateSubject, clocks_mhz: Array) -> CostsByClock:
     parameters = embedding_parameters(config.model, config.parallelism)
-    own = -(-parameters // config.parallelism.dp) if config.parallelism.shards_states else parameters
-    return _collectives(config, exchange_collectives(config.parallelism, config.gpu, own), clocks_mhz)
+    own = _shard(config, parameters)
+    exchange = exchange_collectives(config.parallelism, config.gpu, config.software, own)
+    return _collectives(config, exchange, clocks_mhz)
 
 
 def _operators(gpu: Gpu, operators: Sequence[Operator], clocks_mhz: Array) -> CostsByClock:
-    return step_cost(gpu, operators, None, clocks_mhz, 0, 0)[:2]
+    """What operators take one after the other, under the power limit."""
+    ran = run_program(gpu, Program(name="update", steps=(Step(operators=tuple(operators)),), blocks=None), clocks_mhz)
+    return np.array([ran.time_s, ran.energy_j])
 
 
 def _collectives(config: UpdateSubject, placed: Sequence[Placed], clocks_mhz: Array) -> CostsByClock:

@@ -34,6 +34,10 @@ class Slowdown(NamedTuple):
     reduction: float
 
 
+ALONE = Slowdown(1.0, 1.0)
+"""Of passes and collectives that do not slow each other."""
+
+
 def buckets_of(
     graph: BlockGraph, shape: StageShape, seconds: Mapping[Segment, float], *, recomputation: Recomputation
 ) -> tuple[Bucket, ...]:

@@ -1,8 +1,11 @@
 """Choices of a configuration that exclude one another, each of which is possible by itself."""
 
 from kareus.errors import RefusedWorkloadError
+from kareus.gpu_model.gpu import Gpu
 from kareus.graph.recomputation import Recomputation
+from kareus.model.precision import Precision
 from kareus.model.trainable import unmeasured
+from kareus.workload.compose import ENGINE
 from kareus.workload.config import Workload
 
 
@@ -30,15 +33,70 @@ def check_combinations(workload: Workload) -> None:
             "between two collectives spans two blocks, so that a block cannot be recomputed by itself; use "
             "recomputation=selective or stage."
         )
-    if parallelism.shards_gradients and parallelism.cp > 1:
+    if parallelism.shards_gradients and parallelism.cp > 1 and not workload.software.shares_over_context:
         raise RefusedWorkloadError(
-            f"parallelism.sharding={parallelism.sharding}: gradients are reduce-scattered over replicas alone, and "
-            f"context parallelism (parallelism.cp={parallelism.cp}) would have to sum them, too; use cp=1, or "
-            "parallelism.sharding=optimizer."
+            f"parallelism.sharding={parallelism.sharding}: {workload.software.name} reduce-scatters gradients over "
+            f"replicas alone, and context parallelism (parallelism.cp={parallelism.cp}) would have to sum them, too; "
+            "use cp=1, or parallelism.sharding=optimizer."
         )
+    _check_software(workload)
     if parallelism.shards_gradients and workload.testbed.cuda is not None:
         raise RefusedWorkloadError(
             f"parallelism.sharding={parallelism.sharding}: a profiler has the GPUs of one replica, and cannot measure "
             "collectives of several; use parallelism.sharding=optimizer, or plan with testbed=simulated and train by "
             "that plan with --communicator nccl."
+        )
+
+
+def _check_software(workload: Workload) -> None:
+    """Check that software and precision can be had on the GPU and on the testbed.
+
+    Raises:
+        RefusedWorkloadError: they cannot.
+    """
+    parallelism, software, gpu = workload.parallelism, workload.software, workload.gpu
+    if workload.precision is Precision.FP8 and gpu.fp8_speedup == 1:
+        raise RefusedWorkloadError(
+            f"precision=fp8: {gpu.name} has no fp8 tensor cores (gpu.fp8_speedup is 1); use precision=bf16."
+        )
+    _check_power_limit(gpu)
+    if not software.fused_attention and parallelism.cp > 1:
+        raise RefusedWorkloadError(
+            f"parallelism.cp={parallelism.cp}: attention of {software.name} is not fused and needs whole sequences; "
+            "use parallelism.cp=1, or software with fused attention."
+        )
+    if workload.testbed.cuda is None:
+        return
+    if software.name != ENGINE or workload.precision is not Precision.BF16:
+        raise RefusedWorkloadError(
+            f"software={software.name}, precision={workload.precision}: real GPUs run programs of Kareus' engine; use "
+            "software=kareus and precision=bf16, profile a job of the other trainer in place, or plan with "
+            "testbed=simulated."
+        )
+    if parallelism.tp * parallelism.cp > gpu.gpus_per_node:
+        raise RefusedWorkloadError(
+            f"parallelism.tp={parallelism.tp}, cp={parallelism.cp}: a profiler has the {gpu.gpus_per_node} GPUs of one "
+            "node; use fewer, or plan with testbed=simulated."
+        )
+
+
+def _check_power_limit(gpu: Gpu) -> None:
+    """Check that a GPU draws less than its power limit while it waits at its lowest clock.
+
+    Raises:
+        RefusedWorkloadError: it does not.
+    """
+    c = gpu.coefficients
+    if gpu.throttling_power_w > gpu.static_power_w + c.warm_leakage_w + c.clock_power_w:
+        return  # more than waiting takes at any clock
+    import numpy as np  # noqa: PLC0415 - workloads are resolved without it
+
+    from kareus.gpu_model.energy import idle_power_w  # noqa: PLC0415
+    from kareus.gpu_model.power_limit import LEAST_CLOCK_MHZ  # noqa: PLC0415
+
+    waiting_w = float(idle_power_w(gpu, np.array(min(LEAST_CLOCK_MHZ, float(gpu.maximum_clock_mhz)))))
+    if gpu.throttling_power_w <= waiting_w:
+        raise RefusedWorkloadError(
+            f"gpu.power_limit_w={gpu.power_limit_w:g}: {gpu.name} draws {waiting_w:.0f} W waiting at its lowest clock, "
+            "before it computes; give more."
         )

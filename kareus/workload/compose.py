@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,20 @@ from kareus.artifacts.configuration import check_aliases
 from kareus.artifacts.names import check_name
 from kareus.artifacts.records import content_hash, differences, from_plain, to_plain
 from kareus.errors import ConfigError
+from kareus.software.record import GROUP, SET_BY_SOFTWARE, USUAL_SOFTWARE, driven, gpu_values
 from kareus.workload.config import Workload
 from kareus.workload.huggingface import read_architecture
 from kareus.workload.overrides import Setting, expand, groups, is_file
 
 PRIMARY = "config"
+USUAL = f"gpu.{USUAL_SOFTWARE}"
+"""Key of the software that is planned for on a GPU."""
+ENGINE = "kareus"
+"""Option of Kareus' own engine."""
+KEYS_OF_SOFTWARE = frozenset(
+    {"gpu.launches_ahead", "gpu.job_gpus", *(f"gpu.coefficients.{name}" for name in SET_BY_SOFTWARE)}
+)
+"""Keys of the GPU that its software sets."""
 logger = logging.getLogger(__name__)
 
 KEPT = 256
@@ -75,6 +84,12 @@ def compose(
         _one_line(config_dir),
     ):
         return [_named(combination, stored, merged, record, len(combinations)) for combination in combinations]
+
+
+def with_engine(overrides: Sequence[str]) -> list[str]:
+    """Return overrides of what benchmarks launch, with nothing of another trainer, unless they name software."""
+    named = any(text.partition("=")[0] == GROUP for text in overrides)
+    return [*overrides] if named else [*overrides, f"{GROUP}={ENGINE}"]
 
 
 def compose_file(name: str, config_dir: Path) -> dict[str, Any]:
@@ -149,12 +164,14 @@ def _composed(
             choices.append(f"model={stored[setting.value]}")
         else:
             choices.append(setting.text)
-    options, before = merged(tuple(choices))
+    options, before = _with_usual_software(merged, choices)
     after = copy.deepcopy(before)
     for key, value in values.items():
         OmegaConf.update(after, key, value, force_add=True)  # as Hydra does; that the key exists is known by now
     try:
-        workload = from_plain(record, OmegaConf.to_container(after, resolve=True, throw_on_missing=True))
+        workload = from_plain(
+            record, _with_software(OmegaConf.to_container(after, resolve=True, throw_on_missing=True))
+        )
     except InterpolationKeyError as error:
         text = next((setting.text for setting in combination if "${" in str(setting.value)), None)
         if text is None:
@@ -163,12 +180,38 @@ def _composed(
     except ConfigError as error:
         _check_parents(values, before, options, str(error))
         raise
+    usual = _with_software(OmegaConf.to_container(before, resolve=True)) if values else {}
+    changes = differences(usual, to_plain(workload)) if values else {}
     return ComposedWorkload(
         overrides=tuple(setting.text for setting in combination),
-        workload=workload,
+        workload=replace(workload, gpu=driven(workload.gpu, workload.software, workload.parallelism.gpus)),
         options=options,
-        changes=differences(OmegaConf.to_container(before, resolve=True), to_plain(workload)) if values else {},
+        changes={key: value for key, value in changes.items() if key not in KEYS_OF_SOFTWARE},
     )
+
+
+def _with_usual_software(
+    merged: Callable[[tuple[str, ...]], tuple[dict[str, str], DictConfig]], choices: Sequence[str]
+) -> tuple[dict[str, str], DictConfig]:
+    """Compose options; where no software is chosen, with that which the GPU's file names.
+
+    Real GPUs run programs of Kareus' engine, so that they are measured for it.
+    """
+    options, values = merged(tuple(choices))
+    if any(choice.partition("=")[0] == GROUP for choice in choices):
+        return options, values
+    usual = ENGINE if OmegaConf.select(values, "testbed.cuda") is not None else OmegaConf.select(values, USUAL)
+    if usual in (None, options[GROUP]):
+        return options, values
+    return merged((*choices, f"{GROUP}={usual}"))
+
+
+def _with_software(plain: Any) -> Any:
+    """Return plain values whose GPU has the numbers of their software, as its record wants them."""
+    gpu, software = plain.get("gpu"), plain.get(GROUP)
+    if not isinstance(gpu, dict) or not isinstance(software, dict):
+        return plain  # reading the records says what is wrong
+    return plain | {"gpu": gpu_values(gpu, software)}
 
 
 def _check_parents(values: Mapping[str, Any], before: DictConfig, options: Mapping[str, str], problem: str) -> None:

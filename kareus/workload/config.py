@@ -11,10 +11,12 @@ from kareus.errors import ConfigError
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import MOST_TOKENS, Model, Parallelism
+from kareus.model.precision import Precision
 from kareus.pipeline.config import PipelineConfig
 from kareus.profile.config import MeasurementProtocol
 from kareus.schedule.config import MOST_CANDIDATES, SearchSpaceConfig
 from kareus.search.config import SearchConfig
+from kareus.software.record import Software
 from kareus.testbed.config import CudaCollectives, TestbedConfig
 from kareus.update.config import IterationConfig
 
@@ -36,6 +38,8 @@ class Workload:
     """How the network and the batch are laid out over GPUs."""
     gpu: Gpu
     """The GPU and its node."""
+    software: Software
+    """The software that trains: kernels, what runs beside what, and its host; its numbers are among the GPU's."""
     testbed: TestbedConfig
     """Where programs are measured."""
     protocol: MeasurementProtocol
@@ -54,6 +58,8 @@ class Workload:
     """Microbatches of one pipeline in one iteration."""
     sequence_length: int
     """Tokens of a sequence."""
+    precision: Precision
+    """Of the products of blocks, `bf16` or `fp8`."""
     recomputation: Recomputation
     """What a backward recomputes of its forward instead of keeping it."""
     memory_reserve_gib: float
@@ -77,6 +83,11 @@ class Workload:
     def default_collective_sm_count(self) -> int:
         """SMs of collectives that nothing is chosen for; seen like `split_backward`."""
         return self.testbed.default_collective_sm_count
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs that links connect; seen like `split_backward`."""
+        return self.gpu.gpus_per_node
 
     @property
     def ambient_c(self) -> float | None:

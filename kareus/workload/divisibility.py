@@ -20,20 +20,25 @@ def check_divisibility(workload: Workload) -> None:
 
 
 def _problems(workload: Workload) -> Iterator[str]:
-    """Tensor and context groups stay inside a node: their collectives are priced on the links of one."""
+    """Tensor and context groups fill nodes evenly, or share one evenly, so that all of them lie alike."""
     tp, cp, node = workload.parallelism.tp, workload.parallelism.cp, workload.gpu.gpus_per_node
-    if node % tp:
-        yield f"parallelism.tp={tp}: must fit a node of {node} GPUs evenly; allowed: {_listed(_allowed_tp(workload))}."
+    if node % tp and tp % node:
+        yield (
+            f"parallelism.tp={tp}: must fit a node of {node} GPUs, or fill nodes, evenly; allowed: "
+            f"{_listed(_allowed_tp(workload))}."
+        )
     if workload.model.head_dim % 2:
         yield f"model.head_dim={workload.model.head_dim}: must be even, for rotary position embeddings turn pairs."
     for key in SHARDED:
         value = getattr(workload.model, key)
+        if key == "vocab_size":
+            value = workload.software.padded(value, tp)
         if value % tp:
             yield f"parallelism.tp={tp}: must divide model.{key} ({value}); allowed: {_listed(_allowed_tp(workload))}."
-    if node % (tp * cp):
+    if node % (tp * cp) and (tp * cp) % node:
         yield (
-            f"parallelism.cp={cp}: together with parallelism.tp={tp} it must fit a node of {node} GPUs evenly; allowed "
-            f"beside that tp: {_listed(_allowed_cp(workload))}."
+            f"parallelism.cp={cp}: together with parallelism.tp={tp} it must fit a node of {node} GPUs, or fill nodes, "
+            f"evenly; allowed beside that tp: {_listed(_allowed_cp(workload))}."
         )
     if _unbalanced(workload, cp):
         yield (

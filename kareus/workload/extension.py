@@ -4,7 +4,6 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kareus.model.config import AttentionKernel
 from kareus.workload.combinations import check_combinations
 from kareus.workload.compose import ComposedWorkload
 from kareus.workload.config import Workload
@@ -46,12 +45,8 @@ def part(composition: ComposedWorkload, group: str) -> Extension:
     )
 
 
-def feasible(workload: Workload, attention_kernel: AttentionKernel | None = None) -> Workload:
+def feasible(workload: Workload) -> Workload:
     """Return the workload as it is planned: its layers split over the stages, and only clocks that its testbed can set.
-
-    Args:
-        workload: as composed.
-        attention_kernel: of other software, decides what attention keeps in memory; None is the engine's.
 
     Raises:
         RefusedWorkloadError: it cannot run.
@@ -59,5 +54,5 @@ def feasible(workload: Workload, attention_kernel: AttentionKernel | None = None
     check_divisibility(workload)
     check_combinations(workload)
     workload = with_settable_clocks(with_split(workload))
-    check_memory(workload, estimate_memory(workload, attention_kernel))
+    check_memory(workload, estimate_memory(workload))
     return workload

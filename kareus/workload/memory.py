@@ -29,18 +29,19 @@ from dataclasses import dataclass
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Scope
-from kareus.model.config import AttentionKernel, Model, Parallelism, PositionKind
+from kareus.model.config import Model, Parallelism, PositionKind, Sharding
 from kareus.model.features import NormPlacement
 from kareus.model.parameters import scope_parameters
 from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.pipeline.transfers import gathered_parts
+from kareus.software.kernels import MASK_BYTES
 from kareus.workload.communicators import communicator_bytes
 from kareus.workload.config import Workload
 from kareus.workload.pipelining import most_delayed, most_in_flight, most_received_ahead
 
 GIB = 2**30
-MASK_BYTES = 1
-"""Bytes of a value of a dropout's mask."""
+TIGHT = 0.05
+"""Share of a GPU's memory about which an estimate may be off: what is so close to the limit is tight, not refused."""
 LOGIT_BYTES = BF16_BYTES + FP32_BYTES
 """Bytes of one logit: the LM head's output, into which backward writes the gradient, and an fp32 copy, in which the
 vocabulary-parallel cross-entropy works in place, forward and backward."""
@@ -79,15 +80,18 @@ class MemoryEstimate:
         return held + max(self.blocks_gib, self.head_gib) + self.reserve_gib
 
 
-def estimate_memory(workload: Workload, attention_kernel: AttentionKernel | None = None) -> MemoryEstimate:
-    """Estimate the peak of the fullest GPU, over all stages of a workload whose `layers_per_stage` is set.
-
-    Args:
-        workload: what is trained.
-        attention_kernel: of other software; None is the engine's, which is fused and keeps a mask for ALiBi.
-    """
+def estimate_memory(workload: Workload) -> MemoryEstimate:
+    """Estimate the peak of the fullest GPU, over all stages of a workload whose `layers_per_stage` is set."""
     stages = enumerate(workload.parallelism.split)
-    return max((stage_memory(workload, n, layers, attention_kernel) for n, layers in stages), key=lambda e: e.total_gib)
+    return max((stage_memory(workload, n, layers) for n, layers in stages), key=lambda e: e.total_gib)
+
+
+def tightness(workload: Workload, estimate: MemoryEstimate) -> str:
+    """Return in words that an estimate is about as large as what the GPU has, or nothing."""
+    limit_gib = workload.gpu.memory_gib
+    if abs(estimate.total_gib / limit_gib - 1) > TIGHT:
+        return ""
+    return f", tight: within the {100 * TIGHT:g} % that the estimate may be off, so try it before you rely on it"
 
 
 def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
@@ -97,7 +101,7 @@ def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
         RefusedWorkloadError: it does not; the message has both sizes, the largest parts and what would help.
     """
     limit_gib = workload.gpu.memory_gib
-    if estimate.total_gib > limit_gib:
+    if estimate.total_gib > limit_gib * (1 + TIGHT):
         states = estimate.weights_gib + estimate.gradients_gib + estimate.optimizer_gib
         activations = estimate.in_flight_gib + max(estimate.blocks_gib, estimate.head_gib)
         raise RefusedWorkloadError(
@@ -108,17 +112,14 @@ def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
         )
 
 
-def stage_memory(
-    workload: Workload, stage: int, layers: int, attention_kernel: AttentionKernel | None = None
-) -> MemoryEstimate:
+def stage_memory(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
     """Estimate the peak of one GPU of a stage, which holds `layers` blocks; see `estimate_memory`."""
-    mask = mask_bytes(workload) if attention_kernel is None else 0
-    attention_kernel = attention_kernel or AttentionKernel.FUSED
+    mask = mask_bytes(workload) if workload.software.reads_alibi_mask else 0
     model, parallelism = workload.model, workload.parallelism
     tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
     boundary = boundary_bytes(model, parallelism, tokens)
-    kept, recomputed = kept_bytes(workload, layers // workload.chunks, tokens, attention_kernel)
-    kept_scores, score_gradients = score_bytes(workload, attention_kernel)
+    kept, recomputed = kept_bytes(workload, layers // workload.chunks, tokens)
+    kept_scores, score_gradients = score_bytes(workload)
     is_last = stage == parallelism.pp - 1
     in_flight, passing = most_in_flight(workload, stage), most_received_ahead(workload, stage) + 1
     message = boundary // gathered_parts(boundary // BF16_BYTES, parallelism)
@@ -145,16 +146,14 @@ def stage_memory(
     )
 
 
-def kept_bytes(
-    workload: Workload, layers: int, tokens: int, attention_kernel: AttentionKernel = AttentionKernel.FUSED
-) -> tuple[int, int]:
+def kept_bytes(workload: Workload, layers: int, tokens: int) -> tuple[int, int]:
     """Bytes on one GPU that `layers` blocks keep of a microbatch until its backward, and that its backward recomputes.
 
     With full recomputation a block's input is kept; what it recomputes is one block's at a time.
     """
     model, parallelism = workload.model, workload.parallelism
     boundary, block = (size(model, parallelism, tokens) for size in (boundary_bytes, block_activation_bytes))
-    scores, _ = score_bytes(workload, attention_kernel)
+    scores, _ = score_bytes(workload)
     block += scores
     match workload.recomputation:
         case Recomputation.NONE:
@@ -184,13 +183,14 @@ def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, flo
     What is sharded is divided by the replicas. Where gradients are, the fp32 shards of the weights are the master
     weights, which count among the states; weights and gradients that are whole for a while: see `_whole_bytes`.
     """
-    model, parallelism = workload.model, workload.parallelism
+    model, parallelism, software = workload.model, workload.parallelism, workload.software
     parameters = stage_parameters(model, parallelism, stage, layers)
-    weights, gradients = float(BF16_BYTES * parameters), float(FP32_BYTES * parameters)
-    states = ADAMW_BYTES * parameters / (parallelism.dp if parallelism.shards_states else 1)
+    weights, gradients = float(BF16_BYTES * parameters), float(software.gradient_bytes * parameters)
+    sharing = len(parallelism.sharing_ranks(stage, over_context=software.shares_over_context))
+    states = ADAMW_BYTES * parameters / (1 if parallelism.sharding is Sharding.NONE else sharing)
     if parallelism.shards_gradients:
         weights, whole = _whole_bytes(workload, stage, layers)
-        gradients = gradients / parallelism.dp + whole
+        gradients = gradients / sharing + whole
     return weights, gradients, states
 
 
@@ -255,17 +255,17 @@ def kept_streams(model: Model) -> int:
     return 5 if model.norm_placement is NormPlacement.AROUND else 3
 
 
-def score_bytes(workload: Workload, attention_kernel: AttentionKernel) -> tuple[int, int]:
+def score_bytes(workload: Workload) -> tuple[int, int]:
     """Bytes on one GPU of what has a value for each pair of tokens: kept by one block, and gradients in its backward.
 
     Kept are the probabilities, and with dropout also what is left of them and a mask of a byte each (Korthikanti et
     al., 2022, section 4.1: 5 a s^2 b); the gradients are those of probabilities and scores.
     """
-    if attention_kernel is AttentionKernel.FUSED:
+    if workload.software.fused_attention:
         return 0, 0
     heads = workload.model.num_attention_heads // workload.parallelism.tp
     pairs = workload.microbatch_size * heads * workload.sequence_length**2
-    kept = BF16_BYTES if attention_kernel is AttentionKernel.UNFUSED else 2 * BF16_BYTES + MASK_BYTES
+    kept = 2 * BF16_BYTES + MASK_BYTES if workload.software.attention_dropout else BF16_BYTES
     return kept * pairs, 2 * BF16_BYTES * pairs
 
 

@@ -14,8 +14,10 @@ from kareus.artifacts.records import content_hash
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Sharding
+from kareus.model.precision import Precision
 from kareus.partition.config import subject_of
-from kareus.workload.compose import ComposedWorkload
+from kareus.software.record import GROUP
+from kareus.workload.compose import ENGINE, ComposedWorkload
 from kareus.workload.config import Workload
 from kareus.workload.split import usual_split
 
@@ -29,6 +31,8 @@ USUAL_OPTIONS = {
     "pipeline": "1f1b",
 }
 """Options that names leave out; fixed here, so that editing the defaults of `config.yaml` renames nothing."""
+USUAL_SOFTWARE, OTHER_SOFTWARE = {"a100-sxm4-40gb": "megatron-paper"}, "megatron-core"
+"""Options of `software` that names leave out, by option of `gpu`, and for all others."""
 USUAL_NUM_MICROBATCHES = 8
 SHOWN = {
     "microbatch_size",
@@ -36,6 +40,7 @@ SHOWN = {
     "num_microbatches",
     "seed",
     "recomputation",
+    "precision",
     "iteration.include_update",
 }
 """Keys that a name shows by value, besides those of `parallelism`."""
@@ -49,6 +54,7 @@ def workload_name(composition: ComposedWorkload) -> str:
     """Name of a composed workload; letters, digits, `.`, `-` and `_` only."""
     workload, options = composition.workload, composition.options
     gpu = options["gpu"]
+    usual = ENGINE if workload.testbed.cuda is not None else USUAL_SOFTWARE.get(gpu, OTHER_SOFTWARE)
     parts = [
         options["model"],
         degrees(workload),
@@ -56,6 +62,7 @@ def workload_name(composition: ComposedWorkload) -> str:
         f"seq{workload.sequence_length}",
         ABBREVIATIONS.get(gpu, gpu),
         *_unusual(workload),
+        *([options[GROUP]] if options[GROUP] != usual else []),
         *(f"{group}-{options[group]}" for group, usual in USUAL_OPTIONS.items() if options[group] != usual),
         *changed(
             {
@@ -72,7 +79,10 @@ def plain_name(workload: Workload) -> str:
     """Name of a workload that was not composed from options: its `workload_name` where options are the usual ones."""
     gpu = workload.gpu.name.lower()
     shape = f"mbs{workload.microbatch_size}", f"seq{workload.sequence_length}"
-    return joined([workload.model.name, degrees(workload), *shape, ABBREVIATIONS.get(gpu, gpu), *_unusual(workload)])
+    usual = USUAL_SOFTWARE.get(gpu, OTHER_SOFTWARE)
+    software = [workload.software.name] if workload.software.name != usual else []
+    gpu = ABBREVIATIONS.get(gpu, gpu)
+    return joined([workload.model.name, degrees(workload), *shape, gpu, *_unusual(workload), *software])
 
 
 def graph_name(workload: Workload) -> str:
@@ -100,6 +110,7 @@ def _unusual(workload: Workload) -> list[str]:
     shown = {
         f"nmb{workload.num_microbatches}": workload.num_microbatches != USUAL_NUM_MICROBATCHES,
         f"seed{workload.seed}": workload.seed != 0,
+        str(workload.precision): workload.precision is not Precision.BF16,
         "noupdate": not workload.iteration.include_update,
         f"recompute-{workload.recomputation}": workload.recomputation is not Recomputation.STAGE,
         f"shard-{workload.parallelism.sharding}": workload.parallelism.sharding is not Sharding.NONE,

@@ -20,6 +20,7 @@ from hydra.errors import HydraException
 from kareus.artifacts.names import check_path
 from kareus.artifacts.records import RENAMED, closest, record_types, suggest
 from kareus.errors import ConfigError
+from kareus.software.record import SET_BY_SOFTWARE
 from kareus.workload.config import Workload
 
 EXAMPLE = "parallelism=tp8"
@@ -127,6 +128,8 @@ def _check_key(text: str, override: Override, record: type[Workload]) -> None:
         raise ConfigError(f"{text}: no key can be added; to change one that exists, write it without '+'.")
     if override.package is not None:
         raise ConfigError(f"{text}: '@' has no meaning here; write {key}=option.")
+    if key.startswith("gpu.coefficients.") and key.rpartition(".")[2] in SET_BY_SOFTWARE:
+        raise ConfigError(f"{text}: is a number of the software; write software.{key.rpartition('.')[2]}=...")
     known = _keys(record)
     if key not in known:
         raise ConfigError(f"{text}: unknown key; {_suggest_key(key, known)}.")

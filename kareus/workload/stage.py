@@ -8,6 +8,7 @@ from pathlib import Path
 from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
 from kareus.errors import RefusedWorkloadError
 from kareus.workload.arguments import add_overrides
+from kareus.workload.memory import tightness
 from kareus.workload.model_words import engine_words, size_words
 from kareus.workload.overlap import nothing_to_overlap
 from kareus.workload.propose import with_proposal
@@ -64,7 +65,7 @@ def _lines(resolved: Sequence[Resolved]) -> list[str]:
         if one.workload and one.memory:
             split = "-".join(str(layers) for layers in one.workload.parallelism.split)
             fit = f"{one.memory.total_gib:.1f} of {one.workload.gpu.memory_gib:.1f} on stage {one.memory.stage}"
-            text = f"{split:<7}  {fit}"
+            text = f"{split:<7}  {fit}{tightness(one.workload, one.memory)}"
         lines.append(f"{one.name:<{width}}  {one.gpus:>4}  {text}")
     accepted = [(one.name, one.workload) for one in resolved if one.workload]
     sizes = {

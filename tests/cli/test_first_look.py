@@ -42,7 +42,7 @@ def test_a_first_look_says_what_the_plan_saves(looked, caplog):
     assert lines[2] == first.answer.warm
     assert lines[2].startswith("on chips that stay warm ")
     assert lines[3].startswith("1,000,000,000 tokens: ")
-    assert lines[4].startswith("that is ") and lines[4].endswith(" than Megatron-LM style execution")
+    assert lines[4].startswith("that is ") and lines[4].endswith(" than the trainer's own execution")
     assert len(lines) == 5
 
 
@@ -83,7 +83,8 @@ def test_a_first_look_never_goes_into_results(tmp_path, monkeypatch, capsys, pla
 def test_a_refused_workload_is_named_beside_what_is_predicted(capsys):
     assert main(["predict", "microbatch_size=8,64", "--config-dir", str(CONFIG)]) == 0
     text = capsys.readouterr().out
-    assert "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100: sequential at 1410 MHz [GPU model of A100-SXM4-40GB]" in text
+    first = "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100: sequential at 1410 MHz, megatron-paper in bf16"
+    assert f"{first} [GPU model of A100-SXM4-40GB]" in text
     assert "llama3.2-3b_pp2-tp8_mbs64_seq4096_a100: refused: microbatch_size=64" in text
     (warm,) = [line for line in text.splitlines() if line.startswith("warm chips")]
     assert warm.endswith(" kJ at the temperatures that they settle to; other energies are at 50 degC")

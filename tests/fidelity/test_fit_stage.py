@@ -1,16 +1,19 @@
 """Writing a fit into a GPU's file: what is read back is what was fitted, and its errors are known."""
 
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from helpers.builders import CONFIG
 
 from kareus.cli import main
 from kareus.fidelity.coefficient_space import with_coefficients
 from kareus.fidelity.fit import TO_FRONTIERS, TO_TABLES, Fit
-from kareus.fidelity.fit_stage import as_written, documented
+from kareus.fidelity.fit_stage import as_written, documented, software_lines
+from kareus.gpu_model.coefficients import OF_SOFTWARE
 from kareus.gpu_model.gpu import Gpu, Uncertainty
 from kareus.gpu_model.trust import numbers_of, trust
 from kareus.workload.compose import compose
@@ -39,7 +42,19 @@ def read_back(folder: Path, text: str, with_tables: bool) -> Gpu:
         estimated_for=numbers_of(as_written(fit, with_tables=with_tables)),
     )
     path.write_text(documented(text, fit, known, with_tables=with_tables))
+    take_software(fit, folder / "config")
     return composed("mine", folder / "config")
+
+
+def take_software(fit: Fit, config: Path) -> None:
+    """Write the fitted numbers of the software into its file, as a user does with what the fit prints."""
+    (composition,) = compose(("gpu=mine",), config)
+    path = config / f"software/{composition.options['software']}.yaml"
+    text = path.read_text()
+    for line in software_lines(fit):
+        name, value = line.removeprefix("software, ").split(": ")
+        text = re.sub(rf"^{name}: .*$", f"{name}: {value}", text, flags=re.MULTILINE)
+    path.write_text(text)
 
 
 INHERITS = "defaults: [a100-sxm4-40gb, _self_]\nname: mine\n"
@@ -65,6 +80,15 @@ def test_a_written_fit_reads_back_with_its_errors(tmp_path, text, with_tables):
     assert "90 % within 7.5 % of time and 3.0 % of energy" in trust(gpu)
 
 
+def test_a_gpus_file_gets_no_numbers_of_the_software(tmp_path):
+    """They would be another software's, too: errors hold with the software's own file alone."""
+    read_back(tmp_path, INHERITS, with_tables=False)
+    written = yaml.safe_load((tmp_path / "config/gpu/mine.yaml").read_text())
+    assert set(written["coefficients"]) == TO_FRONTIERS.keys() - set(OF_SOFTWARE)
+    shutil.copytree(CONFIG / "software", tmp_path / "config/software", dirs_exist_ok=True)
+    assert trust(composed("mine", tmp_path / "config")) == "errors not measured for this GPU"
+
+
 def test_other_coefficients_and_comments_of_a_file_stay(tmp_path):
     gpu = read_back(tmp_path, SOME_OF_ITS_OWN, with_tables=False)
     assert gpu.coefficients.thermal_time_s == 2.0
@@ -85,8 +109,11 @@ def test_coefficients_in_one_line_are_refused_before_the_fit(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--software", "nemo", "--measurements", "store"), "give their file as --reference"),
-        (("--software", "nemo", "--reference", "rows.csv", "--tables", "tables.csv"), "give their file as --reference"),
+        (("--software", "megatron-core", "--measurements", "store"), "give their file as --reference"),
+        (
+            ("--software", "megatron-core", "--reference", "rows.csv", "--tables", "tables.csv"),
+            "give their file as --reference",
+        ),
         (("--reference", "gemm.csv", "--tables", "tables.csv"), "leave it out with measured kernels"),
     ],
 )

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import polars as pl
 import pytest
-from helpers.builders import CONFIG
+from helpers.builders import CONFIG, software
 from helpers.references import ODD, SMALL
 
 from kareus.fidelity.plans import clocks_of, instruction_behaviours, microbatch_frontiers
@@ -71,6 +71,7 @@ def test_instruction_costs_equal_those_of_programs_run_alone(small):
             execution,
             recomputation=Recomputation.STAGE,
             default_sm_count=DEFAULT_SM_COUNT,
+            software=software(),
         )
         for n, clock in enumerate(clocks):
             alone = run_program(small.workload.gpu, program, clock)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import moocore
 import numpy as np
 import pytest
-from helpers.builders import CONFIG
+from helpers.builders import CONFIG, software
 from helpers.examples import about
 from helpers.references import ODD, SMALL, B, F, frontier_row, one_f_one_b_clocks, reduction_row
 from hypothesis import given
@@ -41,7 +41,13 @@ def costs_by_hand(small, clocks, execution):
     for shape, stage in zip(shapes, clocks, strict=True):
         programs = {
             direction: instruction_program(
-                small.graphs, shape, direction, execution, recomputation=Recomputation.STAGE, default_sm_count=24
+                small.graphs,
+                shape,
+                direction,
+                execution,
+                recomputation=Recomputation.STAGE,
+                default_sm_count=24,
+                software=software(),
             )
             for direction in (F, B)
         }

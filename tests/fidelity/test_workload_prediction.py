@@ -81,6 +81,7 @@ def test_every_schedule_is_the_sum_of_its_instructions(overrides, method):
             Execution.NANOBATCHING if halves else Execution.SEQUENTIAL,
             recomputation=workload.recomputation,
             default_sm_count=workload.testbed.default_collective_sm_count,
+            software=workload.software,
         )
         alone = run_program(workload.gpu, program, clock)
         times_s.append(float(alone.time_s))

@@ -117,7 +117,7 @@ def test_overlap_is_composed_and_the_subject_kept(inputs):
 
 def test_what_isolation_misses_is_measured_and_not_taken_from_the_gpu(inputs, tmp_path):
     assert compose(inputs) == 0
-    other = write_inputs(tmp_path / "other", config("gpu.coefficients.isolation_overhead=0.9"))
+    other = write_inputs(tmp_path / "other", config("software.isolation_overhead=0.9"))
     assert compose(other) == 0
     first, second = (read_table(folder / "microbatch.parquet", MICROBATCH) for folder in (inputs, other))
     assert first.equals(second)

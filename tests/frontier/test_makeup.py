@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.builders import a100, graphs
+from helpers.builders import a100, graphs, software
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,7 +76,9 @@ def test_default_nanobatching_tells_what_isolation_misses(direction, recomputati
     rest = {"recomputation": recomputation}
     found = detect_partitions(both[Batch.NANOBATCH], **rest)
     partitions = {partition.name: default_partition_program(partition, 24) for partition in found}
-    whole = instruction_program(both, shape, direction, Execution.NANOBATCHING, default_sm_count=24, **rest)
+    whole = instruction_program(
+        both, shape, direction, Execution.NANOBATCHING, default_sm_count=24, software=software(), **rest
+    )
     costs = costs_of(component_programs(both, 24, TRACED, **rest) | partitions | {"whole": whole})
     own = makeup(direction, recomputation=recomputation, shape=shape)
     missed = missed_costs(own, costs, costs["whole"])

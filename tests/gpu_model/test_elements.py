@@ -18,6 +18,8 @@ OWN = {
     "throttle_share": np.array([1.0, 0.8, 0.9]),
     "voltage_floor": np.array([0.7, 0.75, 0.8]),
     "voltage_slope": np.array([0.3, 0.5, 0.4]),
+    "gemm_efficiency": np.array([0.5, 0.8, 0.9]),
+    "hbm_efficiency": np.array([0.7, 0.8, 0.9]),
 }
 
 

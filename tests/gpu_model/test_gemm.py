@@ -1,13 +1,27 @@
 """The law of GEMMs: tiles, waves, splits, and what each coefficient does."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 from helpers.builders import plain_a100
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kareus.errors import ConfigError
-from kareus.gpu_model.gemm import PARTIAL_SUM_BYTES, SPLITS, GemmShape, arithmetic_s, resident_share
+from kareus.gpu_model.coefficients import coefficients_of_many
+from kareus.gpu_model.gemm import (
+    FEW_WAVES,
+    FP8_ROWS,
+    NUMBERS_AT_ONCE,
+    PARTIAL_SUM_BYTES,
+    SPLITS,
+    STEP_BYTES,
+    GemmShape,
+    arithmetic_s,
+    resident_share,
+)
 
 HBM = 1.4e12
 CLOCK, SMS = np.asarray(1410.0), np.asarray(108.0)
@@ -111,6 +125,104 @@ def test_many_gemms_at_once_take_what_each_takes_alone():
     together = arithmetic_s(gpu, GemmShape(m, n, k), np.full(30, 1410.0), np.full(30, 108.0), np.full(30, HBM))
     alone = [time_s(GemmShape(int(a), int(b), int(c)), gpu) for a, b, c in zip(m, n, k, strict=True)]
     assert np.allclose(together, alone, rtol=1e-12)
+
+
+def norm(*times_s):
+    return math.hypot(*(time_s**2 for time_s in times_s)) ** 0.5
+
+
+def looped_s(gpu, shape, clock_mhz, sms, hbm_bytes_per_s):
+    """The law in plain numbers, tile by tile and split by split."""
+    c, times_s = gpu.coefficients, []
+    fp8_rate = gpu.fp8_speedup * c.fp8_efficiency if shape.in_fp8 else 1.0
+    slower = gpu.maximum_clock_mhz / clock_mhz
+    if shape.in_fp8 and shape.rows % FP8_ROWS:
+        slower *= c.fp8_misalignment
+    rate = gpu.bf16_tflops * 1e12 / gpu.sm_count * c.gemm_efficiency * fp8_rate / slower
+    for rows, columns in gpu.gemm_tiles:
+        tiles = -(-shape.rows // rows) * -(-shape.columns // columns)
+        for parts in (1, *SPLITS) if tiles < FEW_WAVES * gpu.sm_count else (1,):
+            inner, waves = shape.inner / parts, -(-tiles * parts // sms)
+            arithmetic = 2 * rows * columns * (inner + c.gemm_inner_half) / rate
+            loaded = inner * shape.value_bytes * (rows + columns) / (c.tile_feed_gb_per_s * 1e9 / gpu.sm_count) * slower
+            step_s = c.fp8_step_s if shape.in_fp8 else c.gemm_step_s
+            steps = inner * shape.value_bytes / STEP_BYTES * step_s * slower
+            whole_s = norm(norm(arithmetic, loaded), steps)
+            time_s = waves * (whole_s + rows * columns * c.gemm_epilogue_s * slower * shape.written)
+            moved = 2 * PARTIAL_SUM_BYTES * shape.rows * shape.columns * parts if parts > 1 else 0
+            times_s.append(time_s + moved / (hbm_bytes_per_s * c.l2_speedup) + (parts > 1) * c.gemm_split_s)
+    return min(times_s)
+
+
+def limited_gpu(**values):
+    """A GPU on which everything that can limit a GEMM does so for some sizes."""
+    gpu = with_coefficients(
+        plain_a100(),
+        **dict(
+            {
+                "tile_feed_gb_per_s": 5000.0,
+                "gemm_step_s": 7e-8,
+                "fp8_step_s": 9e-8,
+                "gemm_epilogue_s": 1e-11,
+                "gemm_split_s": 1e-6,
+                "l2_speedup": 2.0,
+                "fp8_misalignment": 1.3,
+            },
+            **values,
+        ),
+    )
+    return dataclasses.replace(gpu, gemm_tiles=((64, 64), (128, 64), (128, 256)), fp8_speedup=2.0)
+
+
+@given(
+    sizes=st.lists(st.tuples(*[st.integers(1, 12_000)] * 3), min_size=1, max_size=4),
+    clocks_mhz=st.lists(st.sampled_from([510.0, 705.0, 1410.0]), min_size=1, max_size=3),
+    sms=st.integers(1, 108),
+    in_fp8=st.booleans(),
+    epilogues_s=st.lists(st.sampled_from([0.0, 1e-11, 1e-10]), min_size=1, max_size=2),
+)
+def test_all_tiles_and_splits_at_once_are_the_least_of_a_loop(sizes, clocks_mhz, sms, in_fp8, epilogues_s):
+    """Over axes of GPUs, of sizes and of clocks, whatever is the fastest on each."""
+    rows, columns, inner = (np.array(column)[:, None] for column in zip(*sizes, strict=True))
+    shape = GemmShape(rows, columns, inner, in_fp8=in_fp8, written=2.0)
+    gpu, clocks = limited_gpu(), np.array(clocks_mhz)
+    many = coefficients_of_many(gpu.coefficients, {"gemm_epilogue_s": np.reshape(epilogues_s, (-1, 1, 1))})
+    found = arithmetic_s(
+        dataclasses.replace(gpu, coefficients=many), shape, clocks, np.full_like(clocks, sms), np.full_like(clocks, HBM)
+    )
+    expected = [
+        [
+            [
+                looped_s(
+                    limited_gpu(gemm_epilogue_s=one_s),
+                    dataclasses.replace(shape, rows=m, columns=n, inner=k),
+                    f,
+                    sms,
+                    HBM,
+                )
+                for f in clocks_mhz
+            ]
+            for m, n, k in sizes
+        ]
+        for one_s in epilogues_s
+    ]
+    assert found.shape == np.shape(expected)
+    assert np.allclose(found, expected, rtol=1e-12, atol=0)
+
+
+def test_more_gemms_than_are_evaluated_at_once_take_what_each_takes_alone():
+    random, gpu, count = np.random.default_rng(1), limited_gpu(), NUMBERS_AT_ONCE // 3
+    m, n, k = (random.integers(1, 9000, count) for _ in range(3))
+    clocks = random.choice([705.0, 1410.0], count)
+    together = arithmetic_s(gpu, GemmShape(m, n, k), clocks, np.full(count, 96.0), np.full(count, HBM))
+    for place in range(0, count, 50):
+        shape = GemmShape(int(m[place]), int(n[place]), int(k[place]))
+        assert together[place] == pytest.approx(looped_s(gpu, shape, clocks[place], 96, HBM), rel=1e-12)
+
+
+def test_no_gemms_take_no_times():
+    none = np.empty(0)
+    assert arithmetic_s(plain_a100(), GemmShape(none, none, none), none, none, none).shape == (0,)
 
 
 def test_operands_stay_in_the_cache_until_it_is_full():

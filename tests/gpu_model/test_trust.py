@@ -52,6 +52,7 @@ def test_errors_are_not_known_with_another_coefficient(name: str) -> None:
 
 
 OF_NO_PREDICTION = {
+    "job_gpus": 64,
     "memory_gib": 79.1,
     "search_frequencies": FrequencyRange(minimum_mhz=1200, maximum_mhz=1410, stride_mhz=15),
 }

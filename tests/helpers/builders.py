@@ -28,6 +28,7 @@ from kareus.model.config import Model
 from kareus.profile.config import MeasurementProtocol
 from kareus.schedule.config import SearchSpaceConfig
 from kareus.search.config import InformedSearch, PaperSearch
+from kareus.software.record import Software, gpu_values
 from kareus.testbed.config import TestbedConfig
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -48,8 +49,13 @@ def _group(group: str, option: str) -> dict[str, Any]:
     return reduce(operator.or_, [*inherited, loaded])
 
 
+def software(option: str = "megatron-paper", **changes: Any) -> Software:
+    return dataclasses.replace(from_plain(Software, _group("software", option)), **changes)
+
+
 def a100(**changes: Any) -> Gpu:
-    return dataclasses.replace(from_plain(Gpu, _group("gpu", "a100-sxm4-40gb")), **changes)
+    values = gpu_values(_group("gpu", "a100-sxm4-40gb"), _group("software", "megatron-paper"))
+    return dataclasses.replace(from_plain(Gpu, values), **changes)
 
 
 def plain_a100(**changes: Any) -> Gpu:

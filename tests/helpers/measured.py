@@ -64,6 +64,7 @@ def true_costs(workload: Workload) -> TrueCosts:
                 Execution.SEQUENTIAL,
                 recomputation=workload.recomputation,
                 default_sm_count=workload.testbed.default_collective_sm_count,
+                software=workload.software,
             )
             ran = run_program(workload.gpu, program, np.array(clocks, dtype=np.float64))
             costs[InstructionKind(stage, chunk, direction)] = {

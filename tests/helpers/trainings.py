@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from helpers.builders import a100, protocol, search, simulated, small_model, space
+from helpers.builders import a100, protocol, search, simulated, small_model, software, space
 from helpers.worlds import fork
 from kareus.artifacts.configuration import to_yaml
 from kareus.artifacts.files import write_text
@@ -23,6 +23,7 @@ from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import UPDATING, Direction, instruction_directions
 from kareus.launch.processes import free_port
 from kareus.model.config import Parallelism, Sharding
+from kareus.model.precision import Precision
 from kareus.partition.config import subject_of
 from kareus.partition.names import instruction_partitions
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
@@ -89,6 +90,7 @@ def tiny_workload(
             sequence_parallel=sequence_parallel,
         ),
         "gpu": a100(),
+        "software": software(),
         "testbed": simulated(),
         "protocol": protocol(),
         "space": space(),
@@ -98,6 +100,7 @@ def tiny_workload(
         "microbatch_size": 2,
         "num_microbatches": 3,
         "sequence_length": 16,
+        "precision": Precision.BF16,
         "recomputation": Recomputation.STAGE,
         "memory_reserve_gib": 1.0,
         "confirmations": 3,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from helpers.builders import small_model
+from helpers.builders import small_model, software
 from helpers.partition_tables import write_graphs, write_partitions
 
 from kareus.artifacts.configuration import to_yaml
@@ -20,6 +20,7 @@ from kareus.errors import ArtifactError
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph
 from kareus.model.config import Parallelism, Sharding
+from kareus.model.precision import Precision
 from kareus.partition import stage
 from kareus.partition.config import PartitionSlice
 from kareus.partition.detect import detect_partitions
@@ -139,6 +140,9 @@ def test_the_command_writes_both_tables_and_logs_partitions(tmp_path: Path, capl
         sequence_length=32,
         recomputation=Recomputation.STAGE,
         split_backward=False,
+        software=software(),
+        precision=Precision.BF16,
+        gpus_per_node=8,
     )
     config.write_text(to_yaml(workload))
     caplog.set_level(logging.INFO)

@@ -27,22 +27,22 @@ def answer(time_s, energy_j, method="kareus"):
     [
         (
             answer(4.5, 15e3),
-            "plan deadline=5s: 10 % less time and 25 % less energy than Megatron-LM style execution: 4.500 s and "
+            "plan deadline=5s: 10 % less time and 25 % less energy than the trainer's own execution: 4.500 s and "
             "15.00 kJ an iteration instead of 5.000 s and 20.00 kJ",
         ),
         (
             answer(6.0, 19e3, "sequential+perseus"),
-            "plan deadline=5s of sequential+perseus: 20 % more time and 5.0 % less energy than Megatron-LM style "
+            "plan deadline=5s of sequential+perseus: 20 % more time and 5.0 % less energy than the trainer's own "
             "execution: 6.000 s and 19.00 kJ an iteration instead of 5.000 s and 20.00 kJ",
         ),
         (
             answer(5.0001, 15e3),
-            "plan deadline=5s: 25 % less energy than Megatron-LM style execution in the same time: 5.000 s and 15.00 "
+            "plan deadline=5s: 25 % less energy than the trainer's own execution in the same time: 5.000 s and 15.00 "
             "kJ an iteration instead of 5.000 s and 20.00 kJ",
         ),
         (
             answer(5.0001, 19.999e3),
-            "plan deadline=5s: the same time and energy as Megatron-LM style execution: 5.000 s and 20.00 "
+            "plan deadline=5s: the same time and energy as the trainer's own execution: 5.000 s and 20.00 "
             "kJ an iteration instead of 5.000 s and 20.00 kJ",
         ),
     ],

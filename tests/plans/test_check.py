@@ -382,7 +382,11 @@ FOREIGN = {
     "iteration of another model size": ("pipeline/iteration.parquet", "sequence_length=2048", "made for another workl"),
     "microbatch of another model size": ("frontier/microbatch.parquet", "sequence_length=2048", "made for another wo"),
     "iteration of another pipeline": ("pipeline/iteration.parquet", "pipeline.deadlines=7", "another configuration"),
-    "microbatch of another GPU": ("frontier/microbatch.parquet", "gpu=h200", "made with another configuration"),
+    "microbatch of another GPU": (
+        "frontier/microbatch.parquet",
+        "gpu.power_limit_w=350",
+        "made with another configuration",
+    ),
     "iteration of another seed": ("pipeline/iteration.parquet", "seed=1", "inputs of one stage come from different"),
 }
 

@@ -61,7 +61,7 @@ def test_a_run_saves_against_the_baseline():
         selector="fastest", method="kareus", time_s=36.0, energy_j=7.2e6, baseline_time_s=45.0, baseline_energy_j=9e6
     )
     said = run_savings(answer, workload(), 1250 * 131_072, Prices(0.1, 2.5))
-    assert said == "that is 3.12 h less, 625 kWh less, cost 187.50 less than Megatron-LM style execution"
+    assert said == "that is 3.12 h less, 625 kWh less, cost 187.50 less than the trainer's own execution"
     slower = dataclasses.replace(answer, time_s=54.0)
     assert run_savings(slower, workload(), 1250 * 131_072, None).startswith("that is 3.12 h more, 625 kWh less than")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from helpers.builders import a100, simulated, small_model
+from helpers.builders import a100, simulated, small_model, software
 from helpers.trainings import CLOCKS_MHZ, planned, tiny_workload
 
 from kareus.artifacts.tables import read_provenance, read_table
@@ -86,6 +86,7 @@ def test_without_noise_it_is_the_pipeline_of_whole_instructions(tmp_path: Path, 
             options: dict[str, Any] = {
                 "recomputation": Recomputation.STAGE,
                 "default_sm_count": 24,
+                "software": software(),
                 "choices": i.partitions,
             }
             program = instruction_program(graphs, shapes[stage.stage, i.chunk], i.direction, i.execution, **options)

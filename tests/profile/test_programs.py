@@ -1,5 +1,5 @@
 import pytest
-from helpers.builders import block_graph, with_attention
+from helpers.builders import block_graph, software, with_attention
 from helpers.builders import graphs as plain_graphs
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +29,9 @@ def graphs():
 
 
 def make(shape, direction, execution, *, recomputation=Recomputation.STAGE):
-    return instruction_program(graphs(), shape, direction, execution, recomputation=recomputation, default_sm_count=24)
+    return instruction_program(
+        graphs(), shape, direction, execution, recomputation=recomputation, default_sm_count=24, software=software()
+    )
 
 
 def flops(program):

@@ -5,7 +5,7 @@ from collections import Counter
 from functools import cache
 
 import pytest
-from helpers.builders import CONFIG
+from helpers.builders import CONFIG, software
 
 from kareus.fidelity.workload_prediction import predict
 from kareus.graph.program import Program
@@ -20,7 +20,7 @@ from kareus.workload.resolve import resolve
 
 LAYERS = 4
 WHOLE = StageShape(layers=LAYERS, first=True, last=True)
-LAYOUT = ("gpu=h100-sxm5-80gb", "parallelism.pp=1", "microbatch_size=2")
+LAYOUT = ("gpu=h100-sxm5-80gb", "software=kareus", "parallelism.pp=1", "microbatch_size=2")
 
 
 @cache
@@ -48,6 +48,7 @@ def program(
         Execution.SEQUENTIAL,
         recomputation=recomputation,
         default_sm_count=20,
+        software=software("kareus"),
         weights=weights_of(own, 0, WHOLE, 20),
     )
 

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 import torch
-from helpers.builders import all_reduce, gemm, memory, small_model
+from helpers.builders import all_reduce, gemm, memory, small_model, software
 from helpers.worlds import GPT, MPT
 
 from kareus.errors import KareusError
@@ -46,7 +46,13 @@ def programs(tp, cp, model="qwen"):
     for direction in (d for d in Direction if d not in UPDATING):
         for execution in (Execution.SEQUENTIAL, Execution.NANOBATCHING):
             yield instruction_program(
-                graphs, shape, direction, execution, recomputation=Recomputation.STAGE, default_sm_count=4
+                graphs,
+                shape,
+                direction,
+                execution,
+                recomputation=Recomputation.STAGE,
+                default_sm_count=4,
+                software=software("kareus"),
             )
 
 

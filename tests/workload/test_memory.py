@@ -7,7 +7,6 @@ from helpers.builders import CONFIG
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.attention import chunks
-from kareus.model.config import AttentionKernel
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 from kareus.workload.memory import (
@@ -282,21 +281,20 @@ def test_a_block_without_a_gate_keeps_34_values_a_token_less_masks() -> None:
     assert block_activation_bytes(own.model, alone, 1) + 2 * own.model.hidden_size == (34 - 2) * own.model.hidden_size
 
 
-@pytest.mark.parametrize(
-    ("kernel", "kept"),
-    [(AttentionKernel.FUSED, 0), (AttentionKernel.UNFUSED, 2), (AttentionKernel.UNFUSED_DROPOUT, 5)],
-)
-def test_unfused_attention_keeps_values_of_pairs_of_tokens(kernel: AttentionKernel, kept: int) -> None:
-    own = workload(*GPT3, "recomputation=none")
+@pytest.mark.parametrize(("dropout", "kept"), [(False, 2), (True, 5)])
+def test_unfused_attention_keeps_values_of_pairs_of_tokens(dropout: bool, kept: int) -> None:
+    fused = workload(*GPT3, "recomputation=none")
+    unfused = dataclasses.replace(fused.software, fused_attention=False, attention_dropout=dropout)
+    own = dataclasses.replace(fused, software=unfused)
     pairs = own.model.num_attention_heads // 8 * 2048**2
-    assert score_bytes(own, kernel) == (kept * pairs, 4 * pairs if kept else 0)
-    whole, without = (kept_bytes(own, 6, 2048, each)[0] for each in (kernel, AttentionKernel.FUSED))
-    assert whole - without == 6 * kept * pairs
-    selective = dataclasses.replace(own, recomputation=Recomputation.SELECTIVE)
-    all_again, fused_again = (kept_bytes(selective, 6, 2048, each) for each in (kernel, AttentionKernel.FUSED))
+    assert score_bytes(own) == (kept * pairs, 4 * pairs)
+    assert score_bytes(fused) == (0, 0)
+    assert kept_bytes(own, 6, 2048)[0] - kept_bytes(fused, 6, 2048)[0] == 6 * kept * pairs
+    again = [dataclasses.replace(each, recomputation=Recomputation.SELECTIVE) for each in (own, fused)]
+    all_again, fused_again = (kept_bytes(each, 6, 2048) for each in again)
     assert all_again[0] == fused_again[0]
     assert all_again[1] - fused_again[1] == kept * pairs
-    assert estimate_memory(own, kernel).total_gib >= estimate_memory(own).total_gib
+    assert estimate_memory(own).total_gib > estimate_memory(fused).total_gib
 
 
 def test_a_sequence_longer_than_learned_positions_is_refused() -> None:
@@ -307,9 +305,10 @@ def test_a_sequence_longer_than_learned_positions_is_refused() -> None:
 
 
 def test_the_engine_keeps_one_mask_for_alibi() -> None:
-    changes = ("model=mpt-7b", "parallelism.pp=1", "parallelism.tp=4", "parallelism.cp=1", "gpu=h100-sxm5-80gb")
-    whole = workload(*changes)
-    extra_gib = estimate_memory(whole).weights_gib - estimate_memory(whole, AttentionKernel.FUSED).weights_gib
+    layout = ("parallelism.pp=1", "parallelism.tp=4", "parallelism.cp=1", "gpu=h100-sxm5-80gb", "software=kareus")
+    engine = workload("model=mpt-7b", *layout)
+    other = dataclasses.replace(engine, software=dataclasses.replace(engine.software, reads_alibi_mask=False))
+    extra_gib = estimate_memory(engine).weights_gib - estimate_memory(other).weights_gib
     assert extra_gib == pytest.approx(2 * 32 / 4 * 4096**2 / GIB)
     assert mask_bytes(workload()) == 0
 

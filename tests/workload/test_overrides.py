@@ -9,7 +9,7 @@ from kareus.workload.overrides import expand
 GPUS = "a100-sxm4-40gb, a100-sxm4-80gb, b200, h100-96gb-hbm2e, h100-sxm5-80gb, h200"
 TOP = (
     "confirmations, gpu, iteration, memory_reserve_gib, microbatch_size, model, num_microbatches, "
-    "parallelism, pipeline, protocol, recomputation, search, seed, sequence_length, space, testbed"
+    "parallelism, pipeline, precision, protocol, recomputation, search, seed, sequence_length, software, space, testbed"
 )
 
 
@@ -112,8 +112,8 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         ),
         (
             "seed=glob(*)",
-            "seed=glob(*): glob() is for groups (model, parallelism, gpu, testbed, protocol, space, search, pipeline); "
-            "list the values: a,b.",
+            "seed=glob(*): glob() is for groups (model, parallelism, gpu, software, testbed, protocol, space, search, "
+            "pipeline); list the values: a,b.",
         ),
         ("gpu=glob(x*)", f"gpu=glob(x*): matches none; allowed: {GPUS}."),
         (

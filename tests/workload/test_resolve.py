@@ -22,12 +22,15 @@ TOO_LARGE = "llama3.2-3b_pp2-tp8_mbs16_seq4096_a100"
 @pytest.mark.parametrize(
     ("overrides", "refusal"),
     [
-        (["parallelism.tp=5"], "parallelism.tp=5: must fit a node of 8 GPUs evenly; allowed: 1, 2, 4, 8."),
-        (["parallelism.tp=16"], "parallelism.tp=16: must fit a node of 8 GPUs evenly; allowed: 1, 2, 4, 8."),
         (
-            ["parallelism=cp2tp4", "parallelism.cp=4"],
-            "parallelism.cp=4: together with parallelism.tp=4 it must fit a node of 8 GPUs evenly; allowed beside that "
-            "tp: 1, 2.",
+            ["parallelism.tp=5"],
+            "parallelism.tp=5: must fit a node of 8 GPUs, or fill nodes, evenly; allowed: 1, 2, 4, 8.",
+        ),
+        (["parallelism.tp=16"], "parallelism.tp=16: must divide model.num_attention_heads (24); allowed: 1, 2, 4, 8."),
+        (
+            ["parallelism=cp2tp4", "parallelism.cp=3"],
+            "parallelism.cp=3: together with parallelism.tp=4 it must fit a node of 8 GPUs, or fill nodes, evenly; "
+            "allowed beside that tp: 1, 2.",
         ),
         (
             ["model.num_attention_heads=28", "model.num_key_value_heads=4"],
@@ -35,25 +38,25 @@ TOO_LARGE = "llama3.2-3b_pp2-tp8_mbs16_seq4096_a100"
         ),
         (
             ["model.num_key_value_heads=4", "parallelism.tp=5"],
-            "parallelism.tp=5: must fit a node of 8 GPUs evenly; allowed: 1, 2, 4.",
+            "parallelism.tp=5: must fit a node of 8 GPUs, or fill nodes, evenly; allowed: 1, 2, 4.",
         ),
         (
             ["parallelism=cp2tp4", "parallelism.tp=8", "model.vocab_size=128260"],
             "parallelism.tp=8: must divide model.vocab_size (128260); allowed: 1, 2, 4.",
         ),
         (
-            ["parallelism=cp2tp4", "parallelism.cp=8", "sequence_length=4100"],
-            "parallelism.cp=8: together with parallelism.tp=4 it must fit a node of 8 GPUs evenly; allowed beside that "
-            "tp: 1, 2.",
+            ["parallelism=cp2tp4", "parallelism.cp=7", "sequence_length=4100"],
+            "parallelism.cp=7: together with parallelism.tp=4 it must fit a node of 8 GPUs, or fill nodes, evenly; "
+            "allowed beside that tp: 1, 2.",
         ),
         (
             ["parallelism=cp2tp4", "parallelism.tp=1", "parallelism.cp=3", "sequence_length=4100"],
-            "parallelism.cp=3: together with parallelism.tp=1 it must fit a node of 8 GPUs evenly; allowed beside that "
-            "tp: 1, 2.",
+            "parallelism.cp=3: together with parallelism.tp=1 it must fit a node of 8 GPUs, or fill nodes, evenly; "
+            "allowed beside that tp: 1, 2.",
         ),
         (
             ["parallelism.cp=3", "parallelism.tp=5"],
-            "parallelism.tp=5: must fit a node of 8 GPUs evenly; allowed: 1, 2, 4, 8.",
+            "parallelism.tp=5: must fit a node of 8 GPUs, or fill nodes, evenly; allowed: 1, 2, 4, 8.",
         ),
         (
             ["model.num_attention_heads=20", "model.num_key_value_heads=4"],
@@ -120,7 +123,7 @@ def test_a_sweep_without_a_runnable_member_is_refused() -> None:
         resolve_accepted(["parallelism.tp=5,7"], CONFIG)
     assert str(raised.value) == (
         "all 2 combinations are refused; the first, llama3.2-3b_pp2-tp5_mbs8_seq4096_a100: parallelism.tp=5: must fit "
-        "a node of 8 GPUs evenly; allowed: 1, 2, 4, 8."
+        "a node of 8 GPUs, or fill nodes, evenly; allowed: 1, 2, 4, 8."
     )
 
 
@@ -130,12 +133,13 @@ def test_an_odd_microbatch_is_planned_without_nanobatches() -> None:
 
 def test_two_workloads_never_share_a_name(tmp_path: Path) -> None:
     config = Path(shutil.copytree(CONFIG, tmp_path / "config"))
-    text = (config / "gpu" / "a100-sxm4-40gb.yaml").read_text()
-    (config / "gpu" / "a100.yaml").write_text(text.replace("400.0", "300.0"))  # the name that names abbreviate to
+    text = (config / "gpu" / "h100-sxm5-80gb.yaml").read_text()
+    (config / "gpu" / "h100.yaml").write_text(text.replace("700.0", "600.0"))  # the name that names abbreviate to
     with pytest.raises(ConfigError) as raised:
-        resolve(["gpu=a100-sxm4-40gb,a100"], config)
+        resolve(["gpu=h100-sxm5-80gb,h100"], config)
+    name = DEFAULT.replace("a100", "h100")
     assert str(raised.value) == (
-        f"gpu=a100: would share the name {DEFAULT} with another workload; rename one of the options that differ."
+        f"gpu=h100: would share the name {name} with another workload; rename one of the options that differ."
     )
 
 
@@ -224,7 +228,7 @@ def test_a_hugging_face_model_resolves_beside_an_option(tmp_path: Path) -> None:
     [
         ["parallelism.tp=7", "model.num_attention_heads=28", "model.num_key_value_heads=4"],
         ["parallelism.tp=3", "model.intermediate_size=8196", "parallelism.cp=2"],
-        ["parallelism.tp=2", "parallelism.cp=8", "sequence_length=4100"],
+        ["parallelism.tp=2", "parallelism.cp=5", "sequence_length=4100"],
     ],
 )
 def test_what_is_suggested_is_not_refused_next(overrides: list[str]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from kareus.arrays import Array
 from kareus.fidelity.kernels.priors import STAGES
-from kareus.gpu_model.coefficients import COEFFICIENTS, KERNELS_ONLY, coefficients_of_many
+from kareus.gpu_model.coefficients import COEFFICIENTS, KERNELS_ONLY, OF_SOFTWARE, coefficients_of_many
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import run_program
 from kareus.graph.program import Program
@@ -25,12 +25,12 @@ OF_LINKS = frozenset({
 })  # fmt: skip
 """Coefficients of collectives alone. A loopback has such ones, too, but they are not those of links."""
 NOT_IN_KERNELS = frozenset({
-    "isolation_overhead", "instruction_overhead_s", "hbm_saturating_share", "l2_share", "fp8_energy_share",
+    *OF_SOFTWARE, "hbm_saturating_share", "l2_share", "fp8_energy_share",
     "fp8_efficiency", "fp8_step_s", "fp8_misalignment", "cast_row_s", "cast_efficiency", "cast_s",
     "widest_head_slowdown", "limiter_s", "crowding_exponent",
 })  # fmt: skip
-"""Coefficients that no probe shows: of whole instructions, of fp8, of benchmarks that find operands in L2, and how
-crowding grows between the few numbers of SMs that are probed."""
+"""Coefficients that no probe shows: of the software that trains, of fp8, of benchmarks that find operands in L2, and
+how crowding grows between the few numbers of SMs that are probed."""
 OF_HEAT = ("leakage_w_per_c", "thermal_resistance_c_per_w", "thermal_time_s")
 """Coefficients that are measured by themselves (`kareus.fidelity.calibrate.heat`)."""
 DEVIATIONS = 4.0

@@ -29,7 +29,7 @@ from kareus.profile.bench import Bench, open_bench
 from kareus.profile.config import MeasurementProtocol
 from kareus.testbed.config import ClockPolicy, CudaCollectives, TestbedConfig, TestbedKind
 from kareus.workload.arguments import add_overrides
-from kareus.workload.compose import compose
+from kareus.workload.compose import compose, with_engine
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class CalibratedSubject:
 
 
 def _subject(overrides: Sequence[str], config_dir: Path) -> CalibratedSubject:
-    first, *others = compose(overrides, config_dir)
+    first, *others = compose(with_engine(overrides), config_dir)
     if others:
         raise ConfigError(f"{1 + len(others)} combinations: a calibration is of one GPU; give one value for each key.")
     workload, testbed = first.workload, first.workload.testbed

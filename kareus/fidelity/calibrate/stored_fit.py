@@ -14,7 +14,7 @@ from kareus.fidelity.calibrate.fit import calibrate, errors_of, left_out_errors
 from kareus.fidelity.calibrate.heat import heat_of
 from kareus.fidelity.calibrate.stored import Stored, read_stored
 from kareus.testbed.config import CudaCollectives
-from kareus.workload.compose import compose
+from kareus.workload.compose import compose, with_engine
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def fit_stored(folders: Sequence[Path], option: str, output: Path | None, config
     """
     if output is not None and output.stem == option:
         raise ArtifactError(f"{output}: the fit starts from --gpu {option}; give --output another name.")
-    (composition,) = compose([f"gpu={option}"], config_dir)
+    (composition,) = compose(with_engine([f"gpu={option}"]), config_dir)
     start = composition.workload.gpu
     stored, expected = read_stored(folders, start), expectations(start)
     warm = heat_of(stored.heat, start).applied(start) if stored.heat else start

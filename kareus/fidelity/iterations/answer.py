@@ -1,7 +1,7 @@
 """The answer of `validate` to a file with measured iterations: one JSON object, or tables for a terminal."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from kareus.artifacts.records import to_plain
 from kareus.errors import ConfigError
-from kareus.fidelity.iterations.predict import Predictor
 from kareus.fidelity.iterations.rows import MeasuredIteration
 from kareus.fidelity.iterations.score import IterationErrors, Scored, errors_of
-from kareus.fidelity.iterations.workloads import IterationSubjects
+from kareus.fidelity.iterations.workloads import MeasuredWorkloads
 from kareus.fidelity.lines import Refusal
+from kareus.fidelity.workload_prediction import Prediction, predict
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +39,19 @@ def answer_iterations(
     Raises:
         ConfigError: an override cannot be used, or no row can be represented; with the reason of the first.
     """
-    if any(override.split("=")[0] == "gpu" for override in overrides):
-        raise ConfigError("gpu: every measured iteration names its GPU; leave gpu=... out.")
-    subjects, predictor = IterationSubjects(tuple(overrides), config_dir), Predictor()
+    for group in ("gpu", "software"):
+        if any(override.split("=")[0] == group for override in overrides):
+            raise ConfigError(f"{group}: every measured iteration names its {group}; leave {group}=... out.")
+    workloads = MeasuredWorkloads(tuple(overrides), config_dir)
     scored, refused = [], list(unusable)
     for row in rows:
         try:
-            subject = subjects.of(row)
-            predicted = predictor.predict(subject)
+            workload = workloads.of(row)
+            predicted = predict(workload)
         except ConfigError as error:
             refused.append(Refusal(row.line, str(error)))
         else:
-            scored.append(Scored(row, subject.software.name, subject.workload.gpu, predicted))
+            scored.append(Scored(row, workload, predicted))
     refused.sort(key=lambda refusal: refusal.line)
     if not scored:
         raise ConfigError(refused[0].reason)
@@ -68,26 +69,26 @@ def plain_answer(answer: IterationAnswer) -> dict[str, Any]:
 
 
 def _plain_row(one: Scored) -> dict[str, Any]:
-    parts = asdict(one.predicted)
     return {
         "row": one.row.line,
         "family": one.row.family,
         "gpu": one.row.gpu,
         "model": one.row.model,
         "num_gpus": one.row.gpus,
-        "software": one.software,
+        "software": one.workload.software.name,
         "time_s": one.row.iteration_time_s,
-        "predicted_time_s": parts.pop("time_s"),
+        "predicted_time_s": one.predicted.time_s,
         "error_pct": 100 * one.error,
-        **parts,
+        "energy_j": one.predicted.energy_j,
+        "mfu": one.predicted.mfu,
+        **{f"{name.replace(' ', '_')}_s": time_s for name, time_s in shares_of(one.predicted).items()},
     }
 
 
 def lines_of(answer: IterationAnswer) -> list[str]:
     """Return the tables of the answer: errors by family and GPU, what predictions are made of, and what was refused."""
     errors = answer.errors
-    lines = [f"{'family':<24} {'rows':>5} {'time':>8} {'median':>8}  mean share of forward, backward, exposed, host, "
-             "bubbles, update"]  # fmt: skip
+    lines = [f"{'family':<24} {'rows':>5} {'time':>8} {'median':>8}  mean share of {', '.join(SHARES)}"]
     for family, mape_pct in errors.by_family.items():
         own = [one for one in answer.scored if one.row.family == family]
         median_pct = 100 * float(np.median([one.error for one in own]))
@@ -99,12 +100,32 @@ def lines_of(answer: IterationAnswer) -> list[str]:
     if errors.constant_mfu_mape_pct is not None:
         lines += [f"for comparison, constant MFU of a family's other rows: {errors.constant_mfu_mape_pct:.1f} %"]
     lines += [f"median of predicted less measured time: {errors.signed_median_pct:z.1f} %"]
+    lines += [
+        f"within the interval that predict prints (90 % of rows left out): {share_pct:.0f} % of {pair}"
+        for pair, share_pct in errors.within_90_pct.items()
+    ]
     if answer.refused:
         lines += [f"refused: {len(answer.refused)} rows, the first in line {answer.refused[0].line}: "
                   f"{answer.refused[0].reason}"]  # fmt: skip
     return lines
 
 
+SHARES: Mapping[str, Sequence[str]] = {
+    "operators": ("gemm", "attention", "attention-backward", "memory", "embedding", "head"),
+    "exposed communication": ("collectives", "gradient reduction", "embedding exchange", "weight gathering"),
+    "host and the rest": ("overhead",),
+    "waiting": ("waiting",),
+    "update": ("gradient norm", "optimizer step", "weight casting"),
+}
+"""Components of predictions, put together for people."""
+
+
+def shares_of(predicted: Prediction) -> dict[str, float]:
+    """Return the seconds of an iteration that each of `SHARES` takes."""
+    times_s = {component.name: component.time_s for component in predicted.components}
+    return {share: sum(times_s.get(name, 0.0) for name in names) for share, names in SHARES.items()}
+
+
 def _mean_shares(scored: Sequence[Scored]) -> list[float]:
-    names = ("forward_s", "backward_s", "exposed_communication_s", "host_s", "bubbles_s", "update_s")
-    return [float(np.mean([getattr(one.predicted, name) / one.predicted.time_s for one in scored])) for name in names]
+    shares = [[shares_of(one.predicted)[share] / one.predicted.time_s for share in SHARES] for one in scored]
+    return [float(share) for share in np.mean(shares, axis=0)]

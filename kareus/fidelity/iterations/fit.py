@@ -1,24 +1,24 @@
 """Fitting the numbers of a software profile to measured iterations, and judging the fit on what is left out.
 
 Least squares in logarithms with a prior on each number. A profile has three: the host's time for a kernel, the speed
-of fused attention or the host's time for a microbatch, and the traffic of operators that HBM bounds. All rows of the
-software share them. Families weigh alike. Left out are models (of a software with one model, sizes of it), each
+of fused attention or the host's time around an instruction, and the traffic of operators that HBM bounds. All rows of
+the software share them. Families weigh alike. Left out are models (of a software with one model, sizes of it), each
 predicted by a fit to the others.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from kareus.arrays import Array
 from kareus.fidelity.coefficient_space import softened
-from kareus.fidelity.iterations.predict import Predictor
 from kareus.fidelity.iterations.rows import MeasuredIteration
-from kareus.fidelity.iterations.workloads import IterationSubject
+from kareus.fidelity.workload_prediction import predict_time_s
 from kareus.gpu_model.declarations import FitData, FitPrior
-from kareus.workload.software import Accounting, Software
+from kareus.gpu_model.launching import LaunchesAhead
+from kareus.software.record import Software, driven, with_numbers
+from kareus.workload.config import Workload
 
 ERROR_SCALE = 0.05
 """Relative error of a time that weighs as much as one standard deviation of a prior."""
@@ -34,7 +34,7 @@ PRIORS: Mapping[str, FitPrior] = {
     "host_launch_s": FitPrior(FitData.ITERATIONS, 2e-5, 2e-6, 1.5e-4, 1.0),
     "host_collective_s": FitPrior(FitData.ITERATIONS, 3e-5, 2e-6, 4e-4, 0.7),
     "collective_slowdown": FitPrior(FitData.ITERATIONS, 1.5, 1.0, 4.0, 0.3),
-    "host_microbatch_s": FitPrior(FitData.ITERATIONS, 1e-3, 1e-5, 2e-2, 1.0),
+    "instruction_overhead_s": FitPrior(FitData.ITERATIONS, 5e-4, 5e-6, 1e-2, 1.0),
     "attention_slowdown": FitPrior(FitData.ITERATIONS, 1.1, 0.6, 3.0, 0.3),
     "traffic": FitPrior(FitData.ITERATIONS, 1.2, 1.0, 3.0, 0.3),
 }
@@ -45,9 +45,9 @@ stream of its own between two events. Kernels that fuse nothing read and write t
 
 def fitted_numbers(software: Software) -> tuple[str, ...]:
     """Return the names of the three numbers that are fitted: of software with fused attention, its speed is one."""
-    if software.accounting is Accounting.TRACES:
+    if software.launches_ahead is LaunchesAhead.PART:
         return ("host_launch_s", "collective_slowdown", "traffic")
-    return ("host_launch_s", "attention_slowdown" if software.fused_attention else "host_microbatch_s", "traffic")
+    return ("host_launch_s", "attention_slowdown" if software.fused_attention else "instruction_overhead_s", "traffic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,39 +55,34 @@ class IterationData:
     """Measured iterations and what they ran."""
 
     rows: Sequence[MeasuredIteration]
-    subjects: Sequence[IterationSubject]
+    workloads: Sequence[Workload]
 
     def where(self, kept: Sequence[bool]) -> "IterationData":
         """Return the rows at which `kept` is true."""
         return IterationData(
             [row for row, keep in zip(self.rows, kept, strict=True) if keep],
-            [subject for subject, keep in zip(self.subjects, kept, strict=True) if keep],
+            [workload for workload, keep in zip(self.workloads, kept, strict=True) if keep],
         )
 
 
-def fit_software(
-    data: IterationData, start: Mapping[str, float], predictor: Predictor, evaluations: int = EVALUATIONS
-) -> dict[str, float]:
+def fit_software(data: IterationData, start: Mapping[str, float], evaluations: int = EVALUATIONS) -> dict[str, float]:
     """Return the numbers of the software that ran all of `data`.
 
     Args:
         data: measured iterations of one software.
         start: numbers to start from.
-        predictor: keeps what predictions share.
         evaluations: most steps.
     """
     from scipy.optimize import least_squares  # noqa: PLC0415 - only fitting needs it
 
-    priors = {name: PRIORS[name] for name in fitted_numbers(data.subjects[0].software)}
+    priors = {name: PRIORS[name] for name in fitted_numbers(data.workloads[0].software)}
     expected, lower, upper = (np.log([getattr(p, of) for p in priors.values()]) for of in ("value", "lower", "upper"))
     spreads = np.array([p.spread for p in priors.values()])
     weights = _weights(data.rows)
 
     def residuals(x: Array) -> Array:
         values = dict(zip(priors, np.exp(x).tolist(), strict=True))
-        return np.concatenate(
-            [weights * softened(errors(data, values, predictor) / ERROR_SCALE), (x - expected) / spreads]
-        )
+        return np.concatenate([weights * softened(errors(data, values) / ERROR_SCALE), (x - expected) / spreads])
 
     def slopes(x: Array) -> Array:
         here, steps = residuals(x), np.where(x + SLOPE_STEP < upper, SLOPE_STEP, -SLOPE_STEP)
@@ -99,14 +94,14 @@ def fit_software(
     return dict(zip(priors, np.exp(solved.x).tolist(), strict=True))
 
 
-def left_out(data: IterationData, start: Mapping[str, float], predictor: Predictor, groups: Sequence[str]) -> Array:
+def left_out(data: IterationData, start: Mapping[str, float], groups: Sequence[str]) -> Array:
     """Return the logarithms of predicted over measured times, each by a fit that had not seen the row's group."""
     found = np.full(len(data.rows), np.nan)
     for group in dict.fromkeys(groups):
         own = [name == group for name in groups]
         others = _thinned(data.where([not inside for inside in own]))
-        fitted = fit_software(others, start, predictor, REFIT_EVALUATIONS)
-        found[np.array(own)] = errors(data.where(own), fitted, predictor)
+        fitted = fit_software(others, start, REFIT_EVALUATIONS)
+        found[np.array(own)] = errors(data.where(own), fitted)
     return found
 
 
@@ -128,22 +123,17 @@ def groups_of(rows: Sequence[MeasuredIteration]) -> list[str]:
     ]
 
 
-def errors(data: IterationData, values: Mapping[str, float], predictor: Predictor) -> Array:
+def errors(data: IterationData, values: Mapping[str, float]) -> Array:
     """Return the logarithms of predicted over measured times with these numbers of the software."""
-    times_s = [predictor.predict(changed(subject, values)).time_s for subject in data.subjects]
+    times_s = [predict_time_s(changed(workload, values)) for workload in data.workloads]
     logarithms: Array = np.log(np.array(times_s) / [row.iteration_time_s for row in data.rows])
     return logarithms
 
 
-def changed(subject: IterationSubject, values: Mapping[str, float]) -> IterationSubject:
+def changed(workload: Workload, values: Mapping[str, float]) -> Workload:
     """Return the same iteration of a software with other numbers."""
-    return replace(subject, software=with_numbers(subject.software, values))
-
-
-def with_numbers(software: Software, values: Mapping[str, float]) -> Software:
-    """Return the software with other numbers."""
-    known: dict[str, Any] = dict(values)
-    return replace(software, **known)
+    software = with_numbers(workload.software, values)
+    return replace(workload, software=software, gpu=driven(workload.gpu, software, workload.parallelism.gpus))
 
 
 def _weights(rows: Sequence[MeasuredIteration]) -> Array:

@@ -12,18 +12,20 @@ from kareus.artifacts.files import read_text, write_text
 from kareus.errors import ArtifactError, ConfigError
 from kareus.fidelity.coefficient_space import bound_note
 from kareus.fidelity.gpu_file import number
+from kareus.fidelity.iterations.errors import PairError, pair_error, pair_errors, with_errors
 from kareus.fidelity.iterations.fit import (
     PRIORS,
     IterationData,
+    changed,
     errors,
     fit_software,
     fitted_numbers,
     groups_of,
     left_out,
 )
-from kareus.fidelity.iterations.predict import Predictor
 from kareus.fidelity.iterations.rows import MeasuredIteration
-from kareus.fidelity.iterations.workloads import IterationSubjects, software_of
+from kareus.fidelity.iterations.workloads import MeasuredWorkloads, software_of
+from kareus.workload.compose import compose
 
 logger = logging.getLogger(__name__)
 
@@ -34,27 +36,59 @@ NOT_FITTED = "# NOT FITTED: no measurements of it ship"
 FITTED = "[fit to measured iterations]"
 
 
-def fit_and_write(rows: Sequence[MeasuredIteration], option: str, output: Path | None, config_dir: Path) -> None:
+def fit_and_write(
+    rows: Sequence[MeasuredIteration], option: str, output: Path | None, table: Path | None, config_dir: Path
+) -> None:
     """Fit the profile of an option, print errors in sample and of models left out, and write its file.
+
+    Args:
+        rows: measured iterations; those of other software are left out.
+        option: of the group `software`.
+        output: profile to write.
+        table: table of errors to update, as of the profile that is written.
+        config_dir: Hydra groups.
 
     Raises:
         ArtifactError: no row that can be represented ran on that software.
     """
     data = _data([row for row in rows if software_of(row) == option], option, config_dir)
-    software, predictor = data.subjects[0].software, Predictor()
+    software = data.workloads[0].software
     start = {name: getattr(software, name) for name in fitted_numbers(software)}
-    fitted = {name: float(number(value)) for name, value in fit_software(data, start, predictor).items()}
-    inside = errors(data, fitted, predictor)
+    fitted = {name: float(number(value)) for name, value in fit_software(data, start).items()}
+    inside = errors(data, fitted)
     groups = groups_of(data.rows)
-    outside = left_out(data, fitted, predictor, groups)
+    outside = left_out(data, fitted, groups)
     notes = _notes([row.family for row in data.rows], inside, outside)
     notes |= {f"  {name}": note for name, note in _notes(groups, inside, outside).items()}
     for name, note in notes.items():
         logger.info("%s: %s", name, note)
+    for pair in (pairs := _pairs(data, fitted, outside, groups, option, config_dir)):
+        logger.info("%s on %s: %g %% in 90 %% of %d rows", pair.software, pair.gpu, pair.percent_90, pair.rows)
+    if table:
+        write_text(table, with_errors(pairs, pair_errors(table) if table.exists() else ()))
+        logger.info("%s: written", table)
     if output:
         source = read_text(config_dir / "software" / f"{option}.yaml")
         write_text(output, documented(source, fitted, notes))
         logger.info("%s: written", output)
+
+
+def _pairs(
+    data: IterationData,
+    fitted: Mapping[str, float],
+    outside: Array,
+    groups: Sequence[str],
+    option: str,
+    config_dir: Path,
+) -> list[PairError]:
+    """Errors of the software on each GPU that has rows, for the numbers that are written."""
+    pairs = []
+    for gpu in sorted({row.gpu for row in data.rows}):
+        (composition,) = compose([f"gpu={gpu}", f"software={option}"], config_dir)
+        of_gpu = [n for n, row in enumerate(data.rows) if row.gpu == gpu]
+        workload = changed(composition.workload, fitted)
+        pairs.append(pair_error(workload, outside[of_gpu], [groups[n] for n in of_gpu]))
+    return pairs
 
 
 def documented(text: str, values: Mapping[str, float], notes: Mapping[str, str]) -> str:
@@ -73,11 +107,11 @@ def documented(text: str, values: Mapping[str, float], notes: Mapping[str, str])
 
 
 def _data(rows: Sequence[MeasuredIteration], option: str, config_dir: Path) -> IterationData:
-    subjects = IterationSubjects((), config_dir)
+    workloads = MeasuredWorkloads((), config_dir)
     known, ran = [], []
     for row in rows:
         try:
-            ran.append(subjects.of(row))
+            ran.append(workloads.of(row))
         except ConfigError:  # `validate` lists what cannot be represented
             continue
         known.append(row)

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from kareus.errors import ConfigError
-from kareus.fidelity.iterations.predict import IterationPrediction, Predictor
 from kareus.fidelity.iterations.rows import CHOICES, LEAST_S, MOST_S, MOST_SIZE, MeasuredIteration
-from kareus.fidelity.iterations.workloads import IterationSubjects
+from kareus.fidelity.iterations.workloads import MeasuredWorkloads
 from kareus.fidelity.kernels.shipped import ARCHITECTURES
 from kareus.fidelity.lines import Line, LineValueError, Refusal, read_lines
+from kareus.fidelity.workload_prediction import Prediction, predict
 from kareus.gpu_model.gpu import MOST_W
 
 COLUMNS = ("task", "n_gpus", "tp", "pp", "mbs", "gbs", "seq", "iteration_s", "node_power_w_train")
@@ -45,7 +45,7 @@ class PowerRow:
     line: int
     model: str
     time_s: float
-    predicted: IterationPrediction
+    predicted: Prediction
     node_power_w: float
     predicted_node_power_w: float
 
@@ -85,12 +85,12 @@ def answer_power(lines: Sequence[Line], overrides: Sequence[str], config_dir: Pa
         ArtifactError: a column is missing.
         ConfigError: no run can be represented; with the reason of the first.
     """
-    subjects, predictor = IterationSubjects(tuple(overrides), config_dir), Predictor()
+    workloads = MeasuredWorkloads(tuple(overrides), config_dir)
     rows, refused = [], []
     for line in lines:
         try:
             row = _row(line)
-            rows.append(_power_row(line, row, predictor.predict(subjects.of(row))))
+            rows.append(_power_row(line, row, predict(workloads.of(row))))
         except (ConfigError, LineValueError) as error:
             refused.append(Refusal(line.number, str(error)))
     if not rows:
@@ -171,7 +171,7 @@ def _shares(sizes: Mapping[str, int]) -> tuple[int, int]:
     return replicas, num_microbatches
 
 
-def _power_row(line: Line, row: MeasuredIteration, predicted: IterationPrediction) -> PowerRow:
+def _power_row(line: Line, row: MeasuredIteration, predicted: Prediction) -> PowerRow:
     gpu_w = predicted.energy_j / predicted.time_s / row.gpus
     taken_w = GPUS_PER_NODE * gpu_w + NODE_W
     return PowerRow(

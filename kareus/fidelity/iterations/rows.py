@@ -1,17 +1,19 @@
 """Rows of files with measured training iterations: model, layout, batch, software and time of each."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kareus.fidelity.lines import Line, Refusal, check_filled, usable
+from kareus.fidelity.lines import Line, LineValueError, Refusal, check_filled, usable
 
 LEAST_S, MOST_S = 1e-6, 1e6
 """Times of one iteration."""
 MOST_SIZE = 2**31
-COLUMNS = ("family", "dp", "pp", "tp", "num_microbatches", "iteration_time_s")
-"""Columns that tell such a file from others."""
+COLUMNS = ("family", "dp", "pp", "tp", "iteration_time_s")
+"""Columns that tell such a file from others, beside one of the batch."""
+BATCHES = ("num_microbatches", "global_batch_size")
 CHOICES = {
     "mlp": ("swiglu", "gelu", "squared-relu"),
     "norm": ("rmsnorm", "layernorm"),
@@ -76,7 +78,7 @@ class MeasuredIteration:
 
 def has_iterations(header: Sequence[str]) -> bool:
     """Whether a file with these columns has measured iterations."""
-    return set(COLUMNS) <= set(header)
+    return set(COLUMNS) <= set(header) and not set(BATCHES).isdisjoint(header)
 
 
 def read_iterations(lines: Sequence[Line], path: Path) -> list[MeasuredIteration]:
@@ -98,7 +100,70 @@ def read_usable_iterations(lines: Sequence[Line], path: Path) -> tuple[list[Meas
     return usable(lines, path, _row)
 
 
+ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
+    "llama": {"mlp": "swiglu", "norm": "rmsnorm", "position": "rope"},
+    "nemotron": {"mlp": "squared-relu", "norm": "layernorm", "position": "rope"},
+    "mpt": {"mlp": "gelu", "norm": "layernorm", "position": "alibi"},
+}
+"""Columns of blocks, by the beginning of a model's name, of files that do not have them."""
+USUAL: Mapping[str, str] = {
+    "attention": "flash",
+    "cp": "1",
+    "chunks": "1",
+    "compiled": "false",
+    "precision": "bf16",
+    "recompute": "none",
+    "sequence_parallel": "false",
+    "tp_overlap": "none",
+}
+"""What a cell means that is missing or empty."""
+WORDS: Mapping[str, Mapping[str, str]] = {
+    "sharding": {"ddp+dist-optimizer": "optimizer", "full_shard": "fsdp", "shard_grad_op": "grad-op"},
+    "precision": {"amp_fp8": "fp8", "fp8-cs": "fp8"},
+    "sequence_parallel": {"yes": "true", "no": "false"},
+}
+"""Words of published tables for the texts of columns."""
+NUMBER = re.compile(r"(\d+)\s*\(.*\)")
+"""A number with a remark in brackets."""
+
+
+def _completed(line: Line) -> Line:
+    """Return a line of a published table in the columns of this module.
+
+    Tables of NVIDIA and LLM Foundry give the global batch, words of their own, and remarks in brackets; what a block is
+    made of follows from the model's name.
+    """
+    cells = {name: "" if text is None or text == "n/a" else text.strip() for name, text in line.cells.items()}
+    name = cells.get("model", "").lower()
+    architecture = next((known for start, known in ARCHITECTURES.items() if name.startswith(start)), {})
+    for column, text in {**USUAL, **architecture}.items():
+        cells[column] = cells.get(column) or text
+    if "userbuffers" in cells.get("overlap_note", "").lower():
+        cells["tp_overlap"] = "userbuffers"
+    for column, words in WORDS.items():
+        if column in cells:
+            cells[column] = words.get(cells[column].lower(), cells[column])
+    for column in ("precision", "recompute"):
+        cells[column] = cells[column].partition(" ")[0].lower()
+    for column in SIZES:
+        if remark := NUMBER.fullmatch(cells.get(column, "")):
+            cells[column] = remark[1]
+    completed = replace(line, cells=cells)
+    if not cells.get("num_microbatches") and cells.get("global_batch_size"):
+        batch, replicas, size = (
+            completed.positive(column, int, 1, MOST_SIZE) for column in ("global_batch_size", "dp", "microbatch_size")
+        )
+        if batch % (replicas * size):
+            raise LineValueError(
+                f"{line.path}: line {line.number}: global_batch_size={batch}: must be a multiple of dp x "
+                f"microbatch_size ({replicas * size})."
+            )
+        cells["num_microbatches"] = str(batch // (replicas * size))
+    return completed
+
+
 def _row(line: Line) -> MeasuredIteration:
+    line = _completed(line)
     values: dict[str, Any] = {
         "line": line.number,
         "iteration_time_s": line.positive("iteration_time_s", float, LEAST_S, MOST_S),

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kareus.fidelity.iterations.predict import IterationPrediction
+from kareus.fidelity.iterations.errors import pair_errors
 from kareus.fidelity.iterations.rows import MeasuredIteration
-from kareus.gpu_model.gpu import Gpu
+from kareus.fidelity.workload_prediction import Prediction
+from kareus.workload.config import Workload
 
 LEAST_ROWS = 4
 """Rows of a family that counts."""
@@ -18,9 +19,8 @@ class Scored:
     """A measured iteration and its prediction."""
 
     row: MeasuredIteration
-    software: str
-    gpu: Gpu
-    predicted: IterationPrediction
+    workload: Workload
+    predicted: Prediction
 
     @property
     def error(self) -> float:
@@ -38,6 +38,8 @@ class IterationErrors:
     """Median over rows of predicted less measured time."""
     by_family: Mapping[str, float]
     by_gpu: Mapping[str, float]
+    within_90_pct: Mapping[str, float]
+    """Share of the rows within the interval that `predict` prints, by GPU and software that has one."""
     constant_mfu_mape_pct: float | None
     """As `time_mape_pct`, of times by the median utilisation of the other rows of a row's family and GPU."""
 
@@ -49,6 +51,7 @@ def errors_of(scored: Sequence[Scored]) -> IterationErrors:
         signed_median_pct=100 * float(np.median([one.error for one in scored])),
         by_family=_means(scored, lambda one: one.row.family),
         by_gpu=_means(scored, lambda one: one.row.gpu),
+        within_90_pct=_within(scored),
         constant_mfu_mape_pct=_mean_of_families(scored, constant_mfu_errors(scored)),
     )
 
@@ -59,6 +62,21 @@ def _means(scored: Sequence[Scored], name_of: Callable[[Scored], str]) -> dict[s
     return {
         name: 100 * float(np.mean([abs(one.error) for one in scored if name_of(one) == name])) for name in sorted(names)
     }
+
+
+def _within(scored: Sequence[Scored]) -> dict[str, float]:
+    """Return the share of rows within the printed interval, by GPU and software."""
+    within: dict[str, list[bool]] = {}
+    for one in scored:
+        pair = next((p for p in pair_errors() if (p.gpu, p.software) == _pair(one)), None)
+        if pair is not None:
+            size = abs(np.log1p(one.error))
+            within.setdefault(" ".join(_pair(one)), []).append(bool(size <= np.log1p(pair.percent_90 / 100)))
+    return {pair: 100 * float(np.mean(rows)) for pair, rows in sorted(within.items())}
+
+
+def _pair(one: Scored) -> tuple[str, str]:
+    return one.workload.gpu.name, one.workload.software.name
 
 
 def _mean_of_families(scored: Sequence[Scored], errors: Sequence[float | None]) -> float | None:

@@ -1,18 +1,19 @@
-"""From a row with a measured iteration to the workload that it ran and the software that ran it."""
+"""From a file with measured iterations to the workloads that they ran, which `kareus.predict` predicts as any other."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kareus.errors import ConfigError, RefusedWorkloadError
-from kareus.fidelity.iterations.rows import MeasuredIteration
-from kareus.gpu_model.gpu import Gpu
+from kareus.fidelity.iterations.rows import MeasuredIteration, read_iterations
+from kareus.fidelity.lines import read_lines
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import ActivationKind, Model, NormKind, Parallelism, PositionKind, Sharding
+from kareus.model.precision import Precision
 from kareus.pipeline.config import PipelineSchedule
+from kareus.software.record import Software, TensorOverlap, driven
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
-from kareus.workload.software import Accounting, Software, TensorOverlap, read_software
 from kareus.workload.split import balanced_split, head_flops
 
 OF_FAMILY = {
@@ -20,8 +21,10 @@ OF_FAMILY = {
     "vtrain": "megatron-deepspeed-2022",
     "selective-recompute": "megatron-2022",
     "megatron": "megatron-2022",
-    "dgxc": "nemo",
-    "nemo": "nemo",
+    "dgxc": "megatron-core",
+    "nemo": "megatron-core",
+    "bridge": "megatron-core",
+    "mlperf": "megatron-core",
     "llm-foundry": "llm-foundry",
     "torchtitan": "torchtitan",
 }
@@ -32,10 +35,9 @@ WITHOUT_RECOMPUTATION = ("vtrain-single",)
 vTrain repeats forwards, if it does, on all stages but the last (`src/predictor.py`, `use_checkpoint`); in these rows a
 block takes as long on every stage. And with a second forward, products would run at 96 % of the peak of tensor cores.
 """
-ATTENTION_LIBRARY = "vllm"
-"""Kernel library whose attention is that of training: FlashAttention."""
-NIC_GB_PER_S = 25.0
-"""Least bandwidth of nodes in the measured clusters for each GPU: 200 Gbit/s (DGX A100; RoCE of LLM Foundry)."""
+NODE_GB_PER_S = {("llm-foundry", "a100-sxm4-40gb"): 200.0}
+"""Bandwidth of nodes, by family and GPU, of clusters that are connected otherwise than the GPU's file has it: RoCE of
+200 Gbit/s for each GPU (LLM Foundry, scripts/train/benchmarking)."""
 SHARDING = {
     "none": Sharding.NONE,
     "optimizer": Sharding.OPTIMIZER,
@@ -46,106 +48,109 @@ TIED_POSITIONS = ("learned", "alibi")
 """Position encodings of GPT and MPT, which share the embedding's weights with the head."""
 
 
-@dataclass(frozen=True, slots=True)
-class IterationSubject:
-    """What a row ran."""
+def measured_iterations(
+    path: Path, overrides: Sequence[str] = (), config_dir: Path = Path("config")
+) -> Iterator[tuple[Workload, MeasuredIteration]]:
+    """Yield what every row of a file with measured iterations ran, and the row.
 
-    workload: Workload
-    software: Software
-    in_fp8: bool
-    """Whether the products of its blocks take operands of 8 bits."""
+    Args:
+        path: CSV, or .csv.gz.
+        overrides: Hydra overrides of every workload, such as numbers of GPUs.
+        config_dir: Hydra groups.
+
+    Raises:
+        ArtifactError: the file cannot be read, or a value of a row cannot be used.
+        ConfigError: an override cannot be used, or a row names no GPU that there is.
+        RefusedWorkloadError: a row's layout does not divide over its GPUs.
+    """
+    workloads = MeasuredWorkloads(tuple(overrides), config_dir)
+    _, lines = read_lines(path)
+    for row in read_iterations(lines, path):
+        yield workloads.of(row), row
 
 
-class IterationSubjects:
-    """Workloads of rows; GPUs and profiles are composed once each."""
+class MeasuredWorkloads:
+    """Workloads of rows; what a GPU and a software have in common is composed once."""
 
-    def __init__(self, overrides: tuple[str, ...], config_dir: Path, profiles: Mapping[str, Software] | None = None):
+    def __init__(self, overrides: tuple[str, ...], config_dir: Path):
         """Prepare reading the configuration.
 
         Args:
             overrides: Hydra overrides of every workload, such as numbers of GPUs.
             config_dir: Hydra groups.
-            profiles: software by option, instead of what the configuration has.
         """
         self._overrides, self._config_dir = overrides, config_dir
-        self._software = dict(profiles or {})
-        self._bases: dict[tuple[str, Accounting], Workload] = {}
+        self._bases: dict[tuple[str, str], Workload] = {}
 
-    def of(self, row: MeasuredIteration) -> IterationSubject:
-        """Return the workload and the software of a row.
+    def of(self, row: MeasuredIteration) -> Workload:
+        """Return the workload of a row.
 
         Raises:
             ConfigError: no such GPU, or sizes that no workload has.
             RefusedWorkloadError: the layout cannot be represented.
         """
-        software = self._profile(row)
-        base = self._measured(row.gpu, software.accounting)
+        base = self._measured(row)
+        software = replace(
+            base.software, fused_attention=row.attention == "flash", tensor_overlap=_overlap(row, base.software)
+        )
         model = _model(row, software)
         workload = replace(
             base,
+            software=software,
+            gpu=driven(base.gpu, software, row.gpus),
             model=model,
-            parallelism=_parallelism(row, model, base),
+            parallelism=_parallelism(row, model),
             pipeline=replace(
                 base.pipeline,
                 schedule=PipelineSchedule.INTERLEAVED if row.chunks > 1 else PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
                 chunks=row.chunks,
             ),
+            iteration=replace(base.iteration, include_update=True),
             microbatch_size=row.microbatch_size,
             num_microbatches=row.num_microbatches,
             sequence_length=row.seq_len,
+            precision=Precision.FP8 if row.precision == "fp8" else Precision.BF16,
             recomputation=_recomputation(row),
         )
         _check(row, workload)
-        return IterationSubject(workload, software, in_fp8=row.precision == "fp8")
+        return workload
 
-    def gpu(self, option: str, accounting: Accounting) -> Gpu:
-        """Return the GPU of an option as software that is accounted for like this is predicted on."""
-        return self._base(option, accounting).gpu
-
-    def _profile(self, row: MeasuredIteration) -> Software:
-        """Software of a row: its profile, with what the row itself tells."""
-        option = software_of(row)
-        if option not in self._software:
-            self._software[option] = read_software(option, self._config_dir)
-        return replace(
-            self._software[option],
-            fused_attention=row.attention == "flash",
-            tensor_overlap=TensorOverlap(row.tp_overlap),
-        )
-
-    def _base(self, gpu: str, accounting: Accounting) -> Workload:
-        if (gpu, accounting) not in self._bases:
-            base = self._composed(gpu)
-            if accounting is not Accounting.SHARE:
-                base = replace(base, gpu=base.gpu.with_library(ATTENTION_LIBRARY))
-            self._bases[gpu, accounting] = base
-        return self._bases[gpu, accounting]
-
-    def _measured(self, gpu: str, accounting: Accounting) -> Workload:
-        """The same in the measured clusters, unless an override says what nodes are connected by."""
-        base = self._base(gpu, accounting)
-        if any(text.split("=")[0] == "gpu.node_gb_per_s" for text in self._overrides):
+    def _measured(self, row: MeasuredIteration) -> Workload:
+        """The configuration of a row's cluster, unless an override says what nodes are connected by."""
+        base = self._base(row.gpu, software_of(row))
+        family = next((name for name, gpu in NODE_GB_PER_S if row.family.startswith(name) and gpu == row.gpu), None)
+        if family is None or any(text.split("=")[0] == "gpu.node_gb_per_s" for text in self._overrides):
             return base
-        node_gb_per_s = max(base.gpu.node_gb_per_s, NIC_GB_PER_S * base.gpu.gpus_per_node)
-        return replace(base, gpu=replace(base.gpu, node_gb_per_s=node_gb_per_s))
+        return replace(base, gpu=replace(base.gpu, node_gb_per_s=NODE_GB_PER_S[family, row.gpu]))
 
-    def _composed(self, gpu: str) -> Workload:
-        compositions = compose([f"gpu={gpu}", *self._overrides], self._config_dir)
-        if len(compositions) > 1:
-            raise ConfigError(f"{' '.join(self._overrides)}: a sweep; measured iterations take one value of each key.")
-        return compositions[0].workload
+    def _base(self, gpu: str, software: str) -> Workload:
+        if (gpu, software) not in self._bases:
+            compositions = compose([f"gpu={gpu}", f"software={software}", *self._overrides], self._config_dir)
+            if len(compositions) > 1:
+                raise ConfigError(
+                    f"{' '.join(self._overrides)}: a sweep; measured iterations take one value of each key."
+                )
+            self._bases[gpu, software] = compositions[0].workload
+        return self._bases[gpu, software]
 
 
 def software_of(row: MeasuredIteration) -> str:
     """Return the option of the group `software` that runs a row."""
-    option = next((known for beginning, known in OF_FAMILY.items() if row.family.startswith(beginning)), None)
+    option = next((software for beginning, software in OF_FAMILY.items() if row.family.startswith(beginning)), None)
     if option is None and row.attention == "unfused":
         return "megatron-2022"
     if option is None and row.sharding in ("fsdp", "grad-op"):
         option = "torchtitan" if row.compiled or row.position == "rope" else "llm-foundry"
     if option == "torchtitan" and not row.compiled:
         return "torchtitan-eager"
-    return option or "nemo"
+    return option or "megatron-core"
+
+
+def _overlap(row: MeasuredIteration, software: Software) -> TensorOverlap:
+    """What the row's collectives of tensor parallelism run beside: a column tells whether userbuffers were on."""
+    if software.tensor_overlap is TensorOverlap.NOTHING:
+        return TensorOverlap.NOTHING
+    return TensorOverlap.USERBUFFERS if row.tp_overlap == "userbuffers" else TensorOverlap.NONE
 
 
 def _model(row: MeasuredIteration, software: Software) -> Model:
@@ -157,7 +162,7 @@ def _model(row: MeasuredIteration, software: Software) -> Model:
         num_attention_heads=row.heads,
         num_key_value_heads=row.kv_heads,
         head_dim=row.hidden // row.heads,
-        vocab_size=_vocabulary(row, software),
+        vocab_size=software.padded(row.vocab, row.tp),
         tie_embeddings=row.position in TIED_POSITIONS,
         qk_norm=False,
         qkv_bias=False,
@@ -173,18 +178,11 @@ def _model(row: MeasuredIteration, software: Software) -> Model:
     )
 
 
-def _vocabulary(row: MeasuredIteration, software: Software) -> int:
-    if not software.vocabulary_multiple:
-        return row.vocab // row.tp * row.tp
-    multiple = row.tp * software.vocabulary_multiple
-    return -(-row.vocab // multiple) * multiple
-
-
 def _recomputation(row: MeasuredIteration) -> Recomputation:
     return Recomputation.NONE if row.family.startswith(WITHOUT_RECOMPUTATION) else Recomputation(row.recompute)
 
 
-def _parallelism(row: MeasuredIteration, model: Model, base: Workload) -> Parallelism:
+def _parallelism(row: MeasuredIteration, model: Model) -> Parallelism:
     return Parallelism(
         dp=row.dp,
         pp=row.pp,
@@ -244,7 +242,5 @@ def _check(row: MeasuredIteration, workload: Workload) -> None:
     parts = (2 * row.cp if row.cp > 1 else 1) * workload.parallelism.token_shards
     if row.seq_len % parts:
         raise RefusedWorkloadError(f"seq_len={row.seq_len}: must be a multiple of {parts}, the parts of a sequence.")
-    if tp > workload.gpu.gpus_per_node:
-        raise RefusedWorkloadError(f"tp={tp}: must fit a node of {workload.gpu.gpus_per_node} GPUs.")
     if row.chunks > 1 and row.num_microbatches % row.pp:
         raise RefusedWorkloadError(f"num_microbatches={row.num_microbatches}: must be a multiple of pp={row.pp}.")

@@ -23,7 +23,7 @@ from kareus.fidelity.kernels.score import (
 from kareus.fidelity.lines import Refusal
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.trust import trust
-from kareus.workload.compose import compose
+from kareus.workload.compose import compose, with_engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _gpus(kernels: Kernels, overrides: Sequence[str], config_dir: Path) -> tuple
     refused = []
     for name in np.unique(kernels.gpu):
         if name in options:
-            (composition,) = compose([f"gpu={name}", *overrides], config_dir)
+            (composition,) = compose(with_engine([f"gpu={name}", *overrides]), config_dir)
             gpus[str(name)] = composition.workload.gpu
         else:
             reason = f"gpu={name}: no such option; allowed: {', '.join(options)}."

@@ -19,7 +19,7 @@ from kareus.fidelity.kernels.score import KernelErrors, errors_by, scored
 from kareus.fidelity.kernels.uncertainty import kernel_uncertainty
 from kareus.gpu_model.gpu import Gpu, KernelUncertainty
 from kareus.gpu_model.trust import trust
-from kareus.workload.compose import compose
+from kareus.workload.compose import compose, with_engine
 from kareus.workload.resolve import resolve_accepted
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def fit_and_write(
     if not own:
         names = sorted({str(name) for rows in files.values() for name in np.unique(rows.gpu)})
         raise ArtifactError(f"--gpu {option}: no row of the files names it; they have: {', '.join(names)}.")
-    (composition,) = compose([f"gpu={option}"], config_dir)
+    (composition,) = compose(with_engine([f"gpu={option}"]), config_dir)
     fitted = _as_written(fit_kernels(own, composition.workload.gpu, option))
     notes = _notes(own, fitted, option)
     for name, note in notes.items():

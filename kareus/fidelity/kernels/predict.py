@@ -19,7 +19,7 @@ from kareus.fidelity.kernels.rows import FP8, KernelKind, Kernels
 from kareus.gpu_model import attention, gemm, laws, rings
 from kareus.gpu_model.energy import Switching, attention_core_j, idle_power_w
 from kareus.gpu_model.gpu import MOST_W, Gpu
-from kareus.gpu_model.model import phase_cost
+from kareus.gpu_model.model import limited_cost
 from kareus.gpu_model.norms import longer_s
 from kareus.gpu_model.overlap import Phase
 
@@ -107,8 +107,8 @@ def _run(rows: Kernels, gpu: Gpu) -> _RepeatedRun:
     work = _gemms if rows.kind is KernelKind.GEMM else _attentions
     fast, slow = work(rows, gpu, clock_mhz), work(rows, gpu, clock_mhz / 2)
     phase = Phase(fast.time_s, slow.time_s / fast.time_s - 1, fast.switching)
-    free_s, free_j, _ = phase_cost(replace(gpu, power_limit_w=MOST_W), phase, clock_mhz)
-    held_s, held_j, _ = phase_cost(gpu, phase, clock_mhz)
+    free_s, free_j, _ = limited_cost(replace(gpu, power_limit_w=MOST_W), [phase], clock_mhz)
+    held_s, held_j, _ = limited_cost(gpu, [phase], clock_mhz)
     limited = np.where(rows.sustained, 1.0, _limited_share(gpu, free_s))
     time_s = free_s + limited * (held_s - free_s)
     power_w = (free_j + limited * (held_j - free_j)) / time_s

@@ -28,7 +28,7 @@ from kareus.fidelity.kernels.rows import KernelKind, Kernels
 from kareus.fidelity.kernels.score import both_powers
 from kareus.fidelity.workload_prediction import predict as predict_workload
 from kareus.gpu_model.gpu import Gpu, KernelUncertainty
-from kareus.gpu_model.trust import numbers_of
+from kareus.gpu_model.trust import kernel_numbers_of
 from kareus.workload.config import Workload
 
 SAMPLES = 40
@@ -101,7 +101,7 @@ def kernel_uncertainty(
         energy_percent=round(100 * float(np.percentile(energies, PERCENT)), 1) if energies.size else None,
         time_interval_percent=half_widths[0],
         energy_interval_percent=half_widths[1] if energies.size else None,
-        estimated_for=numbers_of(gpu),
+        estimated_for=kernel_numbers_of(gpu),
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from kareus.arrays import Array, Indices
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING
 from kareus.pipeline.config import PipelineSlice
-from kareus.pipeline.instructions import Instruction, instructions_of
+from kareus.pipeline.instructions import KEPT, Instruction, PipelineShape, shape_instructions, shape_of
 from kareus.pipeline.schedules.deadlock import order_of_dependency
 from kareus.pipeline.transfers import transfers_s
 
@@ -87,7 +87,13 @@ class Dag:
 
 def iteration_dag(config: PipelineSlice) -> Dag:
     """Return the instructions of one iteration of a workload in order of dependency, with its point-to-point times."""
-    return build_dag(instructions_of(config), transfers_s(config))
+    return shape_dag(shape_of(config), transfers_s(config))
+
+
+@lru_cache(maxsize=KEPT)
+def shape_dag(shape: PipelineShape, boundaries_s: tuple[float, ...]) -> Dag:
+    """Return the order of a pipeline of this shape, as `build_dag` does."""
+    return build_dag(shape_instructions(shape), boundaries_s)
 
 
 def build_dag(instructions: Sequence[Instruction], boundaries_s: Sequence[float]) -> Dag:

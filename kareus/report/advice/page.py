@@ -56,7 +56,7 @@ def _answer(advice: Advice) -> Section:
         f"{_sentence(comparison(advice))} Energies are of {chips(advice)}. Error of the GPU model: "
         f"{advice.ties.error}. To make the plan and export it, type:"
     )
-    return Section(title="Against Megatron-LM", text=text, commands=tuple(commands(advice)))
+    return Section(title="Against the trainer by itself", text=text, commands=tuple(commands(advice)))
 
 
 def _sentence(text: str) -> str:

@@ -142,7 +142,7 @@ def overview_sheet(overview: list[Overview], members: pl.DataFrame) -> Sheet:
         )
     figures = ("s", "kJ", "tokens/s", "mJ/token")
     return Sheet(
-        caption="The least time of kareus for each workload, beside sequential (Megatron-LM style execution)",
+        caption="The least time of kareus for each workload, beside sequential (the trainer's own execution)",
         heads=heads(
             [("", ("workload",)), ("saved", ("time", "energy")), ("kareus", figures), (THROUGHPUT_BASELINE, figures)]
         ),

@@ -38,4 +38,4 @@ DISTRUST = (
     ("Differences below 8 % between NeMo trainings", "Equal configurations differ by that much between releases."),
     ("Differences below 7 % of power", "GPUs of one kind differ by that much."),
 )
-"""What predictions are not to be trusted for, and why (docs/fidelity.md has the figures)."""
+"""What predictions are not to be trusted for, and why (docs/evidence/fidelity-2026-11.md has the figures)."""

@@ -93,7 +93,7 @@ def headline_of(inputs: ReportInputs, plan: Plan) -> Headline:
 
 
 def workload_words(workload: Workload) -> str:
-    """Return a workload in words, such as `Llama 3.2 3B on 16 A100-SXM4-40GB, pipeline 2, tensor 8`."""
+    """Return a workload in words, such as `Llama 3.2 3B on 16 A100-SXM4-40GB by megatron-paper, pipeline 2`."""
     p, schedule = workload.parallelism, workload.pipeline.schedule
     degrees = [("data", p.dp), ("pipeline", p.pp), ("context", p.cp), ("tensor", p.tp)]
     shown = [f"{name} {degree}" for name, degree in degrees if degree > 1]
@@ -101,7 +101,8 @@ def workload_words(workload: Workload) -> str:
         shown.append(f"schedule {schedule}")
     if p.token_shards > 1:
         shown.append("sequence parallel")
-    return ", ".join([f"{model_words(workload.model.name)} on {p.gpus} {workload.gpu.name}", *shown])
+    trained = f"{model_words(workload.model.name)} on {p.gpus} {workload.gpu.name} by {workload.software.name}"
+    return ", ".join([trained, *shown])
 
 
 def model_words(name: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from kareus.artifacts.provenance import TestbedIdentity
 from kareus.artifacts.randomness import generator
+from kareus.gpu_model.energy import resting_power_w
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import Behaviour, run_program
 from kareus.gpu_model.thermal import Interval
@@ -121,7 +122,7 @@ class SimulatedSession:
 
     def rest(self, duration_s: float) -> None:
         """Idle at static power."""
-        self._advance(duration_s, self._gpu.static_power_w)
+        self._advance(duration_s, resting_power_w(self._gpu))
 
     def now_s(self) -> float:
         """Virtual time."""

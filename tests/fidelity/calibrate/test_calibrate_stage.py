@@ -11,7 +11,7 @@ from kareus.device.claims import FOLDER_VARIABLE, claim
 from kareus.errors import DeviceError
 from kareus.fidelity.calibrate import stage
 from kareus.fidelity.calibrate.rehearsal import hidden_gpu
-from kareus.workload.compose import compose
+from kareus.workload.compose import compose, with_engine
 
 OPTION = "a100-sxm4-40gb"
 
@@ -23,18 +23,18 @@ def rehearsed(tmp_path_factory):
     shutil.copytree(CONFIG, folder / "config")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert main(["calibrate", f"gpu={OPTION}", "seed=1", "--minutes", "1"]) == 0
+        assert main(["calibrate", f"gpu={OPTION}", "seed=2", "--minutes", "1"]) == 0
     return folder
 
 
 def composed(option, config=CONFIG):
-    (only,) = compose([f"gpu={option}"], config)
+    (only,) = compose(with_engine([f"gpu={option}"]), config)
     return only.workload.gpu
 
 
 def test_the_file_is_a_gpu_with_what_was_calibrated(rehearsed):
     found, start = composed(f"{OPTION}-rehearsal", rehearsed / "config"), composed(OPTION)
-    hidden = hidden_gpu(start, 1)
+    hidden = hidden_gpu(start, 2)
     assert found.name == f"{start.name}-rehearsal"
     assert found.uncertainty is None
     assert found.coefficients.gemm_efficiency == pytest.approx(hidden.coefficients.gemm_efficiency, rel=0.02)

@@ -7,8 +7,8 @@ import pytest
 from helpers.builders import CONFIG
 from helpers.iterations import LLAMA
 
-from kareus.fidelity.iterations.predict import Predictor
-from kareus.fidelity.iterations.workloads import IterationSubjects
+from kareus.fidelity.iterations.workloads import MeasuredWorkloads
+from kareus.fidelity.workload_prediction import predict
 
 SMALL = replace(LLAMA, layers=2, hidden=1024, ffn=4096, heads=8, dp=16, pp=1, tp=1, cp=1, chunks=1, num_microbatches=2)
 
@@ -18,7 +18,7 @@ def test_a_copied_gpu_file_predicts_the_same(tmp_path, option):
     config = tmp_path / "config"
     shutil.copytree(CONFIG, config)
     shutil.copy(config / f"gpu/{option}.yaml", config / "gpu/copied.yaml")
-    subjects, predictor = IterationSubjects((), config), Predictor()
-    own, copied = (subjects.of(replace(SMALL, gpu=gpu)) for gpu in (option, "copied"))
-    assert own.workload.gpu == copied.workload.gpu
-    assert predictor.predict(own) == predictor.predict(copied)
+    workloads = MeasuredWorkloads((), config)
+    own, copied = (workloads.of(replace(SMALL, gpu=gpu)) for gpu in (option, "copied"))
+    assert own.gpu == copied.gpu
+    assert predict(own) == predict(copied)

@@ -17,7 +17,7 @@ from kareus.fidelity.kernels.uncertainty import StageRefits, kernel_uncertainty
 from kareus.fidelity.left_out import written_left_out
 from kareus.fidelity.lines import read_lines
 from kareus.gpu_model.gpu import KernelUncertainty
-from kareus.gpu_model.trust import numbers_of
+from kareus.gpu_model.trust import kernel_numbers_of
 from kareus.workload.resolve import resolve_accepted
 
 
@@ -77,7 +77,7 @@ def test_few_collectives_leave_an_iteration_uncertain(monkeypatch, workload, col
     assert 3 < found.time_percent < 30
     assert 0 < found.time_interval_percent < 10
     assert (found.energy_percent, found.energy_interval_percent) == (None, None), "no power was read"
-    assert found.estimated_for == numbers_of(workload.gpu)
+    assert found.estimated_for == kernel_numbers_of(workload.gpu)
 
 
 def test_an_estimate_is_written_once_and_reads_back():

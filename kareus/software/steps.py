@@ -6,7 +6,7 @@ sends keys and values of one part of the sequence while it attends to those of a
 gathers the input of a product beside the product's input gradient.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kareus.graph.program import Step
@@ -18,9 +18,8 @@ from kareus.graph.records import (
     CollectiveKind,
     Operator,
     OperatorKind,
-    PlacedCollective,
 )
-from kareus.workload.software import Software, TensorOverlap
+from kareus.software.record import Software, TensorOverlap
 
 Operators = tuple[Operator, ...]
 ATTENDING = (OperatorKind.ATTENTION, OperatorKind.ATTENTION_BACKWARD)
@@ -28,6 +27,8 @@ ATTENDING = (OperatorKind.ATTENTION, OperatorKind.ATTENTION_BACKWARD)
 
 def overlapped(steps: Sequence[Step], software: Software) -> list[Step]:
     """Return the steps with collectives beside what the software runs beside them; what they compute is the same."""
+    if software.tensor_overlap is TensorOverlap.NOTHING:
+        return [step if step.collective is None else replace(step, launch=len(step.operators)) for step in steps]
     if software.gather_beside_dgrad and software.tensor_overlap is TensorOverlap.NONE:
         steps = _split_gathers(steps)
     found: list[Step] = []
@@ -49,30 +50,6 @@ def overlapped(steps: Sequence[Step], software: Software) -> list[Step]:
     if waiting is not None:
         found.append(Step(collective=waiting.collective, sm_count=waiting.sm_count))
     return [step for step in found if step.operators or step.collective]
-
-
-def placed(steps: Iterable[Step], nodes: int) -> list[Step]:
-    """Return the steps with ranks of context parallelism on as many nodes, one on each; on one node as they are."""
-    if nodes == 1:
-        return list(steps)
-    return [
-        replace(step, collective=_on_nodes(step.collective, nodes))
-        if step.collective is not None and step.collective.group == CONTEXT_PARALLEL
-        else step
-        for step in steps
-    ]
-
-
-def _on_nodes(collective: Collective, nodes: int) -> PlacedCollective:
-    return PlacedCollective(
-        kind=collective.kind,
-        group=collective.group,
-        group_size=collective.group_size,
-        message_bytes=collective.message_bytes,
-        fused=collective.fused,
-        nodes=nodes,
-        per_node=collective.group_size // nodes,
-    )
 
 
 def _overlap(collective: Collective | None, software: Software) -> CollectiveKind | None:

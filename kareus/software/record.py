@@ -1,0 +1,220 @@
+"""The software that trains a workload: the record of Hydra group `software`, and the GPU as that software drives it.
+
+A profile says what a framework documents, and has a few numbers that are fitted: none is a factor of a model or of a
+family of measurements. The laws of the GPU model take these numbers among the coefficients of the GPU (`OF_SOFTWARE`),
+so that one law serves every software; a GPU's own file has none of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from kareus.artifacts.configuration import parse_yaml
+from kareus.artifacts.files import read_text
+from kareus.artifacts.names import check_product
+from kareus.artifacts.ranges import within
+from kareus.errors import ArtifactError, ConfigError
+from kareus.gpu_model.coefficients import OF_SOFTWARE
+from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.launching import LaunchesAhead
+from kareus.model.config import AttentionKernel
+
+GROUP = "software"
+USUAL_SOFTWARE = "usual_software"
+"""Key of a GPU's file that names the software that is planned for on it; no field of its record."""
+WARM = "warm_leakage_w"
+SET_BY_SOFTWARE = (*OF_SOFTWARE, WARM)
+"""Coefficients that a GPU's file does not have."""
+HOPPER_SM_COUNT = 132
+"""SMs of the smallest of the GPUs since Hopper; the A100 has 108."""
+OLD_ATTENTION = 1.6
+"""Time of FlashAttention 2 over that of FlashAttention 3 on an H100, forward and backward (Shah et al. 2024: 1.5 to 2.0
+times forward, 1.5 to 1.75 times backward)."""
+
+AMBIENT_C = 30.0
+"""Air before a GPU in a data centre (ASHRAE A2 allows 10 to 35)."""
+
+
+class TensorOverlap(StrEnum):
+    """What collectives of tensor parallelism run beside."""
+
+    NOTHING = "nothing"
+    """Nothing: they wait for all that was launched before them."""
+    NONE = "none"
+    """Weight gradients alone, in backwards."""
+    USERBUFFERS = "userbuffers"
+    """The matrix products that give their input or take their output, cut in parts (Transformer Engine)."""
+
+
+class Reduction(StrEnum):
+    """When gradients are summed over replicas that hold them whole."""
+
+    BUCKETS = "buckets"
+    """In buckets, beside the backward that completes them."""
+    WHOLE = "whole"
+    """In one piece after the last backward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """A training framework."""
+
+    name: str
+    """Name of the software in tables and pages."""
+    fused_attention: bool
+    """Whether attention is one kernel; else scores are written to HBM and read again."""
+    attention_dropout: bool
+    """Whether attention that is not fused drops probabilities, by a kernel of its own."""
+    reads_alibi_mask: bool
+    """Whether attention with ALiBi reads a mask that is made once, as in Kareus' engine; else it computes biases."""
+    stream_dropout: bool
+    """Whether it drops values that attention and MLP add to the residual stream, in the kernel of the addition."""
+    softmax_multiple: int
+    """What sequences times heads of a GPU must be a multiple of for softmax to be one kernel, where it is not fused."""
+    attention_library: str | None
+    """Kernel library whose attention the GPU's file has coefficients of; null: the GPU's own coefficients."""
+    hopper_attention: bool
+    """Whether its fused attention uses the instructions that Hopper's tensor cores have of their own (FlashAttention 3,
+    cuDNN 9); FlashAttention 2 does not."""
+    tensor_overlap: TensorOverlap
+    """What collectives of tensor parallelism run beside."""
+    gather_beside_dgrad: bool
+    """Whether sequence parallelism gathers the input of a product again beside the product's input gradient, as
+    Megatron does; else together with the gradient that comes before. Userbuffers run both beside products."""
+    context_overlap: bool
+    """Whether keys and values of context parallelism travel beside attention (ring attention)."""
+    reduction: Reduction
+    """When gradients are summed over replicas that hold them whole."""
+    gather_beside_forward: bool
+    """Whether a sharded optimizer's new weights are gathered beside the next forward."""
+    gradient_bytes: int
+    """Bytes of a gradient that is kept and summed over replicas."""
+    shares_over_context: bool
+    """Whether ranks of context parallelism share out what replicas do, such as states of the optimizer."""
+    vocabulary_multiple: int
+    """The vocabulary is padded to a multiple of it for each GPU of a tensor-parallel group; with 1 it has to divide as
+    it is, and with 0 what does not divide is left out."""
+    launches_ahead: LaunchesAhead
+    """How far its host launches ahead of the GPU: where it waits for the GPU, both begin anew."""
+    host_launch_s: float
+    """Time of the host for each kernel of a pass through the model."""
+    host_collective_s: float
+    """Further time of the host for each collective: its streams and events, and ranks that come later."""
+    instruction_overhead_s: float
+    """Host, pipeline and allocator work around a whole instruction, for which the GPU waits."""
+    isolation_overhead: float
+    """What operators of blocks cost within an instruction beyond what they cost alone, as a share of the latter."""
+    streaming_kernels: float
+    """Kernels in which an operator that HBM bounds runs, where gaps and launches of them show."""
+    traffic: float
+    """Bytes that operators bound by HBM move, over those of kernels that fuse all that can be fused."""
+    attention_slowdown: float
+    """Time of its fused attention over that of the library that the GPU's coefficients are of."""
+    collective_slowdown: float
+    """Time of its collectives of tensor parallelism over that of the library that the GPU's coefficients are of."""
+
+    @property
+    def attention_kernel(self) -> AttentionKernel | None:
+        """What computes attention; None where it is fused and reads a mask for ALiBi."""
+        if self.fused_attention:
+            return None if self.reads_alibi_mask else AttentionKernel.FUSED
+        return AttentionKernel.UNFUSED_DROPOUT if self.attention_dropout else AttentionKernel.UNFUSED
+
+    def padded(self, vocabulary: int, tp: int) -> int:
+        """Return the rows of an embedding of `vocabulary` tokens over `tp` GPUs."""
+        if self.vocabulary_multiple == 1:
+            return vocabulary
+        if not self.vocabulary_multiple:
+            return vocabulary // tp * tp
+        multiple = tp * self.vocabulary_multiple
+        return -(-vocabulary // multiple) * multiple
+
+    def __post_init__(self) -> None:
+        check_product(self.name, "name")
+        within(self, 1, 4, "bytes", "gradient_bytes")
+        within(self, 0, 1_000_000, "rows", "vocabulary_multiple")
+        within(self, 1, 1_000, "heads", "softmax_multiple")
+        within(self, 0, 1e-3, "s", "host_launch_s", "host_collective_s")
+        within(self, 0, 0.1, "s", "instruction_overhead_s")
+        within(self, 0, 10, "share of a time", "isolation_overhead")
+        within(self, 1, 1_000, "kernels", "streaming_kernels")
+        within(self, 0.1, 10, "times", "collective_slowdown", "attention_slowdown")
+        within(self, 1, 10, "times", "traffic")
+
+
+def gpu_values(gpu: Mapping[str, Any], software: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain values of a GPU's file with those that a software sets, as the record `Gpu` wants them.
+
+    Args:
+        gpu: values of the file.
+        software: values of the profile.
+    """
+    values = {key: value for key, value in gpu.items() if key != USUAL_SOFTWARE}
+    if isinstance(values.get("coefficients"), Mapping):
+        numbers = {name: software[name] for name in OF_SOFTWARE if name in software}
+        values["coefficients"] = {**values["coefficients"], **numbers, WARM: 0.0}
+    return values
+
+
+def numbers_of(software: Software, sm_count: int) -> dict[str, float]:
+    """Return the coefficients of the GPU model that a software has on a GPU with as many SMs, by name."""
+    numbers = {name: getattr(software, name) for name in OF_SOFTWARE}
+    if sm_count >= HOPPER_SM_COUNT and not software.hopper_attention:
+        numbers["attention_slowdown"] *= OLD_ATTENTION
+    return numbers
+
+
+def driven(gpu: Gpu, software: Software, gpus: int) -> Gpu:
+    """Return a GPU as a software drives it in a job.
+
+    Args:
+        gpu: of any software; what it has of another one's numbers is replaced.
+        software: that launches its kernels.
+        gpus: of the job, which wait for the slowest among them.
+    """
+    numbers: dict[str, Any] = numbers_of(software, gpu.sm_count)
+    library = gpu.libraries.get(software.attention_library or "", {})
+    whole = _cooled(gpu)
+    coefficients = replace(whole.coefficients, **{**library, **numbers})
+    whole = replace(whole, coefficients=coefficients, launches_ahead=software.launches_ahead)
+    if software.launches_ahead is LaunchesAhead.STEP:  # fitted to profiles, and to jobs of 16 GPUs
+        return replace(whole, job_gpus=1)
+    return replace(_settled(whole), job_gpus=gpus)
+
+
+def _cooled(gpu: Gpu) -> Gpu:
+    """Return a GPU with its numbers at the temperature that its file has: the inverse of `_settled`."""
+    c = gpu.coefficients
+    if not c.warm_leakage_w:
+        return gpu
+    cool_c = c.reference_temperature_c - c.warm_leakage_w / c.leakage_w_per_c
+    return replace(gpu, coefficients=replace(c, reference_temperature_c=cool_c, warm_leakage_w=0.0))
+
+
+def _settled(gpu: Gpu) -> Gpu:
+    """Return a GPU that has trained for minutes: with its numbers at the temperature that its power limit heats it to.
+
+    Measured kernels and iterations of fits are those of chips that ran for long. The one software that was fitted to
+    profiles, which are taken after a cooldown, is at the temperature of these (docs/fidelity.md).
+    """
+    c = gpu.coefficients
+    warm_c = max(AMBIENT_C + c.thermal_resistance_c_per_w * gpu.power_limit_w, c.reference_temperature_c)
+    leaked_w = c.leakage_w_per_c * (warm_c - c.reference_temperature_c)
+    return replace(gpu, coefficients=replace(c, reference_temperature_c=warm_c, warm_leakage_w=leaked_w))
+
+
+def with_numbers(software: Software, values: Mapping[str, float]) -> Software:
+    """Return the software with other numbers, by name."""
+    known: dict[str, Any] = dict(values)
+    return replace(software, **known)
+
+
+def is_software(path: Path) -> bool:
+    """Return whether a file is a profile of software, which a fit may replace."""
+    try:
+        content = parse_yaml(read_text(path))
+    except (ArtifactError, ConfigError):
+        return False
+    return isinstance(content, dict) and "launches_ahead" in content

@@ -1,0 +1,94 @@
+"""Profiles of software, and GPUs as software drives them."""
+
+import dataclasses
+
+import pytest
+from helpers.builders import CONFIG, software
+
+from kareus.errors import ConfigError
+from kareus.gpu_model.coefficients import OF_SOFTWARE
+from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.launching import LaunchesAhead
+from kareus.software.record import OLD_ATTENTION, driven, is_software
+from kareus.workload.compose import compose
+
+OPTIONS = sorted(path.stem for path in (CONFIG / "software").glob("*.yaml"))
+
+
+def gpu(*overrides: str) -> Gpu:
+    (composition,) = compose(overrides, CONFIG)
+    return composition.workload.gpu
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_profile_has_the_name_of_its_file(option: str) -> None:
+    assert software(option).name == option
+    assert is_software(CONFIG / "software" / f"{option}.yaml")
+
+
+def test_kareus_own_engine_has_nothing_between_kernels() -> None:
+    profile = software("kareus")
+    assert (profile.host_launch_s, profile.host_collective_s, profile.isolation_overhead) == (0, 0, 0)
+    assert (profile.attention_slowdown, profile.traffic, profile.streaming_kernels) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), "megatron-paper"),
+        (("gpu=h100-sxm5-80gb",), "megatron-core"),
+        (("gpu=b200", "software=torchtitan"), "torchtitan"),
+        (("testbed=cuda",), "kareus"),
+        (("testbed=cuda", "software=megatron-paper"), "megatron-paper"),
+    ],
+)
+def test_a_gpu_names_the_software_that_is_planned_for(options: tuple[str, ...], expected: str) -> None:
+    (composition,) = compose(options, CONFIG)
+    assert composition.workload.software.name == composition.options["software"] == expected
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_the_numbers_of_a_software_are_those_of_the_gpu_that_it_drives(option: str) -> None:
+    coefficients, profile = gpu(f"software={option}").coefficients, software(option)
+    assert {name: getattr(coefficients, name) for name in OF_SOFTWARE} == {
+        name: getattr(profile, name) for name in OF_SOFTWARE
+    }
+
+
+def test_a_number_of_a_software_is_overridden_there_alone() -> None:
+    assert gpu("software.traffic=2.5").coefficients.traffic == 2.5
+    with pytest.raises(ConfigError, match=r"write software\.traffic="):
+        gpu("gpu.coefficients.traffic=2.5")
+
+
+def test_old_attention_kernels_are_slower_on_hopper_alone() -> None:
+    old = software("megatron-core", hopper_attention=False)
+    for name, slowdown in (("a100-sxm4-40gb", 1.0), ("h100-sxm5-80gb", OLD_ATTENTION)):
+        bare = gpu(f"gpu={name}", "software=kareus")
+        slow, fast = (driven(bare, profile, 1).coefficients for profile in (old, software("megatron-core")))
+        ratio = slow.attention_slowdown / fast.attention_slowdown
+        assert ratio == pytest.approx(slowdown)
+
+
+def test_driving_a_gpu_again_changes_nothing() -> None:
+    warm = gpu("gpu=h100-sxm5-80gb")
+    assert warm.coefficients.warm_leakage_w > 0
+    assert driven(warm, software("megatron-core"), warm.job_gpus) == warm
+    cool = gpu("gpu=h100-sxm5-80gb", "software=kareus")
+    assert driven(warm, software("kareus"), 1) == cool
+
+
+def test_profiles_after_a_cooldown_are_those_of_the_software_that_was_fitted_to_them() -> None:
+    assert software().launches_ahead is LaunchesAhead.STEP
+    assert gpu().coefficients.warm_leakage_w == 0
+
+
+def test_vocabularies_are_padded_as_the_software_does() -> None:
+    assert software("megatron-core").padded(50257, 8) == 51200  # 128 for each of eight GPUs
+    assert software("vtrain").padded(50257, 8) == 50256
+    assert software("kareus").padded(50257, 8) == 50257
+
+
+def test_numbers_beyond_what_makes_sense_are_refused() -> None:
+    with pytest.raises(ConfigError, match="traffic"):
+        dataclasses.replace(software(), traffic=0.5)
