@@ -1,0 +1,130 @@
+"""One answer to what an iteration costs: measured iterations by the API, by the adviser, by `validate` and by plans.
+
+    python benchmarks/predictor.py --json [--reference MORE.csv ...] [--plans 20]
+
+Every row of the files is predicted by `kareus.predict`; beside that stand the price that `kareus advise` compares
+layouts with, the prediction of `kareus validate`, and, for some rows, the baseline of a plan on the simulated testbed,
+without noise and on chips that stay warm. Printed are the largest differences, the errors by family, the shares of rows
+within the printed intervals, and how predictions order the layouts of a training.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kareus
+from kareus.adviser.predictions import LayoutPredictor
+from kareus.adviser.prices import InstructionPrices
+from kareus.errors import ConfigError
+from kareus.fidelity.iterations.answer import answer_iterations
+from kareus.fidelity.iterations.ranking import ranking_of
+from kareus.fidelity.iterations.rows import read_usable_iterations
+from kareus.fidelity.iterations.score import Scored, errors_of
+from kareus.fidelity.iterations.workloads import MeasuredWorkloads
+from kareus.fidelity.kernels.shipped import shipped_files
+from kareus.fidelity.lines import read_lines
+from kareus.pipeline.compare import THROUGHPUT_BASELINE, max_throughput_plan
+from kareus.plans.planning import plan_frontiers
+from kareus.workload.config import Workload
+
+CONFIG = Path("config")
+MOST_PLANNED = 64
+"""Instructions of the largest row that is planned; planning takes seconds for each."""
+
+
+def scored_rows(path: Path, every: int) -> tuple[list[Scored], list[str]]:
+    """Return the rows of a file, each predicted by the API, and the reasons why others are not."""
+    _, lines = read_lines(path)
+    rows, refusals = read_usable_iterations(lines, path)
+    workloads = MeasuredWorkloads((), CONFIG)
+    scored, refused = [], [refusal.reason for refusal in refusals]
+    for row in rows[::every]:
+        try:
+            workload = workloads.of(row)
+            scored.append(Scored(row, workload, kareus.predict(workload)))
+        except ConfigError as error:
+            refused.append(str(error))
+    return scored, refused
+
+
+def of_adviser(scored: Sequence[Scored]) -> float:
+    """Return the largest relative difference of time or energy from the price of the same layout in the adviser."""
+    return max(map(_from_adviser, scored))
+
+
+def _from_adviser(one: Scored) -> float:
+    price, _ = LayoutPredictor(one.workload, InstructionPrices(one.workload)).sequential(one.workload)
+    ours = one.predicted
+    return max(abs(price.time_s / ours.time_s - 1), abs(price.energy_j / ours.energy_j - 1))
+
+
+def of_validate(scored: Sequence[Scored]) -> float:
+    """Return the largest relative difference of time from what `validate` predicts for the same rows."""
+    answer = answer_iterations([one.row for one in scored], (), CONFIG)
+    pairs = zip(scored, answer.scored, strict=True)
+    return max(abs(theirs.predicted.time_s / ours.predicted.time_s - 1) for ours, theirs in pairs)
+
+
+def of_plans(scored: Sequence[Scored], count: int) -> dict[str, float]:
+    """Return the largest differences of time and energy from baselines of plans, of rows spread over the families."""
+    small = [one for one in scored if _instructions(one.workload) <= MOST_PLANNED]
+    chosen = [small[n] for n in np.unique(np.linspace(0, len(small) - 1, count).astype(int))]
+    times, energies = [], []
+    for one in chosen:
+        noiseless = replace(one.workload.testbed, time_noise=0.0, power_noise=0.0)
+        plans = plan_frontiers(replace(one.workload, testbed=noiseless)).iteration
+        baseline = max_throughput_plan(plans, THROUGHPUT_BASELINE)
+        times.append(abs(baseline["time_s"] / one.predicted.time_s - 1))
+        energies.append(abs(baseline["warm_energy_j"] / (one.predicted.warm_energy_j or 0.0) - 1))
+    return {"rows": len(chosen), "time_pct": 100 * max(times), "energy_pct": 100 * max(energies)}
+
+
+def _instructions(workload: Workload) -> int:
+    return 2 * workload.parallelism.pp * workload.chunks * workload.num_microbatches
+
+
+def compare(paths: Sequence[Path], every: int, plans: int) -> dict[str, Any]:
+    """Return all figures."""
+    files = [scored_rows(path, every) for path in paths]
+    scored, refused = [one for rows, _ in files for one in rows], [reason for _, rows in files for reason in rows]
+    errors = errors_of(scored)
+    single = ranking_of(scored, "vtrain-single") if every == 1 else None
+    return {
+        "rows": len(scored),
+        "refused": len(refused),
+        "first_refusal": refused[0] if refused else None,
+        "advise_difference": of_adviser(scored),
+        "validate_difference": of_validate(scored),
+        **({"plan_difference": of_plans(scored, plans)} if plans else {}),
+        "files_mape_pct": {
+            path.name: errors_of(rows).time_mape_pct for path, (rows, _) in zip(paths, files, strict=True)
+        },
+        "mape_pct": dict(errors.by_family),
+        "within_90_pct": dict(errors.within_90_pct),
+        **(
+            {"tau": single.tau, "first_choice_pct": single.loss_pct, "of_two_pct": single.loss_of_first_pct(2)}
+            if single and single.groups
+            else {}
+        ),
+    }
+
+
+def main() -> None:
+    """Compare and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--reference", type=Path, nargs="*", default=[], help="further files of measured iterations")
+    parser.add_argument("--every", type=int, default=1, help="take every n-th row")
+    parser.add_argument("--plans", type=int, default=0, help="rows that are planned, too")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args()
+    found = compare([shipped_files()["training_iterations"], *arguments.reference], arguments.every, arguments.plans)
+    print(json.dumps(found) if arguments.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
+
+
+if __name__ == "__main__":
+    main()
