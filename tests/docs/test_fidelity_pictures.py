@@ -1,4 +1,4 @@
-"""The pictures of docs/fidelity.md are those of the files that ship, predicted by the GPU model as it is."""
+"""The pictures of docs/fidelity-data.md are those of the files that ship, predicted by the GPU model as it is."""
 
 import re
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_all_pictures_are_of_today():
 
 
 def test_every_picture_is_shown_and_labelled_simulated():
-    page = (ROOT / "docs/fidelity.md").read_text()
+    page = (ROOT / "docs/fidelity-data.md").read_text()
     pictures = sorted((ROOT / "docs/pictures").glob("fidelity_*.svg"))
     assert len(pictures) == 9
     for picture in pictures:

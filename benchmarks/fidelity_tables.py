@@ -1,0 +1,195 @@
+"""The tables of docs/fidelity.md and docs/fidelity-data.md: how far predictions are off, by the files of errors of today.
+
+    python benchmarks/fidelity_tables.py            # prints them
+    python benchmarks/fidelity_tables.py --write    # and puts them into the pages
+
+Run it after each fit. The first page has the errors of what was left out of fits, by GPU and software; the second those
+of each kind of data that ships, in sample and left out. It takes a minute or two, for the iterations that ship.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from kareus.fidelity.iterations.answer import IterationAnswer, answer_iterations
+from kareus.fidelity.iterations.errors import LEAST_ROWS, PairError, numbers_for, pair_errors
+from kareus.fidelity.iterations.power import PowerAnswer, answer_power
+from kareus.fidelity.iterations.rows import read_iterations
+from kareus.fidelity.kernels.answer import KernelAnswer, answer_kernels
+from kareus.fidelity.kernels.rows import kind_of, read_kernels
+from kareus.fidelity.kernels.shipped import shipped_files
+from kareus.fidelity.left_out import written_left_out
+from kareus.fidelity.lines import read_lines
+from kareus.gpu_model.trust import known_kernel_uncertainty, known_uncertainty
+from kareus.software.record import GROUP
+from kareus.workload.compose import compose
+from kareus.workload.config import Workload
+from kareus.workload.overrides import options
+from kareus.workload.resolve import CONFIG_DIR
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAIRS, KERNELS, FAMILIES = (
+    (
+        "| GPU | software | measured | left out | 90 % within: time | energy | mean error of time | from |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: | --- |",
+    ),
+    (
+        "| kernels | rows | time | left out | power | left out |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ),
+    (
+        "| family | GPUs | rows | time | left out |",
+        "| --- | --- | ---: | ---: | ---: |",
+    ),
+)
+"""Heads of the tables."""
+KINDS = {"kernel_gemm": "GEMM", "kernel_attention": "attention", "kernel_nccl": "collectives"}
+"""Files with kernels, and what the files of GPUs call them."""
+PLANNED_ROWS = "105 rows, 5 workloads"
+"""Planned frontiers that the A100 40GB was fitted to, which do not ship."""
+POWER_GPUS = ("h100-sxm5-80gb",)
+"""Options of the GPUs in nodes whose power was measured."""
+NOT_MEASURED = "not measured"
+
+
+def main() -> None:
+    """Print the tables, or put them into their pages."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="put them into the pages")
+    tables = {
+        PAIRS: ("fidelity.md", list(pair_rows(power_answer()))),
+        KERNELS: ("fidelity-data.md", list(kernel_rows({name: kernel_answer(name) for name in KINDS}))),
+        FAMILIES: ("fidelity-data.md", list(family_rows(iteration_answer()))),
+    }
+    write = parser.parse_args().write
+    for heads, (name, rows) in tables.items():
+        print("\n".join([*heads, *rows]))
+        if write:
+            page = DOCS / name
+            page.write_text(replaced(page.read_text(encoding="utf-8"), heads, rows), encoding="utf-8")
+
+
+def pair_rows(power: PowerAnswer) -> Iterator[str]:
+    """Yield the table of GPUs and software: what was measured with both, else that nothing was."""
+    for option in options("gpu", CONFIG_DIR):
+        usual = composed(option)
+        gpu = usual.gpu
+        planned, kernels = known_uncertainty(gpu), known_kernel_uncertainty(gpu)
+        pairs = [pair for pair in pair_errors() if pair.gpu == gpu.name and _is_of_today(pair, option)]
+        pairs.sort(key=lambda pair: pair.software != usual.software.name)
+        if planned is not None:
+            errors = f"{planned.time_percent:.1f} % | {planned.energy_percent:.1f} % |"
+            yield _row(gpu.name, usual.software.name, "planned iterations", "workloads", errors, "", PLANNED_ROWS)
+        elif usual.software.name not in {pair.software for pair in pairs}:
+            yield _row(gpu.name, usual.software.name, "nothing", "", f"{NOT_MEASURED} | {NOT_MEASURED} |", "", "")
+        yield from map(_pair_row, pairs)
+        if option in POWER_GPUS:
+            yield _power_row(gpu.name, power)
+        if kernels is not None:
+            energy = NOT_MEASURED if kernels.energy_percent is None else f"{kernels.energy_percent:.1f} %"
+            errors = f"{kernels.time_percent:.1f} % | {energy} |"
+            yield _row(gpu.name, "any", "single kernels", "shapes", errors, "", f"{_kernels_of(option):,} kernels")
+    rest = ", ".join(never_measured())
+    yield _row("any", rest, "nothing", "", f"{NOT_MEASURED} | {NOT_MEASURED} |", "", "")
+
+
+def _row(gpu: str, software: str, measured: str, left_out: str, errors: str, mean: str, source: str) -> str:
+    return f"| {gpu} | {software} | {measured} | {left_out} | {errors} {mean} | {source} |"
+
+
+def _pair_row(pair: PairError) -> str:
+    """Of few rows the largest error counts."""
+    left_out = "models" if pair.groups > 1 else "the only model"
+    within = f"{pair.percent_90:.1f} %" if pair.rows >= LEAST_ROWS else f"all {pair.percent_90:.1f} %"
+    source = f"{pair.rows} rows, {pair.groups} {'models' if pair.groups > 1 else 'model'}"
+    errors, mean = f"{within} | {NOT_MEASURED} |", f"{pair.mean_percent:.1f} %"
+    return _row(pair.gpu, pair.software, "iterations", left_out, errors, mean, source)
+
+
+def _power_row(gpu: str, power: PowerAnswer) -> str:
+    errors = f" | power of nodes: mean {power.power_mape_pct:.1f} % |"
+    mean, source = f"{power.time_mape_pct:.1f} %", f"{len(power.rows)} rows, 1 model"
+    return _row(gpu, "megatron-core, fp8", "iterations, power of nodes", "not fitted", errors, mean, source)
+
+
+def _is_of_today(pair: PairError, option: str) -> bool:
+    """Whether errors are of the numbers that the GPU and the software have now."""
+    return pair.software in options(GROUP, CONFIG_DIR) and pair.made_for == numbers_for(composed(option, pair.software))
+
+
+def never_measured() -> list[str]:
+    """Return the software that was measured on no GPU."""
+    measured = {pair.software for pair in pair_errors()}
+    workloads = [composed(option) for option in options("gpu", CONFIG_DIR)]
+    measured |= {one.software.name for one in workloads if known_uncertainty(one.gpu) is not None}
+    return [name for name in options(GROUP, CONFIG_DIR) if name not in measured]
+
+
+def composed(gpu: str, software: str | None = None) -> Workload:
+    """Return a workload of a GPU and a software; without one, that which is usual on the GPU."""
+    (composition,) = compose([f"gpu={gpu}", *([f"software={software}"] if software else [])], CONFIG_DIR)
+    return composition.workload
+
+
+def _kernels_of(option: str) -> int:
+    """Return the number of kernels of a GPU that ship."""
+    files = [read_lines(shipped_files()[name])[1] for name in KINDS]
+    return sum(line.text("gpu") == option for lines in files for line in lines)
+
+
+def kernel_rows(answers: Mapping[str, KernelAnswer]) -> Iterator[str]:
+    """Yield the table of kernels by GPU, precision, library and kind of run."""
+    left_out = written_left_out(CONFIG_DIR)
+    for name, answer in answers.items():
+        for group, errors in answer.by_gpu.items():
+            cells = []
+            for quantity, percent in (("time", errors.time_mape_pct), ("power", errors.power_mape_pct)):
+                outside = left_out.get((KINDS[name], group, quantity))
+                cells += [_percent(percent), _percent(outside) if percent is not None else ""]
+            yield f"| {KINDS[name]}, {group} | {errors.rows:,} | {' | '.join(cells)} |"
+
+
+def family_rows(answer: IterationAnswer) -> Iterator[str]:
+    """Yield the table of families of iterations."""
+    left_out = written_left_out(CONFIG_DIR)
+    for family, percent in answer.errors.by_family.items():
+        rows = [one.row for one in answer.scored if one.row.family == family]
+        gpus = ", ".join(sorted({row.gpu for row in rows}))
+        outside = left_out.get(("iterations", family, "time"))
+        yield f"| `{family}` | {gpus} | {len(rows)} | {percent:.1f} % | {_percent(outside)} |"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f} %"
+
+
+def kernel_answer(name: str) -> KernelAnswer:
+    """Return the answer of `validate` to a file with kernels that ships."""
+    path = shipped_files()[name]
+    header, lines = read_lines(path)
+    kind = kind_of(header)
+    assert kind is not None
+    return answer_kernels(read_kernels(kind, lines, path), (), CONFIG_DIR)
+
+
+def iteration_answer() -> IterationAnswer:
+    """Return the answer of `validate` to the iterations that ship."""
+    path = shipped_files()["training_iterations"]
+    return answer_iterations(read_iterations(read_lines(path)[1], path), (), CONFIG_DIR)
+
+
+def power_answer() -> PowerAnswer:
+    """Return the answer of `validate` to the runs with power meters that ship."""
+    return answer_power(read_lines(shipped_files()["training_power"])[1], (), CONFIG_DIR)
+
+
+def replaced(text: str, heads: Sequence[str], rows: Sequence[str]) -> str:
+    """Return a page with other rows of the table that has these heads."""
+    lines = text.splitlines()
+    first = lines.index(heads[0]) + len(heads)
+    last = next((n for n in range(first, len(lines)) if not lines[n].startswith("|")), len(lines))
+    return "\n".join([*lines[:first], *rows, *lines[last:]]) + "\n"
+
+
+if __name__ == "__main__":
+    main()
