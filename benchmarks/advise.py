@@ -5,7 +5,7 @@
 `sizes`: Llama 3.1 8B on 8, Llama 3.3 70B on 64 and Llama 3.1 405B on 512 H100, each in a process of its own.
 `experts`: for every model and number of GPUs of the family `dgxc` of the shipped iterations, the share of our layouts
 that are predicted to be faster than the one that NVIDIA chose, and what the fastest promises over it; all are predicted
-as run by NeMo, without fp8. Of more than `--sample` layouts that can run, so many are drawn at random.
+as run by Megatron-Core, without fp8. Of more than `--sample` layouts that can run, so many are drawn at random.
 `ranking`: Kendall's tau and the loss of the first choice, and of the best of two and three that are measured, over
 groups of layouts of the family `vtrain-single`; and the loss with the errors of shapes shuffled.
 """
@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kareus.fidelity.iterations.predict import Predictor
 
 from kareus.adviser.advice import answer
 from kareus.adviser.feasible import sort_layouts
@@ -32,9 +31,10 @@ from kareus.fidelity.iterations.answer import answer_iterations
 from kareus.fidelity.iterations.ranking import ranking_of
 from kareus.fidelity.iterations.rows import MeasuredIteration, read_iterations
 from kareus.fidelity.iterations.score import Scored
-from kareus.fidelity.iterations.workloads import IterationSubjects
+from kareus.fidelity.iterations.workloads import MeasuredWorkloads
 from kareus.fidelity.kernels.shipped import shipped_files
 from kareus.fidelity.lines import read_lines
+from kareus.fidelity.workload_prediction import predict_time_s
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Sharding
 from kareus.pipeline.config import PipelineSchedule
@@ -105,25 +105,23 @@ def shipped_rows(family: str) -> list[MeasuredIteration]:
 
 def experts(sample: int, most_gpus: int) -> Iterator[dict[str, Any]]:
     """Yield where NVIDIA's layouts rank among ours, the fastest measured of each model and number of GPUs."""
-    subjects, seen = IterationSubjects((), CONFIG), set()
+    workloads, seen = MeasuredWorkloads((), CONFIG), set()
     for row in sorted(shipped_rows("dgxc"), key=lambda row: row.iteration_time_s):
         batch = row.dp * row.num_microbatches * row.microbatch_size
         training = (row.model, row.layers, row.gpus, batch)
         if training in seen or row.precision != "bf16" or row.gpus > most_gpus:
             continue
         seen.add(training)
-        yield expert(replace(row), batch, subjects, sample)
+        yield expert(replace(row), batch, workloads, sample)
 
 
-def expert(row: MeasuredIteration, batch: int, subjects: IterationSubjects, sample: int) -> dict[str, Any]:
+def expert(row: MeasuredIteration, batch: int, workloads: MeasuredWorkloads, sample: int) -> dict[str, Any]:
     """Return the rank of one measured layout among ours."""
-    predictor, subject = Predictor(), subjects.of(row)
-    theirs = predictor.predict(subject)
-    candidates = sort_layouts(subject.workload, layouts_of(subject.workload, row.gpus, batch, OF_NEMO)).candidates
+    base = workloads.of(row)
+    theirs_s = predict_time_s(base)
+    candidates = sort_layouts(base, layouts_of(base, row.gpus, batch, OF_NEMO)).candidates
     drawn = random.Random(0).sample(candidates, min(sample, len(candidates)))
-    ours = sorted(
-        (predictor.predict(replace(subject, workload=one.workload)).time_s, one.layout.words) for one in drawn
-    )
+    ours = sorted((predict_time_s(one.workload), one.layout.words) for one in drawn)
     return {
         "model": row.model.split(" ")[0],
         "layers": row.layers,
@@ -131,12 +129,12 @@ def expert(row: MeasuredIteration, batch: int, subjects: IterationSubjects, samp
         "layouts": len(candidates),
         "drawn": len(drawn),
         "measured_s": row.iteration_time_s,
-        "predicted_s": theirs.time_s,
+        "predicted_s": theirs_s,
         "theirs": f"tp {row.tp}, cp {row.cp}, pp {row.pp}, dp {row.dp}, chunks {row.chunks}, mbs {row.microbatch_size}",
-        "faster_percent": 100 * sum(time_s < theirs.time_s for time_s, _ in ours) / max(1, len(ours)),
+        "faster_percent": 100 * sum(time_s < theirs_s for time_s, _ in ours) / max(1, len(ours)),
         "best_s": ours[0][0] if ours else None,
         "best": ours[0][1] if ours else None,
-        "promise_percent": 100 * (1 - ours[0][0] / theirs.time_s) if ours else None,
+        "promise_percent": 100 * (1 - ours[0][0] / theirs_s) if ours else None,
     }
 
 

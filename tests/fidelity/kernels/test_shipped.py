@@ -1,7 +1,6 @@
 """Figures of the measured kernels that ship with the package, as docs/fidelity-data.md gives them, and their text."""
 
 import json
-import re
 import time
 from pathlib import Path
 
@@ -54,6 +53,7 @@ POWERS_PCT = {
     },
 }
 """The same of power, as a meter reads it."""
+
 
 @pytest.fixture(scope="module")
 def answers():
