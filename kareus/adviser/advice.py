@@ -89,6 +89,7 @@ def limited(question: Question) -> Workload:
 
 def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: int) -> SizeAnswer:
     """Answer for one number of GPUs."""
+    base = replace(base, gpu=driven(base.gpu, base.software, gpus))
     _check_cap(question, base, gpus)
     begin = time.perf_counter()
     found = sort_layouts(base, layouts_of(base, gpus, question.global_batch, question.constraints))

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from kareus.gpu_model.launching import LaunchesAhead
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Parallelism, Sharding
 from kareus.pipeline.config import PipelineSchedule
@@ -100,7 +101,7 @@ class Layout:
         """
         return replace(
             base,
-            gpu=driven(base.gpu, base.software, self.gpus),
+            gpu=base.gpu if _is_of(base, self.gpus) else driven(base.gpu, base.software, self.gpus),
             parallelism=Parallelism(
                 dp=self.dp,
                 pp=self.pp,
@@ -115,6 +116,11 @@ class Layout:
             num_microbatches=self.num_microbatches,
             recomputation=self.recomputation,
         )
+
+
+def _is_of(base: Workload, gpus: int) -> bool:
+    """Whether a workload's GPU is one of a job of as many: driving it again checks all its numbers for nothing."""
+    return base.gpu.job_gpus == gpus or base.software.launches_ahead is LaunchesAhead.STEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

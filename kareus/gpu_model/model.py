@@ -187,7 +187,7 @@ def run_schedules(
         return behaviour_of(cost, frequency_mhz)
     phases = step_phases(gpu, operators, collective, frequency_mhz, sm_count, launch_index)
     free = _steady_sum(gpu, phases, frequency_mhz, frequency_mhz)
-    cost = with_slowest(gpu, free, limited_cost(gpu, phases, frequency_mhz))
+    cost = with_slowest(gpu, free, _brought_within(gpu, phases, frequency_mhz, free.copy()))
     counted = Tally(Counter(), Counter([Step(operators=operators, collective=collective)]), whole_instruction=False)
     return behaviour_of(_launched(gpu, counted, frequency_mhz, cost, np.zeros_like(cost[0]), cost[0]), frequency_mhz)
 
@@ -219,7 +219,11 @@ def step_cost(
 
 def limited_cost(gpu: Gpu, phases: Sequence[Phase], requested_mhz: Array) -> CostRows:
     """Return the cost of phases, of the shape of all candidates, whose mean power is held to the limit."""
-    requested = _steady_sum(gpu, phases, requested_mhz, requested_mhz)
+    return _brought_within(gpu, phases, requested_mhz, _steady_sum(gpu, phases, requested_mhz, requested_mhz))
+
+
+def _brought_within(gpu: Gpu, phases: Sequence[Phase], requested_mhz: Array, requested: CostRows) -> CostRows:
+    """Return costs of phases at requested clocks, overwritten where they exceed the limit."""
     over = over_limit(gpu, requested)
     if over.all():
         return fluctuating(gpu, functools.partial(_steady_sum, gpu, phases, requested_mhz), requested_mhz, requested)

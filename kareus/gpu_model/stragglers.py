@@ -14,6 +14,8 @@ from kareus.gpu_model.power_limit import CostRows
 
 POWER_VARIATION, TIME_VARIATION = 0.023, 0.009
 """Standard deviations of the power of GPUs of one kind, and of the time of those that the power limit holds back."""
+FEW = 6.0
+"""Standard deviations below the limit from which on none of a million GPUs is held back."""
 _ERFC = np.vectorize(math.erfc, otypes=[np.float64])
 
 
@@ -22,8 +24,10 @@ def limited_share(gpu: Gpu, free: CostRows) -> Array:
 
     It is 1 where a mean one is held back, and falls with the tail of the distribution of power below.
     """
-    below = (1 - free[1] / free[0] / gpu.throttling_power_w) / POWER_VARIATION
-    share: Array = _ERFC(np.maximum(below, 0.0) / math.sqrt(2))
+    below = np.asarray((1 - free[1] / free[0] / gpu.throttling_power_w) / POWER_VARIATION)
+    share = np.where(below > FEW, 0.0, 1.0)
+    some = (below > 0) & (below <= FEW)
+    share[some] = _ERFC(below[some] / math.sqrt(2))
     return share
 
 

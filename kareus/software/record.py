@@ -27,8 +27,6 @@ USUAL_SOFTWARE = "usual_software"
 WARM = "warm_leakage_w"
 SET_BY_SOFTWARE = (*OF_SOFTWARE, WARM)
 """Coefficients that a GPU's file does not have."""
-HOPPER_SM_COUNT = 132
-"""SMs of the smallest of the GPUs since Hopper; the A100 has 108."""
 OLD_ATTENTION = 1.6
 """Time of FlashAttention 2 over that of FlashAttention 3 on an H100, forward and backward (Shah et al. 2024: 1.5 to 2.0
 times forward, 1.5 to 1.75 times backward)."""
@@ -158,10 +156,13 @@ def gpu_values(gpu: Mapping[str, Any], software: Mapping[str, Any]) -> dict[str,
     return values
 
 
-def numbers_of(software: Software, sm_count: int) -> dict[str, float]:
-    """Return the coefficients of the GPU model that a software has on a GPU with as many SMs, by name."""
+def numbers_of(software: Software, gpu: Gpu) -> dict[str, float]:
+    """Return the coefficients of the GPU model that a software has on a GPU, by name.
+
+    GPUs since Hopper are told by their fp8 tensor cores.
+    """
     numbers = {name: getattr(software, name) for name in OF_SOFTWARE}
-    if sm_count >= HOPPER_SM_COUNT and not software.hopper_attention:
+    if gpu.fp8_speedup > 1 and not software.hopper_attention:
         numbers["attention_slowdown"] *= OLD_ATTENTION
     return numbers
 
@@ -174,7 +175,7 @@ def driven(gpu: Gpu, software: Software, gpus: int) -> Gpu:
         software: that launches its kernels.
         gpus: of the job, which wait for the slowest among them.
     """
-    numbers: dict[str, Any] = numbers_of(software, gpu.sm_count)
+    numbers: dict[str, Any] = numbers_of(software, gpu)
     library = gpu.libraries.get(software.attention_library or "", {})
     whole = _cooled(gpu)
     coefficients = replace(whole.coefficients, **{**library, **numbers})
@@ -200,6 +201,8 @@ def _settled(gpu: Gpu) -> Gpu:
     profiles, which are taken after a cooldown, is at the temperature of these (docs/fidelity.md).
     """
     c = gpu.coefficients
+    if not c.leakage_w_per_c:
+        return gpu
     warm_c = max(AMBIENT_C + c.thermal_resistance_c_per_w * gpu.power_limit_w, c.reference_temperature_c)
     leaked_w = c.leakage_w_per_c * (warm_c - c.reference_temperature_c)
     return replace(gpu, coefficients=replace(c, reference_temperature_c=warm_c, warm_leakage_w=leaked_w))

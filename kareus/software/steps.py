@@ -34,14 +34,20 @@ def overlapped(steps: Sequence[Step], software: Software) -> list[Step]:
     found: list[Step] = []
     waiting: Step | None = None  # a gather that runs beside what reads it
     for number, step in enumerate(steps):
-        own = replace(step, collective=None, launch=0, sm_count=0)
         kind = _overlap(step.collective, software)
+        if kind is None and waiting is None:
+            found.append(step)
+            continue
+        own = Step(operators=step.operators)
         if waiting is not None:
             own, done = _beside_reader(own, waiting)
             found += done
             waiting = None
         if kind is None:
-            found.append(replace(own, collective=step.collective, launch=_launch(step, own), sm_count=step.sm_count))
+            launch = _launch(step, own)
+            found.append(
+                Step(operators=own.operators, collective=step.collective, launch=launch, sm_count=step.sm_count)
+            )
         elif kind is CollectiveKind.ALL_GATHER and number + 1 < len(steps):
             found += [own] if own.operators else []
             waiting = step

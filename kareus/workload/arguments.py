@@ -5,7 +5,10 @@ from pathlib import Path
 
 from kareus.workload.resolve import CONFIG_DIR
 
-SWEEPS = "Hydra overrides and sweeps, such as gpu=h200 microbatch_size=8,16 (default: the default workload)"
+SWEEPS = (
+    "Hydra overrides and sweeps, such as gpu=h200 software=megatron-core microbatch_size=8,16 (default: the default "
+    "workload)"
+)
 """What the overrides of most commands are."""
 
 

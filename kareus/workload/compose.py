@@ -23,7 +23,7 @@ from kareus.artifacts.configuration import check_aliases
 from kareus.artifacts.names import check_name
 from kareus.artifacts.records import content_hash, differences, from_plain, to_plain
 from kareus.errors import ConfigError
-from kareus.software.record import GROUP, SET_BY_SOFTWARE, USUAL_SOFTWARE, driven, gpu_values
+from kareus.software.record import GROUP, SET_BY_SOFTWARE, USUAL_SOFTWARE, Software, driven, gpu_values
 from kareus.workload.config import Workload
 from kareus.workload.huggingface import read_architecture
 from kareus.workload.overrides import Setting, expand, groups, is_file
@@ -211,6 +211,7 @@ def _with_software(plain: Any) -> Any:
     gpu, software = plain.get("gpu"), plain.get(GROUP)
     if not isinstance(gpu, dict) or not isinstance(software, dict):
         return plain  # reading the records says what is wrong
+    from_plain(Software, software, GROUP)  # names the key that is wrong as a user writes it
     return plain | {"gpu": gpu_values(gpu, software)}
 
 

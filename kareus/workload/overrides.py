@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 from kareus.artifacts.names import check_path
 from kareus.artifacts.records import RENAMED, closest, record_types, suggest
 from kareus.errors import ConfigError
-from kareus.software.record import SET_BY_SOFTWARE
+from kareus.software.record import SET_BY_SOFTWARE, WARM
 from kareus.workload.config import Workload
 
 EXAMPLE = "parallelism=tp8"
@@ -129,7 +129,9 @@ def _check_key(text: str, override: Override, record: type[Workload]) -> None:
     if override.package is not None:
         raise ConfigError(f"{text}: '@' has no meaning here; write {key}=option.")
     if key.startswith("gpu.coefficients.") and key.rpartition(".")[2] in SET_BY_SOFTWARE:
-        raise ConfigError(f"{text}: is a number of the software; write software.{key.rpartition('.')[2]}=...")
+        name = key.rpartition(".")[2]
+        instead = "give gpu.power_limit_w=..." if name == WARM else f"write software.{name}=..."
+        raise ConfigError(f"{text}: follows from the software and the power limit; {instead}")
     known = _keys(record)
     if key not in known:
         raise ConfigError(f"{text}: unknown key; {_suggest_key(key, known)}.")

@@ -161,7 +161,7 @@ def test_ties_are_within_the_error_of_the_software_on_the_gpu(fastest):
 def test_ties_of_a_pair_that_was_never_measured_are_no_narrower_than_any_other():
     margin = tie_margin(compose(["gpu=b200", "software=torchtitan"], CONFIG)[0].workload)
     assert margin.time_percent == max(pair.percent_90 for pair in pair_errors() if pair.rows >= LEAST_ROWS)
-    assert margin.error.startswith("not measured with torchtitan on this GPU; ")
+    assert margin.error.startswith("not measured with torchtitan in bf16 on this GPU; ")
     assert "the largest error of other software and GPUs" in margin.words
 
 

@@ -12,7 +12,8 @@ from kareus.gpu_model.launching import LaunchesAhead
 from kareus.software.record import OLD_ATTENTION, driven, is_software
 from kareus.workload.compose import compose
 
-OPTIONS = sorted(path.stem for path in (CONFIG / "software").glob("*.yaml"))
+OTHER_NAMES = {"nemo": "megatron-core"}
+OPTIONS = sorted({path.stem for path in (CONFIG / "software").glob("*.yaml")} - OTHER_NAMES.keys())
 
 
 def gpu(*overrides: str) -> Gpu:
@@ -24,6 +25,18 @@ def gpu(*overrides: str) -> Gpu:
 def test_every_profile_has_the_name_of_its_file(option: str) -> None:
     assert software(option).name == option
     assert is_software(CONFIG / "software" / f"{option}.yaml")
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_another_name_of_a_software_is_the_same(name: str) -> None:
+    (same,), (other,) = (compose([f"software={one}"], CONFIG) for one in (OTHER_NAMES[name], name))
+    assert other.workload == same.workload
+
+
+def test_numbers_of_a_software_are_refused_by_the_name_that_a_user_writes() -> None:
+    for override in ("software.host_launch_s=abc", "software.traffic=0.5"):
+        with pytest.raises(ConfigError, match=r"^software\.?"):
+            gpu(override)
 
 
 def test_kareus_own_engine_has_nothing_between_kernels() -> None:

@@ -19,6 +19,7 @@ from kareus.artifacts.records import content_hash
 from kareus.fidelity.kernels.shipped import FOLDER
 from kareus.fidelity.lines import read_lines
 from kareus.gpu_model.trust import known_uncertainty, numbers_of, trust
+from kareus.model.precision import Precision
 from kareus.workload.config import Workload
 
 TABLE = FOLDER / "iteration_errors.csv"
@@ -121,7 +122,12 @@ def with_errors(pairs: Iterable[PairError], others: Iterable[PairError]) -> str:
 
 
 def error_of(workload: Workload) -> PairError | None:
-    """Return the errors of a workload's pair; None where it was not measured, or with other numbers."""
+    """Return the errors of a workload's pair; None where it was not measured, with other numbers, or in fp8.
+
+    Fits, and what is left out of them, are of products in 16 bits.
+    """
+    if workload.precision is Precision.FP8:
+        return None
     name = numbers_for(workload)
     return next((pair for pair in pair_errors() if pair.made_for == name), None)
 
@@ -148,8 +154,8 @@ def error_words(workload: Workload) -> str:
     if pair is None:
         least, most = spread_percent()
         return (
-            f"not measured with {software} on this GPU; where a pair of both was, 90 % of iterations are within "
-            f"{least:g} to {most:g} % of time; energy: not measured"
+            f"not measured with {software} in {workload.precision} on this GPU; where a pair of both was, 90 % of "
+            f"iterations are within {least:g} to {most:g} % of time; energy: not measured"
         )
     count = f"90 % of {pair.rows}" if pair.rows >= LEAST_ROWS else f"all {pair.rows}"
     return (
