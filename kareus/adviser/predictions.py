@@ -27,7 +27,7 @@ from kareus.gpu_model.waiting import effective_energy_j, total_energy_j
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Batch, Direction, instruction_directions
 from kareus.pipeline.instructions import Instruction, shape_instructions, shape_of
-from kareus.pipeline.solver.dag import Dag, earliest_starts_s, shape_dag
+from kareus.pipeline.solver.dag import Dag, earliest_starts_s, makespan, shape_dag
 from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import StageShape, chunk_shapes, weights_of
 from kareus.update.costs import pass_times, update_costs
@@ -241,6 +241,8 @@ class LayoutPredictor:
         """Seconds of an iteration of so many microbatches in each lane."""
         instructions, dag = self.pipeline(workload, microbatches)
         times_s = np.array([kinds[instruction.key.kind][0] for instruction in instructions])
+        if times_s.shape[1] == 1:  # waves take longer to make than one lane takes to walk
+            return np.array([makespan(dag, times_s[:, 0].tolist())])
         ends_s: Array = (earliest_starts_s(dag, times_s) + times_s).max(axis=0)
         return ends_s
 

@@ -18,7 +18,17 @@ import numpy as np
 from kareus.arrays import Array
 from kareus.frontier.makeup import Makeup, overlap_makeup
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.model import KnownSteps, Tally, operators_alone, run_program, run_schedules, run_tally, tally
+from kareus.gpu_model.model import (
+    KnownSteps,
+    Tally,
+    operators_alone,
+    run_program,
+    run_schedules,
+    run_tally,
+    tally,
+    tally_of_blocks,
+    without_collectives,
+)
 from kareus.gpu_model.waiting import effective_energy_j
 from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation
@@ -145,13 +155,14 @@ class StructureCosts:
     _named: dict[tuple[Recomputation, bool], "_Parts"] = field(default_factory=dict)
     _instructions: dict[object, PricedInstruction] = field(default_factory=dict)
     _computing: dict[object, Priced] = field(default_factory=dict)
+    _tallies: dict[object, Tally] = field(default_factory=dict)
 
     def computing(self, shape: StageShape, direction: Direction, recomputation: Recomputation) -> Priced:
         """Return what no way to run an instruction undercuts: its operators alone, without any collective."""
         key = shape, direction, recomputation
         if key not in self._computing:
-            program = self._program(shape, direction, recomputation, None)
-            alone = run_tally(self.base.gpu, _without_collectives(program), self.clocks, self.known)
+            counted = without_collectives(self._tally(shape, direction, recomputation, None))
+            alone = run_tally(self.base.gpu, counted, self.clocks, self.known)
             cost = _over_prices(CostByClock(alone.time_s, alone.energy_j))
             self._computing[key] = cheapest([cost], self.base.gpu.blocking_power_w)
         return self._computing[key]
@@ -176,8 +187,8 @@ class StructureCosts:
         """
         key = (shape, direction, recomputation, weights, split_backward)
         if key not in self._instructions:
-            program = self._program(shape, direction, recomputation, weights)
-            ran = run_tally(self.base.gpu, tally(program), self.clocks, self.known)
+            counted = self._tally(shape, direction, recomputation, weights)
+            ran = run_tally(self.base.gpu, counted, self.clocks, self.known)
             sequential = CostByClock(ran.time_s, ran.energy_j)
             overlaps = weights is None and direction is not Direction.WEIGHT_GRADIENT and Batch.NANOBATCH in self.graphs
 
@@ -188,6 +199,18 @@ class StructureCosts:
 
             self._instructions[key] = PricedInstruction(sequential, overlapped, self.base.gpu.blocking_power_w)
         return self._instructions[key]
+
+    def _tally(
+        self, shape: StageShape, direction: Direction, recomputation: Recomputation, weights: ShardedWeights | None
+    ) -> Tally:
+        def counted(layers: int) -> Tally:
+            few = replace(shape, layers=layers)
+            key = few, direction, recomputation, weights
+            if key not in self._tallies:
+                self._tallies[key] = tally(self._program(few, direction, recomputation, weights))
+            return self._tallies[key]
+
+        return tally_of_blocks(counted, shape.layers)
 
     def _program(
         self, shape: StageShape, direction: Direction, recomputation: Recomputation, weights: ShardedWeights | None
@@ -316,12 +339,3 @@ def _over_prices(cost: CostByClock) -> CostByClock:
     """The same cost at every price, shapes (clocks, prices)."""
     shape = (len(cost.time_s), len(PRICES_W))
     return CostByClock(*(np.broadcast_to(values[:, None], shape) for values in (cost.time_s, cost.energy_j)))
-
-
-def _without_collectives(program: Program) -> Tally:
-    """Count the steps of a whole instruction with no collective in or beside them."""
-    first, last = program.blocks or (0, 0)
-    kept = [number for number, step in enumerate(program.steps) if step.operators]
-    steps = tuple(replace(program.steps[n], collective=None, launch=0, sm_count=0) for n in kept)
-    blocks = sum(n < first for n in kept), sum(n < last for n in kept)
-    return tally(replace(program, steps=steps, blocks=blocks))

@@ -3,7 +3,7 @@
 import functools
 import operator
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +23,9 @@ from kareus.graph.records import Collective, Operator, Partition
 
 ROUNDING = 1e-9
 """Relative error of a mean clock that counts as rounding."""
+REPEATING = 4
+"""Blocks of an instruction from which each further one adds the same steps: of the first two and the last two what is
+beside them may differ (a gather runs a block ahead, a reduction a block behind)."""
 GRID_CLOCKS = 25
 """Clocks between which costs of a program are interpolated where the power limit holds it back."""
 
@@ -69,6 +72,29 @@ def tally(program: Program) -> Tally:
     return Tally(Counter(program.steps[first:last]), outer, program.blocks is not None)
 
 
+def tally_of_blocks(counted: Callable[[int], Tally], blocks: int) -> Tally:
+    """Return the tally of an instruction of many equal blocks, without a program of all of them.
+
+    Only the first and the last blocks differ from others, by what is beside them: from `REPEATING` on, each further
+    block adds the same steps.
+
+    Args:
+        counted: the tally of the instruction with so many blocks.
+        blocks: number of blocks, 0 or more.
+    """
+    if blocks <= REPEATING:
+        return counted(blocks)
+    less, more = counted(REPEATING - 1), counted(REPEATING)
+    added = {step: count - less.blocks[step] for step, count in more.blocks.items()}
+    repeated = {step: count + (blocks - REPEATING) * added[step] for step, count in more.blocks.items()}
+    return replace(more, blocks=Counter(repeated))
+
+
+def without_collectives(counted: Tally) -> Tally:
+    """Return the operators of a tally, with no collective in or beside them."""
+    return replace(counted, blocks=operators_alone(counted.blocks), outer=operators_alone(counted.outer))
+
+
 def run_program(gpu: Gpu, program: Program, frequency_mhz: Array | float, known: KnownSteps | None = None) -> Behaviour:
     """Return what one execution of `program` does at each requested clock; `known` as in `run_tally`."""
     return run_tally(gpu, tally(program), frequency_mhz, {} if known is None else known)
@@ -112,10 +138,12 @@ def _limited(gpu: Gpu, steps: Counter[Step], requested_mhz: Array, free: CostRow
     costs = _sum(gpu, steps, np.broadcast_to(grid_mhz, (*lead, GRID_CLOCKS)), known)
 
     def steady(clock_mhz: Array) -> CostRows:
+        if not lead:
+            return np.array([np.interp(clock_mhz, grid_mhz, row) for row in costs])
         places = np.interp(clock_mhz, grid_mhz, np.arange(GRID_CLOCKS))
         below = np.minimum(places.astype(np.int64), GRID_CLOCKS - 2)
-        rows = np.broadcast_to(np.atleast_1d(below), (3, *np.atleast_1d(below).shape))
-        low, high = (np.take_along_axis(costs, rows + n, axis=-1).reshape(3, *below.shape) for n in (0, 1))
+        rows = np.broadcast_to(below, (3, *below.shape))
+        low, high = (np.take_along_axis(costs, rows + n, axis=-1) for n in (0, 1))
         interpolated: CostRows = low + (places - below) * (high - low)
         return interpolated
 

@@ -1,5 +1,6 @@
 """The orders that schedules generate: against small ones written by hand, and what must hold of any size."""
 
+import graphlib
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from kareus.errors import ScheduleError
 from kareus.graph.instruction import InstructionKey
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.instructions import Instruction, instructions_in, pipeline_instructions
+from kareus.pipeline.schedules.deadlock import order_of_dependency
 from kareus.pipeline.solver.dag import build_dag, makespan
 from kareus.workload.pipelining import most_delayed, most_in_flight
 
@@ -238,3 +240,11 @@ def test_a_deadlocked_order_is_refused_with_its_cycle(orders, message):
         instructions_in(parsed(orders))
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("gpipe", 1), ("zb-h1", 1), ("interleaved", 3)])
+def test_instructions_are_in_the_order_of_the_standard_library(schedule, chunks):
+    instructions = pipeline_instructions(PipelineSchedule(schedule), 4, 12, chunks=chunks)
+    waits = [instruction.depends_on for instruction in instructions]
+    sorter = graphlib.TopologicalSorter(dict(enumerate(waits)))
+    assert order_of_dependency(waits, str) == tuple(sorter.static_order())
