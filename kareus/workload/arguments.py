@@ -6,8 +6,8 @@ from pathlib import Path
 from kareus.workload.resolve import CONFIG_DIR
 
 SWEEPS = (
-    "Hydra overrides and sweeps, such as gpu=h200 software=megatron-core microbatch_size=8,16 (default: the default "
-    "workload)"
+    "Hydra overrides and sweeps, such as gpu=h200 software=megatron-core precision=fp8 microbatch_size=8,16 (default: "
+    "the default workload)"
 )
 """What the overrides of most commands are."""
 
