@@ -27,17 +27,17 @@ from kareus.adviser.advice import answer
 from kareus.adviser.feasible import sort_layouts
 from kareus.adviser.layouts import Constraints, layouts_of
 from kareus.adviser.question import ask
-from kareus.fidelity.iterations.answer import answer_iterations
-from kareus.fidelity.iterations.ranking import ranking_of
-from kareus.fidelity.iterations.rows import MeasuredIteration, read_iterations
-from kareus.fidelity.iterations.score import Scored
-from kareus.fidelity.iterations.workloads import MeasuredWorkloads
-from kareus.fidelity.kernels.shipped import shipped_files
-from kareus.fidelity.lines import read_lines
-from kareus.fidelity.workload_prediction import predict_time_s
+from kareus.evidence.iterations.answer import answer_iterations
+from kareus.evidence.iterations.ranking import ranking_of
+from kareus.evidence.iterations.score import Scored
+from kareus.evidence.shipped import shipped_files
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Sharding
 from kareus.pipeline.config import PipelineSchedule
+from kareus.prediction.lines import read_lines
+from kareus.prediction.measured import MeasuredWorkloads
+from kareus.prediction.rows import MeasuredIteration, read_iterations
+from kareus.prediction.workload_prediction import predict_time_s
 
 CONFIG = Path(__file__).parents[1] / "config"
 CASES = (("llama3.1-8b", 8, 128), ("llama3.3-70b", 64, 512), ("llama3.1-405b", 512, 1024))

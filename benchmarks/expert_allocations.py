@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kareus.fidelity.calibrate.probes import gemm
+from kareus.calibrate.probes import gemm
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import Behaviour, run_program
 from kareus.graph.program import Program, Step

@@ -10,13 +10,13 @@ import argparse
 import re
 from pathlib import Path
 
-from kareus.fidelity.kernels.shipped import shipped_files
-from kareus.fidelity.left_out import written_left_out
-from kareus.fidelity.validation import Validation, validate_file
+from kareus.evidence.left_out import written_left_out
+from kareus.evidence.page.errors import POWER, TIME, errors_of
+from kareus.evidence.page.figures import comparison_figure, errors_figure
+from kareus.evidence.shipped import shipped_files
+from kareus.evidence.validation import Validation, validate_file
 from kareus.report.charts import Figure
 from kareus.report.drawing import described, svg_of
-from kareus.report.fidelity.errors import POWER, TIME, errors_of
-from kareus.report.fidelity.figures import comparison_figure, errors_figure
 from kareus.workload.resolve import CONFIG_DIR
 
 FOLDER = Path(__file__).parents[1] / "docs/pictures"

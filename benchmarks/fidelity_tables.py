@@ -11,16 +11,16 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kareus.fidelity.iterations.answer import IterationAnswer, answer_iterations
-from kareus.fidelity.iterations.errors import LEAST_ROWS, PairError, numbers_for, pair_errors
-from kareus.fidelity.iterations.power import PowerAnswer, answer_power
-from kareus.fidelity.iterations.rows import read_iterations
-from kareus.fidelity.kernels.answer import KernelAnswer, answer_kernels
-from kareus.fidelity.kernels.rows import kind_of, read_kernels
-from kareus.fidelity.kernels.shipped import shipped_files
-from kareus.fidelity.left_out import written_left_out
-from kareus.fidelity.lines import read_lines
+from kareus.evidence.iterations.answer import IterationAnswer, answer_iterations
+from kareus.evidence.iterations.power import PowerAnswer, answer_power
+from kareus.evidence.kernels.answer import KernelAnswer, answer_kernels
+from kareus.evidence.kernels.rows import kind_of, read_kernels
+from kareus.evidence.left_out import written_left_out
+from kareus.evidence.shipped import shipped_files
 from kareus.gpu_model.trust import known_kernel_uncertainty, known_uncertainty
+from kareus.prediction.errors import LEAST_ROWS, PairError, numbers_for, pair_errors
+from kareus.prediction.lines import read_lines
+from kareus.prediction.rows import read_iterations
 from kareus.software.record import GROUP
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from kareus.fidelity.gpu_file import with_kernel_uncertainty
-from kareus.fidelity.kernels.rows import KernelKind, Kernels, kind_of, read_kernels
-from kareus.fidelity.kernels.shipped import shipped_files
-from kareus.fidelity.kernels.uncertainty import kernel_uncertainty
-from kareus.fidelity.lines import read_lines
+from kareus.calibrate.gpu_file import with_kernel_uncertainty
+from kareus.evidence.kernels.rows import KernelKind, Kernels, kind_of, read_kernels
+from kareus.evidence.kernels.uncertainty import kernel_uncertainty
+from kareus.evidence.shipped import shipped_files
 from kareus.gpu_model.trust import trust
+from kareus.prediction.lines import read_lines
 from kareus.workload.resolve import CONFIG_DIR, resolve_accepted
 
 

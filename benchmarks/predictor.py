@@ -21,15 +21,15 @@ import kareus
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
 from kareus.errors import ConfigError
-from kareus.fidelity.iterations.answer import answer_iterations
-from kareus.fidelity.iterations.ranking import ranking_of
-from kareus.fidelity.iterations.rows import read_usable_iterations
-from kareus.fidelity.iterations.score import Scored, errors_of
-from kareus.fidelity.iterations.workloads import MeasuredWorkloads
-from kareus.fidelity.kernels.shipped import shipped_files
-from kareus.fidelity.lines import read_lines
+from kareus.evidence.iterations.answer import answer_iterations
+from kareus.evidence.iterations.ranking import ranking_of
+from kareus.evidence.iterations.score import Scored, errors_of
+from kareus.evidence.shipped import shipped_files
 from kareus.pipeline.compare import THROUGHPUT_BASELINE, max_throughput_plan
 from kareus.plans.planning import plan_frontiers
+from kareus.prediction.lines import read_lines
+from kareus.prediction.measured import MeasuredWorkloads
+from kareus.prediction.rows import read_usable_iterations
 from kareus.workload.config import Workload
 
 CONFIG = Path("config")

@@ -12,9 +12,9 @@ from kareus.errors import ConfigError
 
 if TYPE_CHECKING:
     from kareus.adviser.answers import Advice
-    from kareus.fidelity.iterations.rows import MeasuredIteration
-    from kareus.fidelity.workload_prediction import Prediction
     from kareus.plans.document import Plan
+    from kareus.prediction.rows import MeasuredIteration
+    from kareus.prediction.workload_prediction import Prediction
     from kareus.workload.config import Workload
 
 __all__ = ["advise", "load_plan", "measured_iterations", "plan", "predict", "resolve"]
@@ -50,7 +50,7 @@ def predict(workload: "Workload", method: str = "sequential", frequency_mhz: int
     Raises:
         ConfigError: the method or the clock cannot be predicted, or it is not one workload.
     """
-    from kareus.fidelity import workload_prediction  # noqa: PLC0415 - NumPy and Polars take long to import
+    from kareus.prediction import workload_prediction  # noqa: PLC0415 - NumPy and Polars take long to import
 
     _check_workload(workload)
     return workload_prediction.predict(workload, method, frequency_mhz)
@@ -62,7 +62,7 @@ def measured_iterations(
     """Yield what every row of a file with measured iterations ran, as a workload, and the row.
 
     Args:
-        path: CSV, or .csv.gz, with the columns of `kareus/fidelity/data/training_iterations.csv.gz`.
+        path: CSV, or .csv.gz, with the columns of `kareus/evidence/data/training_iterations.csv.gz`.
         overrides: Hydra overrides of every workload, such as numbers of its GPU.
         config_dir: folder of the Hydra groups.
 
@@ -75,7 +75,7 @@ def measured_iterations(
         for workload, row in kareus.measured_iterations("training_iterations.csv.gz"):
             print(row.model, kareus.predict(workload).time_s / row.iteration_time_s - 1)
     """
-    from kareus.fidelity.iterations.workloads import measured_iterations as measured  # noqa: PLC0415 - as above
+    from kareus.prediction.measured import measured_iterations as measured  # noqa: PLC0415 - as above
 
     return measured(Path(path), overrides, Path(config_dir))
 

@@ -53,9 +53,9 @@ class Instances:
 def _default(table: Path | None) -> tuple[Workload, pl.DataFrame]:
     """The default workload and its table `MICROBATCH`."""
     # Imported here: torch would count towards the peak memory of processes that only solve.
-    from kareus.fidelity.plans import microbatch_frontiers  # noqa: PLC0415
-    from kareus.fidelity.reference import Scenario  # noqa: PLC0415
-    from kareus.fidelity.subject import subject  # noqa: PLC0415
+    from kareus.evidence.frontiers.plans import microbatch_frontiers  # noqa: PLC0415
+    from kareus.evidence.frontiers.reference import Scenario  # noqa: PLC0415
+    from kareus.evidence.frontiers.subject import subject  # noqa: PLC0415
 
     default = Scenario(model="llama3.2-3b", cp=1, tp=8, pp=2, num_microbatches=8, microbatch_size=8, seq_len=4096)
     own = subject(default, (), CONFIG)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from kareus.fidelity.iterations.errors import error_of, error_words, time_percent
 from kareus.gpu_model.trust import known_uncertainty
+from kareus.prediction.errors import error_of, error_words, time_percent
 from kareus.workload.config import Workload
 
 

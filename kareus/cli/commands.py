@@ -19,7 +19,7 @@ class Command:
 FIRST_LOOK = {
     "advise": Command("kareus.cli.advise", "find layout and plan for a model on so many GPUs, by time and energy"),
     "plan": Command("kareus.cli.plan", "plan workloads in one process, without the workflow, and print what they save"),
-    "predict": Command("kareus.fidelity.predict_stage", "predict time, energy and memory of an iteration in a second"),
+    "predict": Command("kareus.prediction.stage", "predict time, energy and memory of an iteration in a second"),
     "resolve": Command("kareus.workload.stage", "list the workloads of overrides and sweeps, and what does not fit"),
 }
 RESULTS = {
@@ -38,10 +38,10 @@ GPUS = {
     "doctor": Command("kareus.doctor.stage", "say what this machine can do, and what to do about what it cannot"),
     "clocks": Command("kareus.device.stage", "show the GPUs' clocks, or restore those that a killed run left locked"),
     "validate": Command(
-        "kareus.cli.validate", "compare predictions with measurements: those that ship, or files of yours"
+        "kareus.evidence.validate_stage", "compare predictions with measurements: those that ship, or files of yours"
     ),
-    "calibrate": Command("kareus.fidelity.calibrate.stage", "measure one GPU for ten minutes and write its file"),
-    "fit": Command("kareus.fidelity.fit_stage", "fit a GPU's coefficients to frontiers, reductions or kernels"),
+    "calibrate": Command("kareus.calibrate.stage", "measure one GPU for ten minutes and write its file"),
+    "fit": Command("kareus.evidence.fit_stage", "fit a GPU's coefficients to frontiers, reductions or kernels"),
 }
 GROUPS = {
     "A first look": FIRST_LOOK,

@@ -112,9 +112,9 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
 
 def _answer_lines(plan: "Plan", frontiers: "Frontiers", workload: Workload, tokens: float | None) -> Iterator[str]:
     """Yield what a plan saves, also on warm chips and over a whole run, and that its limit limits nothing."""
-    from kareus.fidelity.iterations.errors import error_words  # noqa: PLC0415 - bad overrides need not wait for numpy
     from kareus.gpu_model.trust import known_uncertainty  # noqa: PLC0415
     from kareus.plans.answer import answer_of, no_limit  # noqa: PLC0415
+    from kareus.prediction.errors import error_words  # noqa: PLC0415 - bad overrides need not wait for numpy
 
     selector, answer = parse_selector(plan.selector), answer_of(plan, frontiers.iteration)
     yield f"{answer.sentence} [{frontiers.testbed.label}]"

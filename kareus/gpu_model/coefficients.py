@@ -1,6 +1,6 @@
 """The coefficients of the GPU model, each declared once: name, meaning, unit, range, prior, and prior of a fit.
 
-Validation, the prior of searches (`kareus.search.prior`) and the lists of `kareus fit` (`kareus.fidelity.fit`) derive
+Validation, the prior of searches (`kareus.search.prior`) and the lists of `kareus fit` (`kareus.evidence`) derive
 from these declarations. Searches draw the coefficients in the order of the fields: moving a field changes the data of
 the same seed.
 """

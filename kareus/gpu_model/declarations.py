@@ -29,9 +29,9 @@ class FitData(StrEnum):
     """Reductions of tuned schedules; such a coefficient does not show in planned frontiers of baselines."""
     KERNELS = "measured kernels"
     """Times and powers of single GEMMs, attentions and collectives; such coefficients are listed where they are fitted
-    (`kareus.fidelity.kernels.priors`)."""
+    (`kareus.calibrate.priors`)."""
     ITERATIONS = "measured iterations"
-    """Times of whole iterations; they tell numbers of software, not of GPUs (`kareus.fidelity.iterations.fit`)."""
+    """Times of whole iterations; they tell numbers of software, not of GPUs (`kareus.calibrate.software_fit`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,11 @@ from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame,
 from kareus.adviser.ties import tie_margin
 from kareus.artifacts.tables import problem_of
 from kareus.cli import main
-from kareus.fidelity.iterations.errors import LEAST_ROWS, pair_errors
 from kareus.pipeline.solver.frontier import iteration_frontier
 from kareus.plans.answer import answer_of
 from kareus.plans.build import select_plan
 from kareus.plans.planning import plan_frontiers
+from kareus.prediction.errors import LEAST_ROWS, pair_errors
 from kareus.workload.compose import compose
 
 FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=1,2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")

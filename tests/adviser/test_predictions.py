@@ -10,10 +10,10 @@ from kareus.adviser.layouts import Constraints, layouts_of
 from kareus.adviser.planning import layout_problem, plan_layout
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
-from kareus.fidelity.workload_prediction import predict
 from kareus.model.config import Sharding
 from kareus.pipeline.solver.dag import latest_ends
 from kareus.pipeline.solver.relaxation import Relaxation
+from kareus.prediction.workload_prediction import predict
 from kareus.workload.compose import compose
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import fidelity_pictures
-from kareus.fidelity.kernels.shipped import shipped_files
-from kareus.fidelity.validation import validate_file
-from kareus.report.fidelity.figures import comparison_figure
+from kareus.evidence.page.figures import comparison_figure
+from kareus.evidence.shipped import shipped_files
+from kareus.evidence.validation import validate_file
 from kareus.workload.resolve import CONFIG_DIR
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import fidelity_tables
-from kareus.fidelity.iterations.errors import TABLE
+from kareus.prediction.errors import TABLE
 from kareus.workload.resolve import CONFIG_DIR, resolve_accepted
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from helpers.builders import protocol, simulated
-from kareus.fidelity.calibrate.coefficients import expectations
-from kareus.fidelity.calibrate.design import clocks_of, ordered_trials
-from kareus.fidelity.calibrate.fit import Calibrated, calibrate
-from kareus.fidelity.calibrate.heat import HEAT_READINGS, heat_of
-from kareus.fidelity.calibrate.measure import Measured, Shelves, measure_trials, short
-from kareus.fidelity.calibrate.probes import Probe
+from kareus.calibrate.coefficients import expectations
+from kareus.calibrate.design import clocks_of, ordered_trials
+from kareus.calibrate.fit import Calibrated, calibrate
+from kareus.calibrate.heat import HEAT_READINGS, heat_of
+from kareus.calibrate.measure import Measured, Shelves, measure_trials, short
+from kareus.calibrate.probes import Probe
 from kareus.gpu_model.gpu import Gpu
 from kareus.profile.shelves import MemoryShelf
 from kareus.profile.tables import LOOKS, MEASUREMENTS

@@ -1,6 +1,6 @@
 """Measured iterations for tests."""
 
-from kareus.fidelity.iterations.rows import MeasuredIteration
+from kareus.prediction.rows import MeasuredIteration
 
 LLAMA = MeasuredIteration(
     line=2,

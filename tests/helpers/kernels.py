@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kareus.fidelity.kernels.rows import KernelKind, Kernels
+from kareus.evidence.kernels.rows import KernelKind, Kernels
 
 
 def one_kernel(

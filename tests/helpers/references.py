@@ -4,7 +4,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario
+from kareus.evidence.frontiers.reference import FrontierRow, ReductionRow, Scenario
 from kareus.graph.records import Direction
 
 F, B = Direction.FORWARD, Direction.BACKWARD

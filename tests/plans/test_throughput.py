@@ -3,8 +3,8 @@
 import pytest
 from helpers.builders import CONFIG
 
-from kareus.fidelity.workload_prediction import predict
 from kareus.plans.throughput import throughput
+from kareus.prediction.workload_prediction import predict
 from kareus.workload.resolve import resolve_accepted
 
 

@@ -7,13 +7,13 @@ from functools import cache
 import pytest
 from helpers.builders import CONFIG, software
 
-from kareus.fidelity.workload_prediction import predict
 from kareus.graph.program import Program
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph, CollectiveKind, Direction, PlacedCollective, Scope
 from kareus.model.config import Sharding
 from kareus.model.parameters import scope_parameters
 from kareus.partition.extract import extract
+from kareus.prediction.workload_prediction import predict
 from kareus.profile.programs import Execution, StageShape, instruction_program, weights_of
 from kareus.workload.config import Workload
 from kareus.workload.resolve import resolve

@@ -9,7 +9,7 @@ from helpers.builders import a100, graphs, informed_search, space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kareus.fidelity.fit import TO_FRONTIERS, TO_TABLES
+from kareus.evidence.frontiers.fit import TO_FRONTIERS, TO_TABLES
 from kareus.gpu_model.coefficients import COEFFICIENTS, NO_SCHEDULE
 from kareus.gpu_model.model import run_schedules
 from kareus.graph.interleave import partition_of

@@ -8,7 +8,7 @@ from helpers.builders import a100, small_model
 from helpers.trainings import tiny_workload
 from helpers.worlds import graph_of
 
-from kareus.fidelity.coefficient_space import with_coefficients
+from kareus.calibrate.coefficient_space import with_coefficients
 from kareus.gpu_model.energy import held_power_w
 from kareus.gpu_model.laws import collective_time_s
 from kareus.graph.records import Collective, CollectiveKind, Direction

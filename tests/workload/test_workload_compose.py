@@ -8,8 +8,9 @@ import pytest
 import yaml
 from helpers.builders import CONFIG
 
+from kareus.calibrate.priors import ATTENTION_PRIORS
 from kareus.errors import ConfigError
-from kareus.fidelity.kernels.priors import ATTENTION_PRIORS, OF_POWER
+from kareus.evidence.kernels.stages import OF_POWER
 from kareus.graph.recomputation import Recomputation
 from kareus.workload.compose import compose, compose_file
 from kareus.workload.config import Workload

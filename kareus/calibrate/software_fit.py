@@ -1,0 +1,142 @@
+"""Fitting the numbers of a software profile to measured iterations, and judging the fit on what is left out.
+
+Least squares in logarithms with a prior on each number. A profile has three: the host's time for a kernel, the speed
+of fused attention or the host's time around an instruction, and the traffic of operators that HBM bounds. All rows of
+the software share them. Families weigh alike. Left out are models (of a software with one model, sizes of it), each
+predicted by a fit to the others.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kareus.arrays import Array
+from kareus.calibrate.coefficient_space import softened
+from kareus.gpu_model.declarations import FitData, FitPrior
+from kareus.gpu_model.launching import LaunchesAhead
+from kareus.prediction.rows import MeasuredIteration
+from kareus.prediction.workload_prediction import predict_time_s
+from kareus.software.record import Software, driven, with_numbers
+from kareus.workload.config import Workload
+
+ERROR_SCALE = 0.05
+"""Relative error of a time that weighs as much as one standard deviation of a prior."""
+SLOPE_STEP = 0.03
+"""Change of a logarithm that slopes are taken over."""
+EVALUATIONS = 10
+REFIT_EVALUATIONS = 4
+"""Most steps of a fit, and of one that starts from another."""
+REFIT_ROWS = 150
+"""Most rows of a refit without a group, at equal distances among all: three numbers need no more."""
+
+PRIORS: Mapping[str, FitPrior] = {
+    "host_launch_s": FitPrior(FitData.ITERATIONS, 2e-5, 2e-6, 1.5e-4, 1.0),
+    "host_collective_s": FitPrior(FitData.ITERATIONS, 3e-5, 2e-6, 4e-4, 0.7),
+    "collective_slowdown": FitPrior(FitData.ITERATIONS, 1.5, 1.0, 4.0, 0.3),
+    "instruction_overhead_s": FitPrior(FitData.ITERATIONS, 5e-4, 5e-6, 1e-2, 1.0),
+    "attention_slowdown": FitPrior(FitData.ITERATIONS, 1.1, 0.6, 3.0, 0.3),
+    "traffic": FitPrior(FitData.ITERATIONS, 1.2, 1.0, 3.0, 0.3),
+}
+"""PyTorch takes 5 to 10 us for an eager operator with autograd. A kernel of the operator graph, which fuses what can be
+fused, is several of them in eager software: views, casts, random number states, checks. A collective launches on a
+stream of its own between two events. Kernels that fuse nothing read and write two to three times what one does."""
+
+
+def fitted_numbers(software: Software) -> tuple[str, ...]:
+    """Return the names of the three numbers that are fitted: of software with fused attention, its speed is one."""
+    if software.launches_ahead is LaunchesAhead.PART:
+        return ("host_launch_s", "collective_slowdown", "traffic")
+    return ("host_launch_s", "attention_slowdown" if software.fused_attention else "instruction_overhead_s", "traffic")
+
+
+@dataclass(frozen=True, slots=True)
+class IterationData:
+    """Measured iterations and what they ran."""
+
+    rows: Sequence[MeasuredIteration]
+    workloads: Sequence[Workload]
+
+    def where(self, kept: Sequence[bool]) -> "IterationData":
+        """Return the rows at which `kept` is true."""
+        return IterationData(
+            [row for row, keep in zip(self.rows, kept, strict=True) if keep],
+            [workload for workload, keep in zip(self.workloads, kept, strict=True) if keep],
+        )
+
+
+def fit_software(data: IterationData, start: Mapping[str, float], evaluations: int = EVALUATIONS) -> dict[str, float]:
+    """Return the numbers of the software that ran all of `data`.
+
+    Args:
+        data: measured iterations of one software.
+        start: numbers to start from.
+        evaluations: most steps.
+    """
+    from scipy.optimize import least_squares  # noqa: PLC0415 - only fitting needs it
+
+    priors = {name: PRIORS[name] for name in fitted_numbers(data.workloads[0].software)}
+    expected, lower, upper = (np.log([getattr(p, of) for p in priors.values()]) for of in ("value", "lower", "upper"))
+    spreads = np.array([p.spread for p in priors.values()])
+    weights = _weights(data.rows)
+
+    def residuals(x: Array) -> Array:
+        values = dict(zip(priors, np.exp(x).tolist(), strict=True))
+        return np.concatenate([weights * softened(errors(data, values) / ERROR_SCALE), (x - expected) / spreads])
+
+    def slopes(x: Array) -> Array:
+        here, steps = residuals(x), np.where(x + SLOPE_STEP < upper, SLOPE_STEP, -SLOPE_STEP)
+        columns = [(residuals(x + step * axis) - here) / step for step, axis in zip(steps, np.eye(len(x)), strict=True)]
+        return np.stack(columns, axis=1)
+
+    first = np.clip(np.log([max(start[name], 1e-9) for name in priors]), lower + 1e-6, upper - 1e-6)
+    solved = least_squares(residuals, first, slopes, bounds=(lower, upper), max_nfev=evaluations, ftol=1e-3)
+    return dict(zip(priors, np.exp(solved.x).tolist(), strict=True))
+
+
+def left_out(data: IterationData, start: Mapping[str, float], groups: Sequence[str]) -> Array:
+    """Return the logarithms of predicted over measured times, each by a fit that had not seen the row's group."""
+    found = np.full(len(data.rows), np.nan)
+    for group in dict.fromkeys(groups):
+        own = [name == group for name in groups]
+        others = _thinned(data.where([not inside for inside in own]))
+        fitted = fit_software(others, start, REFIT_EVALUATIONS)
+        found[np.array(own)] = errors(data.where(own), fitted)
+    return found
+
+
+def _thinned(data: IterationData) -> IterationData:
+    stride = -(-len(data.rows) // REFIT_ROWS)
+    families = [row.family for row in data.rows]
+    large = [families.count(family) > REFIT_ROWS for family in families]
+    return data.where([not often or n % stride == 0 for n, often in enumerate(large)])
+
+
+def groups_of(rows: Sequence[MeasuredIteration]) -> list[str]:
+    """Return what is left out together: models; of a family with a single one, widths of it."""
+    models = {row.family: {other.model for other in rows if other.family == row.family} for row in rows}
+    return [
+        f"{row.family} {row.model.split(' ')[0]}"
+        if len(models[row.family]) > 1
+        else f"{row.family} hidden {row.hidden}"
+        for row in rows
+    ]
+
+
+def errors(data: IterationData, values: Mapping[str, float]) -> Array:
+    """Return the logarithms of predicted over measured times with these numbers of the software."""
+    times_s = [predict_time_s(changed(workload, values)) for workload in data.workloads]
+    logarithms: Array = np.log(np.array(times_s) / [row.iteration_time_s for row in data.rows])
+    return logarithms
+
+
+def changed(workload: Workload, values: Mapping[str, float]) -> Workload:
+    """Return the same iteration of a software with other numbers."""
+    software = with_numbers(workload.software, values)
+    return replace(workload, software=software, gpu=driven(workload.gpu, software, workload.parallelism.gpus))
+
+
+def _weights(rows: Sequence[MeasuredIteration]) -> Array:
+    """Square roots of weights that sum to 100 over the rows of each family."""
+    families = [row.family for row in rows]
+    return np.array([np.sqrt(100 / families.count(family)) for family in families])

@@ -1,0 +1,134 @@
+"""Fitting a software profile from the command line: what is printed, and what is written to the profile's file."""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from kareus.arrays import Array
+from kareus.artifacts.files import read_text, write_text
+from kareus.calibrate.coefficient_space import bound_note
+from kareus.calibrate.gpu_file import number
+from kareus.calibrate.software_fit import (
+    PRIORS,
+    IterationData,
+    changed,
+    errors,
+    fit_software,
+    fitted_numbers,
+    groups_of,
+    left_out,
+)
+from kareus.errors import ArtifactError, ConfigError
+from kareus.prediction.errors import PairError, pair_error, pair_errors, with_errors
+from kareus.prediction.measured import MeasuredWorkloads, software_of
+from kareus.prediction.rows import MeasuredIteration
+from kareus.workload.compose import compose
+
+logger = logging.getLogger(__name__)
+
+NOTE = "# measured iterations: "
+"""Begins the lines that say how well a profile fits measured iterations."""
+NOT_FITTED = "# NOT FITTED: no measurements of it ship"
+"""Begins the line of a profile that nothing was fitted to."""
+FITTED = "[fit to measured iterations]"
+
+
+def fit_and_write(
+    rows: Sequence[MeasuredIteration], option: str, output: Path | None, table: Path | None, config_dir: Path
+) -> None:
+    """Fit the profile of an option, print errors in sample and of models left out, and write its file.
+
+    Args:
+        rows: measured iterations; those of other software are left out.
+        option: of the group `software`.
+        output: profile to write.
+        table: table of errors to update, as of the profile that is written.
+        config_dir: Hydra groups.
+
+    Raises:
+        ArtifactError: no row that can be represented ran on that software.
+    """
+    data = _data([row for row in rows if software_of(row) == option], option, config_dir)
+    software = data.workloads[0].software
+    start = {name: getattr(software, name) for name in fitted_numbers(software)}
+    fitted = {name: float(number(value)) for name, value in fit_software(data, start).items()}
+    inside = errors(data, fitted)
+    groups = groups_of(data.rows)
+    outside = left_out(data, fitted, groups)
+    notes = _notes([row.family for row in data.rows], inside, outside)
+    notes |= {f"  {name}": note for name, note in _notes(groups, inside, outside).items()}
+    for name, note in notes.items():
+        logger.info("%s: %s", name, note)
+    for pair in (pairs := _pairs(data, fitted, outside, groups, option, config_dir)):
+        logger.info("%s on %s: %g %% in 90 %% of %d rows", pair.software, pair.gpu, pair.percent_90, pair.rows)
+    if table:
+        write_text(table, with_errors(pairs, pair_errors(table) if table.exists() else ()))
+        logger.info("%s: written", table)
+    if output:
+        source = read_text(config_dir / "software" / f"{option}.yaml")
+        write_text(output, documented(source, fitted, notes))
+        logger.info("%s: written", output)
+
+
+def _pairs(
+    data: IterationData,
+    fitted: Mapping[str, float],
+    outside: Array,
+    groups: Sequence[str],
+    option: str,
+    config_dir: Path,
+) -> list[PairError]:
+    """Errors of the software on each GPU that has rows, for the numbers that are written."""
+    pairs = []
+    for gpu in sorted({row.gpu for row in data.rows}):
+        (composition,) = compose([f"gpu={gpu}", f"software={option}"], config_dir)
+        of_gpu = [n for n, row in enumerate(data.rows) if row.gpu == gpu]
+        workload = changed(composition.workload, fitted)
+        pairs.append(pair_error(workload, outside[of_gpu], [groups[n] for n in of_gpu]))
+    return pairs
+
+
+def documented(text: str, values: Mapping[str, float], notes: Mapping[str, str]) -> str:
+    """Return a profile with fitted values and the errors of families; everything else stays as it is.
+
+    The line that says that nothing was fitted goes.
+    """
+    lines = [line for line in text.splitlines() if not line.startswith((NOTE, NOT_FITTED))]
+    shown = {
+        name: f"{name}: {number(value)} # {FITTED}{bound_note(PRIORS[name], value)}" for name, value in values.items()
+    }
+    found = [shown.get(line.partition(":")[0], line) for line in lines]
+    heading = next(n for n, line in enumerate(found) if re.match(r"name:", line))
+    own = [f"{NOTE}{name}: {note}" for name, note in notes.items() if not name.startswith(" ")]
+    return "\n".join([*found[:heading], *own, *found[heading:]]) + "\n"
+
+
+def _data(rows: Sequence[MeasuredIteration], option: str, config_dir: Path) -> IterationData:
+    workloads = MeasuredWorkloads((), config_dir)
+    known, ran = [], []
+    for row in rows:
+        try:
+            ran.append(workloads.of(row))
+        except ConfigError:  # `validate` lists what cannot be represented
+            continue
+        known.append(row)
+    if not known:
+        raise ArtifactError(f"--software {option}: no row of the file ran on it.")
+    return IterationData(known, ran)
+
+
+def _notes(names: Sequence[str], inside: Array, outside: Array) -> dict[str, str]:
+    """Errors in sample and left out, by name of the row."""
+    notes = {}
+    for name in dict.fromkeys(names):
+        own = np.array([other == name for other in names])
+        shown = f"{int(own.sum())} rows, time {_mape_pct(inside[own]):.1f} %"
+        notes[name] = shown + f" (left out {_mape_pct(outside[own]):.1f} %)"
+    return notes
+
+
+def _mape_pct(logarithms: Array) -> float:
+    return 100 * float(np.abs(np.expm1(logarithms)).mean())

@@ -1,0 +1,131 @@
+"""The answer of `validate` to a file with measured iterations: one JSON object, or tables for a terminal."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kareus.artifacts.records import to_plain
+from kareus.errors import ConfigError
+from kareus.evidence.iterations.score import IterationErrors, Scored, errors_of
+from kareus.prediction.lines import Refusal
+from kareus.prediction.measured import MeasuredWorkloads
+from kareus.prediction.rows import MeasuredIteration
+from kareus.prediction.workload_prediction import Prediction, predict
+
+
+@dataclass(frozen=True, slots=True)
+class IterationAnswer:
+    """Iterations of a file, their predictions and errors."""
+
+    scored: tuple[Scored, ...]
+    refused: tuple[Refusal, ...]
+    errors: IterationErrors
+
+
+def answer_iterations(
+    rows: Sequence[MeasuredIteration], overrides: Sequence[str], config_dir: Path, unusable: Sequence[Refusal] = ()
+) -> IterationAnswer:
+    """Predict and score all rows that can be represented.
+
+    Args:
+        rows: measured iterations; each names its GPU.
+        overrides: Hydra overrides of every workload, such as `gpu.coefficients.contention=0.5`.
+        config_dir: Hydra groups.
+        unusable: rows of the file that were refused when it was read.
+
+    Raises:
+        ConfigError: an override cannot be used, or no row can be represented; with the reason of the first.
+    """
+    for group in ("gpu", "software"):
+        if any(override.split("=")[0] == group for override in overrides):
+            raise ConfigError(f"{group}: every measured iteration names its {group}; leave {group}=... out.")
+    workloads = MeasuredWorkloads(tuple(overrides), config_dir)
+    scored, refused = [], list(unusable)
+    for row in rows:
+        try:
+            workload = workloads.of(row)
+            predicted = predict(workload)
+        except ConfigError as error:
+            refused.append(Refusal(row.line, str(error)))
+        else:
+            scored.append(Scored(row, workload, predicted))
+    refused.sort(key=lambda refusal: refusal.line)
+    if not scored:
+        raise ConfigError(refused[0].reason)
+    return IterationAnswer(tuple(scored), tuple(refused), errors_of(scored))
+
+
+def plain_answer(answer: IterationAnswer) -> dict[str, Any]:
+    """Return the answer as plain data."""
+    return {
+        **to_plain(answer.errors),
+        "kind": "iteration",
+        "rows": [_plain_row(one) for one in answer.scored],
+        "refused": [{"row": refusal.line, "reason": refusal.reason} for refusal in answer.refused],
+    }
+
+
+def _plain_row(one: Scored) -> dict[str, Any]:
+    return {
+        "row": one.row.line,
+        "family": one.row.family,
+        "gpu": one.row.gpu,
+        "model": one.row.model,
+        "num_gpus": one.row.gpus,
+        "software": one.workload.software.name,
+        "time_s": one.row.iteration_time_s,
+        "predicted_time_s": one.predicted.time_s,
+        "error_pct": 100 * one.error,
+        "energy_j": one.predicted.energy_j,
+        "mfu": one.predicted.mfu,
+        **{f"{name.replace(' ', '_')}_s": time_s for name, time_s in shares_of(one.predicted).items()},
+    }
+
+
+def lines_of(answer: IterationAnswer) -> list[str]:
+    """Return the tables of the answer: errors by family and GPU, what predictions are made of, and what was refused."""
+    errors = answer.errors
+    lines = [f"{'family':<24} {'rows':>5} {'time':>8} {'median':>8}  mean share of {', '.join(SHARES)}"]
+    for family, mape_pct in errors.by_family.items():
+        own = [one for one in answer.scored if one.row.family == family]
+        median_pct = 100 * float(np.median([one.error for one in own]))
+        shares = " ".join(f"{100 * share:5.1f}%" for share in _mean_shares(own))
+        lines.append(f"{family:<24} {len(own):>5} {mape_pct:>7.1f}% {median_pct:>z7.1f}%  {shares}")
+    lines += ["", *(f"{gpu:<24} {'':>5} {mape_pct:>7.1f}%" for gpu, mape_pct in errors.by_gpu.items()), ""]
+    if errors.time_mape_pct is not None:
+        lines += [f"mean over families of 4 rows or more: {errors.time_mape_pct:.1f} % of time"]
+    if errors.constant_mfu_mape_pct is not None:
+        lines += [f"for comparison, constant MFU of a family's other rows: {errors.constant_mfu_mape_pct:.1f} %"]
+    lines += [f"median of predicted less measured time: {errors.signed_median_pct:z.1f} %"]
+    lines += [
+        f"within the interval that predict prints (90 % of rows left out): {share_pct:.0f} % of {pair}"
+        for pair, share_pct in errors.within_90_pct.items()
+    ]
+    if answer.refused:
+        lines += [f"refused: {len(answer.refused)} rows, the first in line {answer.refused[0].line}: "
+                  f"{answer.refused[0].reason}"]  # fmt: skip
+    return lines
+
+
+SHARES: Mapping[str, Sequence[str]] = {
+    "operators": ("gemm", "attention", "attention-backward", "memory", "embedding", "head"),
+    "exposed communication": ("collectives", "gradient reduction", "embedding exchange", "weight gathering"),
+    "host and the rest": ("overhead",),
+    "waiting": ("waiting",),
+    "update": ("gradient norm", "optimizer step", "weight casting"),
+}
+"""Components of predictions, put together for people."""
+
+
+def shares_of(predicted: Prediction) -> dict[str, float]:
+    """Return the seconds of an iteration that each of `SHARES` takes."""
+    times_s = {component.name: component.time_s for component in predicted.components}
+    return {share: sum(times_s.get(name, 0.0) for name in names) for share, names in SHARES.items()}
+
+
+def _mean_shares(scored: Sequence[Scored]) -> list[float]:
+    shares = [[shares_of(one.predicted)[share] / one.predicted.time_s for share in SHARES] for one in scored]
+    return [float(share) for share in np.mean(shares, axis=0)]

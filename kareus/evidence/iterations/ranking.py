@@ -1,0 +1,93 @@
+"""Ranking of layouts: whether predictions order measured layouts of one training as measurements do.
+
+Rows with the same network, sequences, GPUs and global batch differ by nothing but their layout. Kendall's tau is the
+share of pairs in the same order less that in the other; the loss is what the layout predicted to be the fastest takes
+more than the one measured to be, or the best of a few that are predicted to be and then measured.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from kareus.evidence.iterations.score import Scored
+from kareus.prediction.rows import MeasuredIteration
+
+LEAST_LAYOUTS = 4
+"""Layouts of a group that counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRanking:
+    """Layouts of one training."""
+
+    layers: int
+    hidden: int
+    gpus: int
+    global_batch: int
+    layouts: int
+    tau: float
+    """Kendall's tau of measured and predicted times."""
+    losses_pct: tuple[float, ...]
+    """Measured time of the best of the first layouts by predicted time, over that of the best of all, less one; by how
+    many are first, from one on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """All groups of a family."""
+
+    groups: tuple[GroupRanking, ...]
+
+    @property
+    def tau(self) -> float:
+        """Mean of the groups' tau."""
+        return float(np.mean([group.tau for group in self.groups]))
+
+    @property
+    def loss_pct(self) -> float:
+        """Mean of the groups' loss by taking the first choice."""
+        return self.loss_of_first_pct(1)
+
+    def loss_of_first_pct(self, choices: int) -> float:
+        """Return the mean of the groups' loss by measuring as many first choices and taking the best."""
+        return float(np.mean([group.losses_pct[choices - 1] for group in self.groups]))
+
+
+def ranking_of(scored: Sequence[Scored], family: str) -> Ranking:
+    """Return how predictions order the layouts of a family's groups."""
+    groups: dict[tuple[int, ...], list[Scored]] = {}
+    for one in scored:
+        if one.row.family == family:
+            groups.setdefault(_training(one.row), []).append(one)
+    return Ranking(groups=tuple(_group(own) for own in groups.values() if len(own) >= LEAST_LAYOUTS))
+
+
+def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return Kendall's tau-b of two orders: pairs that are equal in one of them count for less."""
+    pairs = list(combinations(range(len(first)), 2))
+    ours = np.sign([first[a] - first[b] for a, b in pairs])
+    theirs = np.sign([second[a] - second[b] for a, b in pairs])
+    weight = float(np.sqrt(np.count_nonzero(ours) * np.count_nonzero(theirs)))
+    return float(ours @ theirs) / weight if weight else 0.0
+
+
+def _training(row: MeasuredIteration) -> tuple[int, ...]:
+    return row.layers, row.hidden, row.gpus, row.dp * row.microbatch_size * row.num_microbatches, row.seq_len
+
+
+def _group(own: Sequence[Scored]) -> GroupRanking:
+    measured = [one.row.iteration_time_s for one in own]
+    predicted = [one.predicted.time_s for one in own]
+    layers, hidden, gpus, batch, _ = _training(own[0].row)
+    least = np.minimum.accumulate([measured[n] for n in np.argsort(predicted, kind="stable")])
+    return GroupRanking(
+        layers=layers,
+        hidden=hidden,
+        gpus=gpus,
+        global_batch=batch,
+        layouts=len(own),
+        tau=kendall_tau(measured, predicted),
+        losses_pct=tuple((100 * (least / least[-1] - 1)).tolist()),
+    )

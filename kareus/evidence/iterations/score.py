@@ -1,0 +1,105 @@
+"""Errors of predicted iterations: by family, by GPU, in all, and those of a constant utilisation."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kareus.prediction.errors import pair_errors
+from kareus.prediction.rows import MeasuredIteration
+from kareus.prediction.workload_prediction import Prediction
+from kareus.workload.config import Workload
+
+LEAST_ROWS = 4
+"""Rows of a family that counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A measured iteration and its prediction."""
+
+    row: MeasuredIteration
+    workload: Workload
+    predicted: Prediction
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured time, less one."""
+        return self.predicted.time_s / self.row.iteration_time_s - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationErrors:
+    """Mean absolute percentage errors of time."""
+
+    time_mape_pct: float | None
+    """Mean over families with four rows or more of the family's mean; None without such a family."""
+    signed_median_pct: float
+    """Median over rows of predicted less measured time."""
+    by_family: Mapping[str, float]
+    by_gpu: Mapping[str, float]
+    within_90_pct: Mapping[str, float]
+    """Share of the rows within the interval that `predict` prints, by GPU and software that has one."""
+    constant_mfu_mape_pct: float | None
+    """As `time_mape_pct`, of times by the median utilisation of the other rows of a row's family and GPU."""
+
+
+def errors_of(scored: Sequence[Scored]) -> IterationErrors:
+    """Return the errors of predictions, of which there are some."""
+    return IterationErrors(
+        time_mape_pct=_mean_of_families(scored, [one.error for one in scored]),
+        signed_median_pct=100 * float(np.median([one.error for one in scored])),
+        by_family=_means(scored, lambda one: one.row.family),
+        by_gpu=_means(scored, lambda one: one.row.gpu),
+        within_90_pct=_within(scored),
+        constant_mfu_mape_pct=_mean_of_families(scored, constant_mfu_errors(scored)),
+    )
+
+
+def _means(scored: Sequence[Scored], name_of: Callable[[Scored], str]) -> dict[str, float]:
+    """Return the mean absolute percentage error by a name of the row."""
+    names = dict.fromkeys(name_of(one) for one in scored)
+    return {
+        name: 100 * float(np.mean([abs(one.error) for one in scored if name_of(one) == name])) for name in sorted(names)
+    }
+
+
+def _within(scored: Sequence[Scored]) -> dict[str, float]:
+    """Return the share of rows within the printed interval, by GPU and software."""
+    within: dict[str, list[bool]] = {}
+    for one in scored:
+        pair = next((p for p in pair_errors() if (p.gpu, p.software) == _pair(one)), None)
+        if pair is not None:
+            size = abs(np.log1p(one.error))
+            within.setdefault(" ".join(_pair(one)), []).append(bool(size <= np.log1p(pair.percent_90 / 100)))
+    return {pair: 100 * float(np.mean(rows)) for pair, rows in sorted(within.items())}
+
+
+def _pair(one: Scored) -> tuple[str, str]:
+    return one.workload.gpu.name, one.workload.software.name
+
+
+def _mean_of_families(scored: Sequence[Scored], errors: Sequence[float | None]) -> float | None:
+    by_family: dict[str, list[float]] = {}
+    for one, error in zip(scored, errors, strict=True):
+        if error is not None:
+            by_family.setdefault(one.row.family, []).append(abs(error))
+    means = [float(np.mean(own)) for own in by_family.values() if len(own) >= LEAST_ROWS]
+    return 100 * float(np.mean(means)) if means else None
+
+
+def constant_mfu_errors(scored: Sequence[Scored]) -> list[float | None]:
+    """Return the errors of a constant utilisation, None where a row is the only one of its family and GPU."""
+    utilisations: dict[tuple[str, str], list[float]] = {}
+    for one in scored:
+        utilisations.setdefault((one.row.family, one.row.gpu), []).append(_measured_mfu(one))
+    errors: list[float | None] = []
+    for one in scored:
+        others = list(utilisations[one.row.family, one.row.gpu])
+        others.remove(_measured_mfu(one))
+        errors.append(_measured_mfu(one) / float(np.median(others)) - 1 if others else None)
+    return errors
+
+
+def _measured_mfu(one: Scored) -> float:
+    return one.predicted.mfu * one.predicted.time_s / one.row.iteration_time_s

@@ -1,0 +1,99 @@
+"""Fitting a GPU to measured kernels from the command line: what is printed, and what is written to the GPU's file."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from kareus.artifacts.files import read_text, write_text
+from kareus.calibrate.coefficient_space import bound_note, with_coefficients
+from kareus.calibrate.gpu_file import number, with_kernel_uncertainty, with_libraries, with_notes, with_values
+from kareus.errors import ArtifactError
+from kareus.evidence.kernels.fit import fit_kernels, left_out
+from kareus.evidence.kernels.predict import predict
+from kareus.evidence.kernels.rows import KernelKind, Kernels
+from kareus.evidence.kernels.score import KernelErrors, errors_by, scored
+from kareus.evidence.kernels.stages import STAGES
+from kareus.evidence.kernels.uncertainty import kernel_uncertainty
+from kareus.gpu_model.gpu import Gpu, KernelUncertainty
+from kareus.gpu_model.trust import trust
+from kareus.workload.compose import compose, with_engine
+from kareus.workload.resolve import resolve_accepted
+
+logger = logging.getLogger(__name__)
+
+FITTED = "[fit to measured kernels]"
+
+
+def fit_and_write(
+    files: Mapping[KernelKind, Kernels], option: str, source: Path, output: Path | None, config_dir: Path
+) -> None:
+    """Fit the GPU of an option, print errors in sample and of shapes left out, and write its file.
+
+    Raises:
+        ArtifactError: no row of the files names the GPU.
+    """
+    own = {kind: rows.where(rows.gpu == option) for kind, rows in files.items()}
+    own = {kind: rows for kind, rows in own.items() if len(rows)}
+    if not own:
+        names = sorted({str(name) for rows in files.values() for name in np.unique(rows.gpu)})
+        raise ArtifactError(f"--gpu {option}: no row of the files names it; they have: {', '.join(names)}.")
+    (composition,) = compose(with_engine([f"gpu={option}"]), config_dir)
+    fitted = _as_written(fit_kernels(own, composition.workload.gpu, option))
+    notes = _notes(own, fitted, option)
+    for name, note in notes.items():
+        logger.info("%s: %s", name, note)
+    known = _uncertainty(own, fitted, option, config_dir)
+    logger.info("%s", trust(replace(fitted, kernel_uncertainty=known)))
+    if output:
+        written = documented(read_text(source), own, fitted, notes)
+        write_text(output, with_kernel_uncertainty(written, known))
+        logger.info("%s: written", output)
+
+
+def _uncertainty(
+    files: Mapping[KernelKind, Kernels], gpu: Gpu, option: str, config_dir: Path
+) -> KernelUncertainty | None:
+    """How far off kernels are predicted; None without GEMMs, of which most of a training is made."""
+    if KernelKind.GEMM not in files:
+        return None
+    (workload,) = resolve_accepted([f"gpu={option}"], config_dir).values()
+    return kernel_uncertainty(files, gpu, option, workload)
+
+
+def documented(text: str, files: Mapping[KernelKind, Kernels], gpu: Gpu, notes: Mapping[str, str]) -> str:
+    """Return a GPU's configuration with fitted values, those of kernel libraries and errors beside them."""
+    measured = [(stage, stage.rows(files[stage.kind])) for stage in STAGES if stage.kind in files]
+    told = [stage.priors_of(gpu, rows) for stage, rows in measured if len(rows)]
+    priors = {name: prior for own in told for name, prior in own.items()}
+    values = {name: getattr(gpu.coefficients, name) for name in priors}
+    comments = {name: FITTED + bound_note(prior, values[name]) for name, prior in priors.items()}
+    return with_notes(with_libraries(with_values(text, values, comments), gpu.libraries), notes)
+
+
+def _notes(files: Mapping[KernelKind, Kernels], gpu: Gpu, option: str) -> dict[str, str]:
+    """Errors in sample and of shapes left out, by group of rows."""
+    notes = {}
+    for part in left_out(files, gpu, option):
+        rows, inside = part.rows, predict(part.rows, {option: gpu})
+        within, outside = (errors_by(rows.groups, rows, found, scored(rows)) for found in (inside, part.predicted))
+        for group, errors in within.items():
+            notes[f"{part.stage.name}, {group.removeprefix(option + ' ')}"] = _shown(errors, outside[group])
+    return notes
+
+
+def _shown(inside: KernelErrors, outside: KernelErrors) -> str:
+    shown = f"time {inside.time_mape_pct:.1f} % (shapes left out {outside.time_mape_pct:.1f} %)"
+    if inside.power_mape_pct is None:
+        return shown
+    return f"{shown}, power {inside.power_mape_pct:.1f} % ({outside.power_mape_pct:.1f} %)"
+
+
+def _as_written(gpu: Gpu) -> Gpu:
+    """Return the GPU with the values that are written, which are rounded."""
+    names = {name for stage in STAGES for name in stage.priors}
+    known = {name: float(number(getattr(gpu.coefficients, name))) for name in names}
+    libraries = {library: {n: float(number(v)) for n, v in own.items()} for library, own in gpu.libraries.items()}
+    return replace(with_coefficients(gpu, known), libraries=libraries)

@@ -1,0 +1,239 @@
+"""Predicting measured kernels by the laws of the GPU model: many rows at once, under the power limit.
+
+What a benchmark does is part of what is predicted. Kernels are repeated back to back, so that operands which fit L2 are
+found there, and a run that lasts milliseconds is over before the power limit has pulled the clock down. Both are laws
+with coefficients of the GPU; how often a kernel was repeated is the benchmark's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kareus.arrays import Array
+from kareus.evidence.kernels.meter import SWEEPS, TRTLLM, VLLM_COPIES, EarlierRuns, Readings, reading_w
+from kareus.evidence.kernels.operands import switching_share
+from kareus.evidence.kernels.queue import earlier_shapes
+from kareus.evidence.kernels.rows import FP8, KernelKind, Kernels
+from kareus.gpu_model import attention, gemm, laws, rings
+from kareus.gpu_model.energy import Switching, attention_core_j, idle_power_w
+from kareus.gpu_model.gpu import MOST_W, Gpu
+from kareus.gpu_model.model import limited_cost
+from kareus.gpu_model.norms import longer_s
+from kareus.gpu_model.overlap import Phase
+
+Gpus = Mapping[str, Gpu]
+"""GPUs by their option."""
+
+BURST_REPETITIONS = 72
+"""Repetitions of a kernel in a run without power: 12 to warm up and 12 timed runs of 6 (AIConfigurator)."""
+MOST_TRTLLM_COPIES = 5
+"""TRT-LLM's benchmark takes as many as exceed L2, and no more than this."""
+NCCL_SM_COUNT = 24
+"""SMs that NCCL takes by default within a node, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Predictions of kernels, each an item for each row."""
+
+    time_s: Array
+    power_w: Array
+    """Power in the steady state; NaN for collectives."""
+    reading_w: Array
+    """What the benchmark's power meter would show; NaN where it showed nothing."""
+    flops: Array
+    hbm_bytes: Array
+
+    def put(self, mask: NDArray[np.bool_], part: "Predicted") -> None:
+        """Write the predictions of some rows to their places."""
+        for name in ("time_s", "power_w", "reading_w", "flops", "hbm_bytes"):
+            getattr(self, name)[mask] = getattr(part, name)
+
+
+def predict(kernels: Kernels, gpus: Gpus) -> Predicted:
+    """Return the predictions of all rows; `gpus` has the GPU of each."""
+    found = Predicted(*(np.full(len(kernels), np.nan) for _ in range(5)))
+    limits = np.nan_to_num(kernels.power_limit_w)
+    keys = np.array([f"{a} {b} {c} {d}" for a, b, c, d in zip(
+        kernels.gpu, kernels.libraries, kernels.number_format, limits, strict=True
+    )])  # fmt: skip
+    libraries = kernels.libraries
+    for key in np.unique(keys):
+        mask = keys == key
+        first = int(np.argmax(mask))
+        gpu = gpus[str(kernels.gpu[first])].with_library(str(libraries[first]))
+        if limits[first] > 0:
+            gpu = replace(gpu, power_limit_w=float(limits[first]))
+        found.put(mask, _alike(kernels.where(mask), gpu))
+    return found
+
+
+def _alike(rows: Kernels, gpu: Gpu) -> Predicted:
+    """Predictions of rows of one GPU, library, number format and power limit."""
+    if rows.kind is KernelKind.COLLECTIVE:
+        return _collectives(rows, gpu)
+    own, c = _run(rows, gpu), gpu.coefficients
+    readings = Readings(
+        rows=rows,
+        time_s=own.time_s,
+        power_w=own.power_w,
+        idle_w=gpu.blocking_power_w,
+        launch_s=c.kernel_overhead_s,
+        overhead_s=c.kernel_overhead_s + (c.cast_s if rows.number_format[0] == FP8 else 0.0),
+        copies=_copies(rows, gpu),
+        weights_s=_weight_values(rows) * 2 / (gpu.hbm_gb_per_s * 1e9 * c.hbm_efficiency),
+        stretch=own.stretch,
+        earlier=_earlier_runs(rows, gpu),
+    )
+    return Predicted(own.time_s, own.power_w, reading_w(readings), own.flops, own.hbm_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RepeatedRun:
+    """Kernels repeated back to back, under the power limit as far as it takes hold."""
+
+    time_s: Array
+    power_w: Array
+    stretch: Array
+    """`time_s` over the time before the power limit took hold."""
+    flops: Array
+    hbm_bytes: Array
+
+
+def _run(rows: Kernels, gpu: Gpu) -> _RepeatedRun:
+    clock_mhz = np.full(len(rows), float(gpu.maximum_clock_mhz))
+    work = _gemms if rows.kind is KernelKind.GEMM else _attentions
+    fast, slow = work(rows, gpu, clock_mhz), work(rows, gpu, clock_mhz / 2)
+    phase = Phase(fast.time_s, slow.time_s / fast.time_s - 1, fast.switching)
+    free_s, free_j, _ = limited_cost(replace(gpu, power_limit_w=MOST_W), [phase], clock_mhz)
+    held_s, held_j, _ = limited_cost(gpu, [phase], clock_mhz)
+    limited = np.where(rows.sustained, 1.0, _limited_share(gpu, free_s))
+    time_s = free_s + limited * (held_s - free_s)
+    power_w = (free_j + limited * (held_j - free_j)) / time_s
+    return _RepeatedRun(
+        time_s=time_s, power_w=power_w, stretch=time_s / free_s, flops=fast.flops, hbm_bytes=fast.hbm_bytes
+    )
+
+
+def _earlier_runs(rows: Kernels, gpu: Gpu) -> Sequence[EarlierRuns]:
+    """What the GPU ran before each row of attention in a known sweep whose power was read; nothing of other kernels."""
+    known = rows.kind is KernelKind.ATTENTION and rows.libraries[0] in SWEEPS and rows.sustained.any()
+    if not known:
+        return ()
+    found = []
+    for shapes in earlier_shapes(rows):
+        run = _run(shapes.rows, gpu)
+        found.append(EarlierRuns(shapes=shapes, time_s=run.time_s, power_w=run.power_w, stretch=run.stretch))
+    return found
+
+
+def _limited_share(gpu: Gpu, time_s: Array) -> Array:
+    """Share of a burst in which the power limit holds: it takes hold of work that begins with a time constant."""
+    limiter_s = gpu.coefficients.limiter_s
+    return -np.expm1(-BURST_REPETITIONS * time_s / limiter_s) if limiter_s else np.ones_like(time_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Kernels at one clock."""
+
+    time_s: Array
+    switching: Switching
+    flops: Array
+    hbm_bytes: Array
+
+
+def _gemms(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
+    c, is_fp8 = gpu.coefficients, bool(rows.number_format[0] == FP8)
+    m, n, k = (rows.sizes[name].astype(np.float64) for name in ("m", "n", "k"))
+    shape = gemm.GemmShape(m, n, k, in_fp8=is_fp8)
+    every_sm = np.full_like(clock_mhz, gpu.sm_count)
+    bytes_per_s = laws.hbm_bytes_per_s(gpu, every_sm)
+    inputs, weights, outputs = shape.value_bytes * m * k, shape.value_bytes * n * k, 2 * m * n
+    copies = _copies(rows, gpu)
+    once, again = inputs + weights + outputs, inputs + copies * weights + outputs
+    held = gemm.resident_share(gpu, once) * (inputs + outputs) + gemm.resident_share(gpu, again) * weights
+    hbm_bytes = once - held
+    memory_s = hbm_bytes / bytes_per_s + held / (bytes_per_s * c.l2_speedup)
+    time_s = longer_s(gemm.arithmetic_s(gpu, shape, clock_mhz, every_sm, bytes_per_s), memory_s) + c.kernel_overhead_s
+    flops = 2 * m * n * k
+    core_j = flops * c.gemm_j_per_flop * (c.fp8_energy_share if is_fp8 else switching_share(rows))
+    if is_fp8:
+        cast_bytes = 3 * m * k  # values of 16 bits read, of 8 bits written
+        moving_s = cast_bytes / (gpu.hbm_gb_per_s * 1e9 * c.cast_efficiency)
+        time_s = time_s + c.cast_s + longer_s(c.cast_row_s * m, moving_s)
+        hbm_bytes = hbm_bytes + cast_bytes
+        waiting_s = c.cast_waiting_share * c.cast_s
+        core_j = core_j - waiting_s * (idle_power_w(gpu, clock_mhz) - gpu.blocking_power_w)
+    return _Work(time_s, _switching(gpu, core_j, hbm_bytes), flops, hbm_bytes)
+
+
+def _copies(rows: Kernels, gpu: Gpu) -> Array:
+    """Weights that a benchmark of GEMMs takes in turn, so that L2 does not hold them from one to the next; else 1.
+
+    Of libraries whose sweep is not known it is taken as vLLM's: those of the A100, from SGLang, are fitted to 5.96 %
+    with 1 and with 6.
+    """
+    if rows.kind is not KernelKind.GEMM:
+        return np.ones(len(rows))
+    if rows.libraries[0] != TRTLLM:
+        return np.full(len(rows), float(VLLM_COPIES))
+    weight_bytes = (1 if rows.number_format[0] == FP8 else 2) * _weight_values(rows)
+    return np.clip(np.ceil(gpu.l2_mib * 2**20 / weight_bytes), 1, MOST_TRTLLM_COPIES)
+
+
+def _weight_values(rows: Kernels) -> Array:
+    if rows.kind is not KernelKind.GEMM:
+        return np.zeros(len(rows))
+    return rows.sizes["n"].astype(np.float64) * rows.sizes["k"]
+
+
+def _attentions(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
+    c = gpu.coefficients
+    size = {name: column.astype(np.float64) for name, column in rows.sizes.items()}
+    shape = attention.AttentionShape(
+        batch=size["batch"],
+        heads=size["heads"],
+        keys=size["seq_len"],
+        queries=size["seq_len"],
+        head_dim=size["head_dim"],
+        window=size["window"],
+        packed=size["heads"] / size["kv_heads"],
+    )
+    every_sm = np.full_like(clock_mhz, gpu.sm_count)
+    flops = 4 * size["batch"] * size["heads"] * size["head_dim"] * attention.scores(shape)
+    hbm_bytes = 2 * size["batch"] * size["seq_len"] * size["head_dim"] * 2 * (size["heads"] + size["kv_heads"])
+    arithmetic_s = attention.arithmetic_s(gpu, shape, flops, c.attention_forward_efficiency, clock_mhz, every_sm)
+    time_s = longer_s(arithmetic_s, hbm_bytes / laws.hbm_bytes_per_s(gpu, every_sm))
+    core_j = attention_core_j(gpu, shape, flops) * switching_share(rows)
+    return _Work(time_s + c.attention_s + c.kernel_overhead_s, _switching(gpu, core_j, hbm_bytes), flops, hbm_bytes)
+
+
+def _switching(gpu: Gpu, core_j: Array, hbm_bytes: Array) -> Switching:
+    c = gpu.coefficients
+    return Switching(core_j + hbm_bytes * c.hbm_core_j_per_byte, hbm_bytes * c.hbm_j_per_byte)
+
+
+def _collectives(rows: Kernels, gpu: Gpu) -> Predicted:
+    group, message_bytes = rows.sizes["num_gpus"].astype(np.float64), rows.sizes["message_bytes"].astype(np.float64)
+    passes = np.where(rows.collective == "all_reduce", 2, 1)
+    time_s = rings.ring_time_s(
+        gpu,
+        bus_bytes=bus_bytes(rows),
+        message_bytes=message_bytes,
+        group_size=group,
+        passes=passes,
+        frequency_mhz=np.full(len(rows), float(gpu.maximum_clock_mhz)),
+        sm_count=np.full(len(rows), float(NCCL_SM_COUNT)),
+    )
+    none = np.full(len(rows), np.nan)
+    return Predicted(time_s, none, none, np.zeros(len(rows)), message_bytes)
+
+
+def bus_bytes(rows: Kernels) -> Array:
+    """Return the bytes that a GPU sends over its links: (n - 1) / n of a message, twice that for an all-reduce."""
+    group, message_bytes = rows.sizes["num_gpus"], rows.sizes["message_bytes"]
+    sent: Array = np.where(rows.collective == "all_reduce", 2, 1) * (group - 1) / group * message_bytes
+    return sent

@@ -1,0 +1,147 @@
+"""The page of `kareus validate`: one file that needs nothing but a browser."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kareus.artifacts.provenance import Provenance, TestbedIdentity
+from kareus.artifacts.records import content_hash
+from kareus.errors import printable_lines
+from kareus.evidence.frontiers.answer import FrontierAnswer, ReductionAnswer
+from kareus.evidence.iterations.answer import IterationAnswer
+from kareus.evidence.iterations.power import PowerAnswer
+from kareus.evidence.kernels.answer import KernelAnswer
+from kareus.evidence.left_out import written_left_out
+from kareus.evidence.page.errors import ENERGY, KINDS, POWER, TIME, GroupErrors, errors_of
+from kareus.evidence.page.figures import comparison_figure, errors_figure, title_of
+from kareus.evidence.page.peers import DISTRUST, PEERS
+from kareus.evidence.page.sheets import distrust_sheet, error_sheet, peer_sheet, trust_sheet, worst_sheet
+from kareus.evidence.page.worst import worst_parts
+from kareus.evidence.validation import Validation, ValidationAnswer, lines_of, plain_answer
+from kareus.gpu_model.trust import MODEL_VERSION, trust
+from kareus.report.sections import Page, Section
+
+TITLE = "Predictions against measurements"
+MARK = f"<title>{TITLE} ("
+"""What a page of this kind begins with, among its first characters."""
+
+
+def is_page(path: Path) -> bool:
+    """Return whether a file is such a page, which a new one may replace."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return MARK in file.read(1000)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def fidelity_page(found: Sequence[Validation], overrides: Sequence[str], config_dir: Path) -> Page:
+    """Return the page about what was compared; errors left out are those of GPUs as configured, without overrides."""
+    errors = errors_of(found, {} if overrides else written_left_out(config_dir))
+    testbed = TestbedIdentity(
+        kind="simulated", gpu=", ".join(_gpus(found)), detail=f"GPU model, version {MODEL_VERSION}"
+    )
+    names = {one.name: f"compared_{number}" for number, one in enumerate(found)}
+    kinds = list(dict.fromkeys(group.kind for group in errors))
+    spread = [
+        errors_figure(f"errors_{quantity}", f"Errors of {quantity}", own, kinds)
+        for quantity in (TIME, POWER)
+        if (own := [group for group in errors if group.quantity == quantity])
+    ]
+    plain = [plain_answer(one.answer) for one in found]
+    return Page(
+        title=TITLE,
+        name="kareus validate",
+        testbeds=(testbed,),
+        provenance=Provenance(config_hash=content_hash(plain), testbed=testbed).stamped(),
+        sections=tuple(_sections(found, errors, [figure.name for figure in spread], names)),
+        figures=(*spread, *(comparison_figure(one, names[one.name]) for one in found)),
+        tables=(),
+        summary=printable_lines("\n".join(line for one in found for line in (one.title, *lines_of(one.answer), ""))),
+        template="headline.html",
+        extra={"headline": _headline(found)},
+    )
+
+
+def _gpus(found: Sequence[Validation]) -> list[str]:
+    return sorted({name for one in found for name in gpus_of(one.answer)})
+
+
+def gpus_of(answer: ValidationAnswer) -> set[str]:
+    """Return the names or options of the GPUs that an answer is about."""
+    match answer:
+        case KernelAnswer():
+            return {str(name) for name in answer.kernels.gpu}
+        case IterationAnswer():
+            return {one.row.gpu for one in answer.scored}
+        case PowerAnswer():
+            return {"h100-sxm5-80gb"}
+        case FrontierAnswer() | ReductionAnswer():
+            return {answer.gpu.name.lower()}
+
+
+def _sections(
+    found: Sequence[Validation], errors: Sequence[GroupErrors], spread: Sequence[str], names: dict[str, str]
+) -> list[Section]:
+    sheets = [error_sheet(quantity, own) for quantity in (TIME, POWER, ENERGY) if (own := _of(errors, quantity))]
+    return [
+        Section(
+            title="All errors",
+            text="How far predictions of the GPU model are off, for all that was measured by others.",
+            figures=tuple(spread),
+            sheets=tuple(sheets),
+        ),
+        *(Section(title=title_of(one.answer), text=_words(one), figures=(names[one.name],)) for one in found),
+        Section(title="What others publish", sheets=(peer_sheet(PEERS),)),
+        Section(
+            title="What not to trust",
+            sheets=(trust_sheet(_trust(found)), distrust_sheet(DISTRUST), worst_sheet(worst_parts(found))),
+        ),
+    ]
+
+
+def _trust(found: Sequence[Validation]) -> dict[str, str]:
+    """What is known of the errors of each GPU, by its option or name."""
+    known: dict[str, str] = {}
+    for one in found:
+        if isinstance(one.answer, KernelAnswer):
+            known |= one.answer.trust
+        elif isinstance(one.answer, FrontierAnswer | ReductionAnswer):
+            known[one.answer.gpu.name] = trust(one.answer.gpu)
+    return dict(sorted(known.items()))
+
+
+def _of(errors: Sequence[GroupErrors], quantity: str) -> list[GroupErrors]:
+    return [group for group in errors if group.quantity == quantity]
+
+
+def _words(found: Validation) -> str:
+    """What a section says about its file."""
+    answer = found.answer
+    match answer:
+        case KernelAnswer():
+            rows, refused = len(answer.kernels), len(answer.refused)
+        case IterationAnswer():
+            rows, refused = len(answer.scored), len(answer.refused)
+        case PowerAnswer():
+            rows, refused = len(answer.rows), len(answer.refused)
+        case FrontierAnswer():
+            return f"{found.name}: {len(answer.score.rows)} planned iterations, each at its own clocks. In sample."
+        case ReductionAnswer():
+            points = answer.score.reduction_mae_points
+            return f"{found.name}: {len(answer.score.rows)} values, {points:.1f} points off on average. In sample."
+    left = f"; {refused:,} rows are refused: the model has nothing for what they ran" if refused else ""
+    return f"{found.name}: {rows:,} rows{left}."
+
+
+def _headline(found: Sequence[Validation]) -> str:
+    """The mean absolute errors of time in one sentence."""
+    parts = []
+    for one in found:
+        answer = one.answer
+        if isinstance(answer, KernelAnswer) and answer.errors.time_mape_pct is not None:
+            parts.append(f"{KINDS[answer.kernels.kind]} {answer.errors.time_mape_pct:.1f} %")
+        elif isinstance(answer, IterationAnswer) and answer.errors.time_mape_pct is not None:
+            parts.append(f"training iterations {answer.errors.time_mape_pct:.1f} %")
+        elif isinstance(answer, FrontierAnswer) and answer.score.time_mape_pct is not None:
+            parts.append(f"planned iterations on {answer.gpu.name} {answer.score.time_mape_pct:.1f} %")
+    return f"Mean absolute errors of time: {', '.join(parts)}." if parts else ""

@@ -1,0 +1,76 @@
+"""Where predictions are worst: errors of parts of the rows of every group, the largest first."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kareus.arrays import Array
+from kareus.evidence.iterations.answer import IterationAnswer
+from kareus.evidence.kernels.answer import KernelAnswer
+from kareus.evidence.kernels.rows import KernelKind
+from kareus.evidence.kernels.score import scored
+from kareus.evidence.page.errors import KINDS
+from kareus.evidence.validation import Validation
+
+LEAST_ROWS = 20
+"""Rows of a part of measured kernels that is listed; of measured iterations, which are few, a fifth of it."""
+SHOWN = 12
+TIMES_S = {
+    "below 5 us": (0.0, 5e-6),
+    "5 to 20 us": (5e-6, 2e-5),
+    "20 to 200 us": (2e-5, 2e-4),
+    "0.2 to 2 ms": (2e-4, 2e-3),
+    "above 2 ms": (2e-3, np.inf),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartError:
+    """Error of time of some rows of a group."""
+
+    group: str
+    part: str
+    rows: int
+    mape_pct: float
+    median_pct: float
+
+
+def worst_parts(found: Sequence[Validation]) -> list[PartError]:
+    """Return the parts with the largest mean absolute errors."""
+    parts = [part for one in found for part in _parts(one)]
+    return sorted(parts, key=lambda part: -part.mape_pct)[:SHOWN]
+
+
+def _parts(found: Validation) -> Iterator[PartError]:
+    if isinstance(found.answer, KernelAnswer):
+        yield from _kernels(found.answer)
+    elif isinstance(found.answer, IterationAnswer):
+        own = found.answer.scored
+        names = [(one.row.family, one.row.model) for one in own]
+        yield from _by_name(names, np.array([one.error for one in own]), LEAST_ROWS // 5)
+
+
+def _kernels(answer: KernelAnswer) -> Iterator[PartError]:
+    rows, mask = answer.kernels, scored(answer.kernels)
+    errors = (answer.predicted.time_s / rows.time_s - 1)[mask]
+    if rows.kind is KernelKind.ATTENTION:
+        parts = [f"heads of {width} values" for width in rows.sizes["head_dim"][mask]]
+    elif rows.kind is KernelKind.GEMM:
+        parts = [next(name for name, (low, high) in TIMES_S.items() if low <= t < high) for t in rows.time_s[mask]]
+    else:
+        sizes = zip(rows.collective[mask], rows.sizes["num_gpus"][mask], strict=True)
+        parts = [f"{collective} of {gpus} GPUs" for collective, gpus in sizes]
+    groups = [f"{KINDS[rows.kind]}: {group}" for group in rows.groups[mask]]
+    yield from _by_name(
+        zip(groups, parts, strict=True), errors, 5 if rows.kind is KernelKind.COLLECTIVE else LEAST_ROWS
+    )
+
+
+def _by_name(names: Iterable[tuple[str, str]], errors: Array, least: int) -> Iterator[PartError]:
+    placed: dict[tuple[str, str], list[float]] = {}
+    for name, error in zip(names, errors.tolist(), strict=True):
+        placed.setdefault(name, []).append(100 * error)
+    for (group, part), own in placed.items():
+        if len(own) >= least:
+            yield PartError(group, part, len(own), float(np.mean(np.abs(own))), float(np.median(own)))

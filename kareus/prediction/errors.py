@@ -1,0 +1,163 @@
+"""How far predicted iterations were off, by GPU and software, where the row's model had been left out of the fit.
+
+An error belongs to the numbers that it was measured with: those of the GPU and of the software. With others it is not
+known. `kareus fit --software ... --errors ...` measures the errors of a software again and writes the table that ships.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from kareus.arrays import Array
+from kareus.artifacts.records import content_hash
+from kareus.gpu_model.trust import known_uncertainty, numbers_of, trust
+from kareus.model.precision import Precision
+from kareus.prediction.lines import read_lines
+from kareus.workload.config import Workload
+
+TABLE = Path(__file__).parent / "data/iteration_errors.csv"
+SHARE = 0.9
+"""Share of iterations that an interval holds."""
+LEAST_ROWS = 10
+"""Rows from which on a pair has a quantile of its own; of fewer the largest error counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairError:
+    """Errors of time of a software on a GPU, each row predicted by a fit that had not seen its model."""
+
+    gpu: str
+    software: str
+    percent_90: float
+    """Error that 90 % of the rows do not exceed; of fewer than ten rows the largest."""
+    mean_percent: float
+    """Mean absolute error."""
+    median_percent: float
+    """Median of predicted less measured time."""
+    coverage_percent: float
+    """Share of the rows that are within the 90 % of the rows of all other models."""
+    rows: int
+    groups: int
+    """Models; of a software that was measured with one, widths of it."""
+    made_for: str
+    """Name of the numbers that the errors are of (`numbers_for`)."""
+
+
+def numbers_for(workload: Workload) -> str:
+    """Return the name of the numbers of a GPU and a software, whatever they train and on however many GPUs."""
+    gpu = replace(workload.gpu, job_gpus=1)
+    return content_hash((numbers_of(gpu), workload.software))
+
+
+def pair_error(workload: Workload, logarithms: Array, groups: Sequence[str]) -> PairError:
+    """Return the errors of a pair.
+
+    Args:
+        workload: any of its GPU and software.
+        logarithms: of predicted over measured times, each left out, shape (rows,).
+        groups: what was left out together, by row.
+    """
+    of_group = np.array(groups)
+    sizes = np.abs(logarithms)
+    inside = [
+        sizes[of_group == group] <= _quantile(sizes[of_group != group])
+        for group in dict.fromkeys(groups)
+        if (of_group != group).any()
+    ]
+    covered = float(np.concatenate(inside).mean()) if inside else math.nan
+    return PairError(
+        gpu=workload.gpu.name,
+        software=workload.software.name,
+        percent_90=round(100 * math.expm1(_quantile(sizes)), 1),
+        mean_percent=round(100 * float(np.abs(np.expm1(logarithms)).mean()), 1),
+        median_percent=round(100 * float(np.median(np.expm1(logarithms))), 1),
+        coverage_percent=round(100 * covered, 1) if inside else 0.0,
+        rows=len(logarithms),
+        groups=len(set(groups)),
+        made_for=numbers_for(workload),
+    )
+
+
+def _quantile(sizes: Array) -> float:
+    """Return the size that 90 % do not exceed, of which the next row is within with that chance; else the largest."""
+    place = math.ceil(SHARE * (len(sizes) + 1))
+    return float(np.sort(sizes)[min(place, len(sizes)) - 1])
+
+
+@cache
+def pair_errors(path: Path = TABLE) -> tuple[PairError, ...]:
+    """Return the errors of all pairs that were measured; errors as of `read_lines`."""
+    _, lines = read_lines(path)
+    return tuple(
+        PairError(
+            gpu=line.text("gpu"),
+            software=line.text("software"),
+            percent_90=line.percent("percent_90"),
+            mean_percent=line.percent("mean_percent"),
+            median_percent=line.percent("median_percent"),
+            coverage_percent=line.percent("coverage_percent"),
+            rows=line.count("rows"),
+            groups=line.count("groups"),
+            made_for=line.text("made_for"),
+        )
+        for line in lines
+    )
+
+
+def with_errors(pairs: Iterable[PairError], others: Iterable[PairError]) -> str:
+    """Return the text of the table with the errors of pairs in place of those that it had of the same ones."""
+    measured = {(pair.gpu, pair.software): pair for pair in (*others, *pairs)}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [field.name for field in fields(PairError)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(measured[key]) for key in sorted(measured))
+    return text.getvalue()
+
+
+def error_of(workload: Workload) -> PairError | None:
+    """Return the errors of a workload's pair; None where it was not measured, with other numbers, or in fp8.
+
+    Fits, and what is left out of them, are of products in 16 bits.
+    """
+    if workload.precision is Precision.FP8:
+        return None
+    name = numbers_for(workload)
+    return next((pair for pair in pair_errors() if pair.made_for == name), None)
+
+
+def spread_percent() -> tuple[float, float]:
+    """Return the least and the largest of the errors that 90 % do not exceed, over the pairs that were measured."""
+    measured = [pair.percent_90 for pair in pair_errors() if pair.rows >= LEAST_ROWS]
+    return min(measured), max(measured)
+
+
+def time_percent(workload: Workload) -> float:
+    """Return the error of time that 90 % of predictions do not exceed; where it was not measured, the largest known."""
+    planned, pair = known_uncertainty(workload.gpu), error_of(workload)
+    if planned is not None:
+        return planned.time_percent
+    return spread_percent()[1] if pair is None else pair.percent_90
+
+
+def error_words(workload: Workload) -> str:
+    """Return in words how far predictions of a workload's time and energy are off, or what is known instead."""
+    if known_uncertainty(workload.gpu) is not None:
+        return trust(workload.gpu)
+    pair, software = error_of(workload), workload.software.name
+    if pair is None:
+        least, most = spread_percent()
+        return (
+            f"not measured with {software} in {workload.precision} on this GPU; where a pair of both was, 90 % of "
+            f"iterations are within {least:g} to {most:g} % of time; energy: not measured"
+        )
+    count = f"90 % of {pair.rows}" if pair.rows >= LEAST_ROWS else f"all {pair.rows}"
+    return (
+        f"time within {pair.percent_90:g} % in {count} measured iterations of {software} on this GPU, of models left "
+        "out of the fit; energy: not measured"
+    )

@@ -1,0 +1,246 @@
+"""From a file with measured iterations to the workloads that they ran, which `kareus.predict` predicts as any other."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.graph.recomputation import Recomputation
+from kareus.model.config import ActivationKind, Model, NormKind, Parallelism, PositionKind, Sharding
+from kareus.model.precision import Precision
+from kareus.pipeline.config import PipelineSchedule
+from kareus.prediction.lines import read_lines
+from kareus.prediction.rows import MeasuredIteration, read_iterations
+from kareus.software.record import Software, TensorOverlap, driven
+from kareus.workload.compose import compose
+from kareus.workload.config import Workload
+from kareus.workload.split import balanced_split, head_flops
+
+OF_FAMILY = {
+    "vtrain-single": "vtrain",
+    "vtrain": "megatron-deepspeed-2022",
+    "selective-recompute": "megatron-2022",
+    "megatron": "megatron-2022",
+    "dgxc": "megatron-core",
+    "nemo": "megatron-core",
+    "bridge": "megatron-core",
+    "mlperf": "megatron-core",
+    "llm-foundry": "llm-foundry",
+    "torchtitan": "torchtitan",
+}
+"""Software by the beginning of a family's name; of other families columns tell."""
+WITHOUT_RECOMPUTATION = ("vtrain-single",)
+"""Beginnings of families whose times have no second forward, whatever their column `recompute` says.
+
+vTrain repeats forwards, if it does, on all stages but the last (`src/predictor.py`, `use_checkpoint`); in these rows a
+block takes as long on every stage. And with a second forward, products would run at 96 % of the peak of tensor cores.
+"""
+NODE_GB_PER_S = {("llm-foundry", "a100-sxm4-40gb"): 200.0}
+"""Bandwidth of nodes, by family and GPU, of clusters that are connected otherwise than the GPU's file has it: RoCE of
+200 Gbit/s for each GPU (LLM Foundry, scripts/train/benchmarking)."""
+SHARDING = {
+    "none": Sharding.NONE,
+    "optimizer": Sharding.OPTIMIZER,
+    "grad-op": Sharding.GRADIENTS,
+    "fsdp": Sharding.FULL,
+}
+TIED_POSITIONS = ("learned", "alibi")
+"""Position encodings of GPT and MPT, which share the embedding's weights with the head."""
+
+
+def measured_iterations(
+    path: Path, overrides: Sequence[str] = (), config_dir: Path = Path("config")
+) -> Iterator[tuple[Workload, MeasuredIteration]]:
+    """Yield what every row of a file with measured iterations ran, and the row.
+
+    Args:
+        path: CSV, or .csv.gz.
+        overrides: Hydra overrides of every workload, such as numbers of GPUs.
+        config_dir: Hydra groups.
+
+    Raises:
+        ArtifactError: the file cannot be read, or a value of a row cannot be used.
+        ConfigError: an override cannot be used, or a row names no GPU that there is.
+        RefusedWorkloadError: a row's layout does not divide over its GPUs.
+    """
+    workloads = MeasuredWorkloads(tuple(overrides), config_dir)
+    _, lines = read_lines(path)
+    for row in read_iterations(lines, path):
+        yield workloads.of(row), row
+
+
+class MeasuredWorkloads:
+    """Workloads of rows; what a GPU and a software have in common is composed once."""
+
+    def __init__(self, overrides: tuple[str, ...], config_dir: Path):
+        """Prepare reading the configuration.
+
+        Args:
+            overrides: Hydra overrides of every workload, such as numbers of GPUs.
+            config_dir: Hydra groups.
+        """
+        self._overrides, self._config_dir = overrides, config_dir
+        self._bases: dict[tuple[str, str], Workload] = {}
+
+    def of(self, row: MeasuredIteration) -> Workload:
+        """Return the workload of a row.
+
+        Raises:
+            ConfigError: no such GPU, or sizes that no workload has.
+            RefusedWorkloadError: the layout cannot be represented.
+        """
+        base = self._measured(row)
+        software = replace(
+            base.software, fused_attention=row.attention == "flash", tensor_overlap=_overlap(row, base.software)
+        )
+        model = _model(row, software)
+        workload = replace(
+            base,
+            software=software,
+            gpu=driven(base.gpu, software, row.gpus),
+            model=model,
+            parallelism=_parallelism(row, model),
+            pipeline=replace(
+                base.pipeline,
+                schedule=PipelineSchedule.INTERLEAVED if row.chunks > 1 else PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
+                chunks=row.chunks,
+            ),
+            iteration=replace(base.iteration, include_update=True),
+            microbatch_size=row.microbatch_size,
+            num_microbatches=row.num_microbatches,
+            sequence_length=row.seq_len,
+            precision=Precision.FP8 if row.precision == "fp8" else Precision.BF16,
+            recomputation=_recomputation(row),
+        )
+        _check(row, workload)
+        return workload
+
+    def _measured(self, row: MeasuredIteration) -> Workload:
+        """The configuration of a row's cluster, unless an override says what nodes are connected by."""
+        base = self._base(row.gpu, software_of(row))
+        family = next((name for name, gpu in NODE_GB_PER_S if row.family.startswith(name) and gpu == row.gpu), None)
+        if family is None or any(text.split("=")[0] == "gpu.node_gb_per_s" for text in self._overrides):
+            return base
+        return replace(base, gpu=replace(base.gpu, node_gb_per_s=NODE_GB_PER_S[family, row.gpu]))
+
+    def _base(self, gpu: str, software: str) -> Workload:
+        if (gpu, software) not in self._bases:
+            compositions = compose([f"gpu={gpu}", f"software={software}", *self._overrides], self._config_dir)
+            if len(compositions) > 1:
+                raise ConfigError(
+                    f"{' '.join(self._overrides)}: a sweep; measured iterations take one value of each key."
+                )
+            self._bases[gpu, software] = compositions[0].workload
+        return self._bases[gpu, software]
+
+
+def software_of(row: MeasuredIteration) -> str:
+    """Return the option of the group `software` that runs a row."""
+    option = next((software for beginning, software in OF_FAMILY.items() if row.family.startswith(beginning)), None)
+    if option is None and row.attention == "unfused":
+        return "megatron-2022"
+    if option is None and row.sharding in ("fsdp", "grad-op"):
+        option = "torchtitan" if row.compiled or row.position == "rope" else "llm-foundry"
+    if option == "torchtitan" and not row.compiled:
+        return "torchtitan-eager"
+    return option or "megatron-core"
+
+
+def _overlap(row: MeasuredIteration, software: Software) -> TensorOverlap:
+    """What the row's collectives of tensor parallelism run beside: a column tells whether userbuffers were on."""
+    if software.tensor_overlap is TensorOverlap.NOTHING:
+        return TensorOverlap.NOTHING
+    return TensorOverlap.USERBUFFERS if row.tp_overlap == "userbuffers" else TensorOverlap.NONE
+
+
+def _model(row: MeasuredIteration, software: Software) -> Model:
+    return Model(
+        name=row.model.split(" ")[0],
+        hidden_size=row.hidden,
+        intermediate_size=row.ffn,
+        num_layers=row.layers,
+        num_attention_heads=row.heads,
+        num_key_value_heads=row.kv_heads,
+        head_dim=row.hidden // row.heads,
+        vocab_size=software.padded(row.vocab, row.tp),
+        tie_embeddings=row.position in TIED_POSITIONS,
+        qk_norm=False,
+        qkv_bias=False,
+        norm_epsilon=1e-5,
+        rotary_base=10_000.0,
+        rotary_scaling=None,
+        layers_per_stage={},
+        norm=NormKind(row.norm),
+        activation=ActivationKind(row.mlp),
+        positions=PositionKind(row.position),
+        biases=row.norm == "layernorm" and row.position == "learned",
+        max_positions=row.seq_len if row.position == "learned" else None,
+    )
+
+
+def _recomputation(row: MeasuredIteration) -> Recomputation:
+    return Recomputation.NONE if row.family.startswith(WITHOUT_RECOMPUTATION) else Recomputation(row.recompute)
+
+
+def _parallelism(row: MeasuredIteration, model: Model) -> Parallelism:
+    return Parallelism(
+        dp=row.dp,
+        pp=row.pp,
+        tp=row.tp,
+        cp=row.cp,
+        layers_per_stage=layers_of(row, model),
+        sharding=_sharding(row),
+        sequence_parallel=row.sequence_parallel and row.tp > 1,
+    )
+
+
+def _sharding(row: MeasuredIteration) -> Sharding:
+    """What replicas share out, as far as it costs collectives in every microbatch.
+
+    With a pipeline, FSDP keeps gathered weights from the first microbatch to the last, and reduces gradients in the
+    last one (TorchTitan: `fsdp_reshard_after_forward`, `default`): its collectives are those of a sharded optimizer.
+    """
+    sharding = SHARDING[row.sharding]
+    return Sharding.OPTIMIZER if row.pp > 1 and sharding in (Sharding.GRADIENTS, Sharding.FULL) else sharding
+
+
+def layers_of(row: MeasuredIteration, model: Model) -> tuple[int, ...]:
+    """Return the blocks on each stage.
+
+    Stages are equal where layers divide by stages and chunks. Where they do so with two more, embedding and head take
+    the place of a block each (Megatron Core: account_for_embedding_in_pipeline_split).
+
+    Raises:
+        RefusedWorkloadError: neither, and stages are cut in chunks.
+    """
+    pieces = row.pp * row.chunks
+    if row.layers % pieces == 0:
+        return (row.layers // row.pp,) * row.pp
+    if (row.layers + 2) % pieces == 0 and row.pp > 1:
+        whole = (row.layers + 2) // row.pp
+        return (whole - 1, *[whole] * (row.pp - 2), whole - 1)
+    if row.chunks > 1 or row.pp > row.layers:
+        raise RefusedWorkloadError(
+            f"layers={row.layers}: {row.pp} stages of {row.chunks} chunks cannot share them, with or without places "
+            "for embedding and head."
+        )
+    block = 8 * row.hidden * row.hidden + 6 * row.hidden * row.ffn
+    return balanced_split(row.layers, row.pp, head_flops(model) / (3 * block))
+
+
+def _check(row: MeasuredIteration, workload: Workload) -> None:
+    model, tp = workload.model, row.tp
+    if row.precision == "fp8" and workload.gpu.fp8_speedup == 1:
+        raise RefusedWorkloadError(
+            f"precision=fp8: {workload.gpu.name} has no fp8 tensor cores (gpu.fp8_speedup is 1); use bf16."
+        )
+    for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "hidden_size"):
+        if getattr(model, name) % tp:
+            raise RefusedWorkloadError(f"tp={tp}: must divide {name} ({getattr(model, name)}).")
+    if row.hidden % row.heads or model.head_dim % 2:
+        raise RefusedWorkloadError(f"heads={row.heads}: must divide hidden ({row.hidden}) in even heads.")
+    parts = (2 * row.cp if row.cp > 1 else 1) * workload.parallelism.token_shards
+    if row.seq_len % parts:
+        raise RefusedWorkloadError(f"seq_len={row.seq_len}: must be a multiple of {parts}, the parts of a sequence.")
+    if row.chunks > 1 and row.num_microbatches % row.pp:
+        raise RefusedWorkloadError(f"num_microbatches={row.num_microbatches}: must be a multiple of pp={row.pp}.")

@@ -1,0 +1,90 @@
+"""Command `predict`: print what iterations of workloads take by the GPU model alone, without search or measurement."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kareus.artifacts.records import to_plain
+from kareus.errors import printable
+from kareus.workload.arguments import add_overrides
+from kareus.workload.config import Workload
+from kareus.workload.memory import tightness
+from kareus.workload.model_words import size_words, sizes
+from kareus.workload.resolve import check_any_accepted, resolve
+
+if TYPE_CHECKING:
+    from kareus.prediction.workload_prediction import Prediction
+
+SEQUENTIAL = "sequential"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the workloads and how they run."""
+    add_overrides(parser)
+    parser.add_argument("--method", default=SEQUENTIAL, help="sequential (default) or nanobatching")
+    parser.add_argument("--frequency", type=int, metavar="MHZ", help="clock of all GPUs in MHz (default: the maximum)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line instead of text")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Predict and print every workload; one that cannot run is printed with its reason."""
+    resolved = resolve(arguments.overrides, arguments.config_dir)
+    check_any_accepted(resolved)
+    from kareus.prediction.workload_prediction import predict  # noqa: PLC0415 - bad overrides need not wait for it
+
+    for number, one in enumerate(resolved):
+        if one.workload is None:
+            refused = {"workload": one.name, "refused": one.refusal}
+            lines = [json.dumps(refused) if arguments.json else f"{one.name}: refused: {one.refusal}"]
+        else:
+            found = predict(one.workload, arguments.method, arguments.frequency)
+            if arguments.json:
+                model = sizes(one.workload.model, one.workload.sequence_length)
+                lines = [json.dumps({"workload": one.name, **model, **to_plain(found)}, allow_nan=False)]
+            else:
+                lines = [*([""] if number else []), *prediction_lines(one.name, one.workload, found)]
+        print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command
+
+
+def prediction_lines(name: str, workload: Workload, found: "Prediction") -> Iterator[str]:
+    """Yield a prediction for people, in lines of at most 100 columns but for the first."""
+    from kareus.prediction.errors import error_words  # noqa: PLC0415 - as above
+
+    memory, collectives = found.memory, found.collectives
+    yield (
+        f"{name}: {found.method} at {found.frequency_mhz} MHz, {workload.software.name} in {workload.precision} [GPU "
+        f"model of {workload.gpu.name}]"
+    )
+    yield error_words(workload)
+    yield (
+        f"iteration    {found.time_s:.3f} s, {found.energy_j / 1e3:.2f} kJ on {workload.parallelism.gpus} GPUs; "
+        f"{found.tokens_per_s:,.0f} tokens/s, {1e3 * found.joules_per_token:.1f} mJ/token, MFU {100 * found.mfu:.1f} %"
+    )
+    if found.warm_energy_j is not None:
+        assumed_c = workload.gpu.coefficients.reference_temperature_c
+        yield (
+            f"warm chips   {found.warm_energy_j / 1e3:.2f} kJ at the temperatures that they settle to; "
+            f"other energies are at {assumed_c:g} degC"
+        )
+    yield (
+        f"memory       {memory.total_gib:.1f} of {workload.gpu.memory_gib:.1f} GiB on stage {memory.stage}"
+        f"{tightness(workload, memory)}"
+    )
+    yield f"model        {size_words(workload.model, workload.sequence_length)}"
+    yield (
+        f"collectives  {collectives.alone_s:.3f} s alone, {collectives.hidden_s:.3f} s of it beside computation, "
+        f"{collectives.exposed_s:.3f} s exposed"
+    )
+    yield ""
+    yield "stage  layers  forward s  backward s  update s  waiting s  energy kJ"
+    for stage in found.stages:
+        yield (
+            f"{stage.stage:>5}  {stage.layers:>6}  {stage.forward_s:>9.3f}  {stage.backward_s:>10.3f}  "
+            f"{stage.update_s:>8.3f}  {stage.bubble_s:>9.3f}  {stage.energy_j / 1e3:>9.2f}"
+        )
+    yield ""
+    width = max(len("component"), *(len(component.name) for component in found.components))
+    yield f"{'component':<{width}}  time s  energy kJ"
+    for component in found.components:
+        yield f"{component.name:<{width}}  {component.time_s:>6.3f}  {component.energy_j / 1e3:>9.2f}"

@@ -1,0 +1,201 @@
+"""Predictions of the software that trains: its layouts, its kernels, its host and the limit of its GPUs."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from helpers.builders import CONFIG
+from helpers.iterations import LLAMA
+
+from kareus.cli import main
+from kareus.errors import RefusedWorkloadError
+from kareus.gpu_model.launching import LaunchesAhead
+from kareus.prediction.measured import MeasuredWorkloads
+from kareus.prediction.workload_prediction import Prediction, predict, predict_time_s
+from kareus.software.record import TensorOverlap, driven
+from kareus.workload.config import Workload
+from kareus.workload.resolve import resolve, resolve_accepted
+
+ONE_GPU = (
+    "model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "parallelism.pp=1", "parallelism.tp=1", "num_microbatches=2",
+    "sequence_length=2048", "microbatch_size=1",
+)  # fmt: skip
+GPT = replace(
+    LLAMA, family="megatron", gpu="a100-sxm4-80gb", layers=4, hidden=6144, ffn=24576, heads=64, kv_heads=64,
+    vocab=51200, mlp="gelu", norm="layernorm", position="learned", attention="unfused", dp=1, pp=1, tp=8, cp=1,
+    chunks=1, microbatch_size=4, num_microbatches=1, seq_len=2048, precision="fp16", tp_overlap="none",
+)  # fmt: skip
+"""Four blocks of a model that Megatron trained on one node."""
+
+
+def small(*overrides: str) -> list[str]:
+    """Overrides of a small workload but for these."""
+    return list({text.partition("=")[0]: text for text in (*ONE_GPU, *overrides)}.values())
+
+
+def resolved(*overrides: str) -> Workload:
+    (workload,) = resolve_accepted(small(*overrides), CONFIG).values()
+    return workload
+
+
+def component_s(found: Prediction, name: str) -> float:
+    return {one.name: one.time_s for one in found.components}.get(name, 0.0)
+
+
+def by(workload: Workload, **changes: object) -> Workload:
+    """The same workload by another software."""
+    software = replace(workload.software, **changes)
+    return replace(workload, software=software, gpu=driven(workload.gpu, software, workload.parallelism.gpus))
+
+
+@pytest.mark.parametrize("option", ["megatron-core", "megatron-2022", "torchtitan", "vtrain", "kareus"])
+def test_the_time_without_its_parts_is_that_of_the_whole_prediction(option: str) -> None:
+    workload = resolved(f"software={option}")
+    found = predict(workload)
+    assert predict_time_s(workload) == pytest.approx(found.time_s, rel=1e-12)
+    assert sum(one.time_s for one in found.components) == pytest.approx(found.time_s, rel=1e-9)
+
+
+def test_low_power_limits_are_kept() -> None:
+    limits_w = (300, 450, 700)  # some clock holds each
+    found = [predict(resolved("software=megatron-core", f"gpu.power_limit_w={limit_w}")) for limit_w in limits_w]
+    assert all(slow.time_s > fast.time_s for slow, fast in pairwise(found))
+    powers_w = [one.energy_j / one.time_s for one in found]
+    assert powers_w == sorted(powers_w)
+    assert all(power_w <= limit_w for power_w, limit_w in zip(powers_w, limits_w, strict=True)), powers_w
+
+
+@pytest.mark.parametrize("change", ["gpu.hbm_gb_per_s=1000", "gpu.bf16_tflops=300"])
+def test_gpus_of_one_name_are_told_apart(change: str) -> None:
+    assert predict_time_s(resolved(change)) > 1.1 * predict_time_s(resolved())
+
+
+def test_the_host_shows_where_kernels_are_short() -> None:
+    """Twice the host's time of a kernel lengthens passes of short kernels, and hardly those of long ones."""
+    longer = {}
+    for tokens in (512, 16384):
+        workload = resolved(f"sequence_length={tokens}", "software.host_launch_s=5e-5")
+        times_s = [predict_time_s(by(workload, host_launch_s=s)) for s in (5e-5, 1e-4)]
+        longer[tokens] = times_s[1] / times_s[0]
+    assert longer[512] > 1.5
+    assert longer[16384] < 1.05
+
+
+@pytest.mark.parametrize("option", ["megatron-core", "vtrain", "kareus"])
+@pytest.mark.parametrize("limit_w", [300, 700])
+def test_what_the_host_adds_is_overhead(option: str, limit_w: int) -> None:
+    """Nor is any part of an iteration shorter than nothing, where the power limit acts on whole instructions."""
+    workload = resolved(f"software={option}", "software.host_launch_s=2e-5", f"gpu.power_limit_w={limit_w}")
+    without = by(workload, host_launch_s=0.0, host_collective_s=0.0)
+    slow, fast = predict(workload), predict(without)
+    assert component_s(fast, "overhead") == pytest.approx(0, abs=1e-9)
+    assert min(one.time_s for one in (*slow.components, *fast.components)) >= -1e-9
+    if workload.gpu.launches_ahead is not LaunchesAhead.STEP:
+        assert component_s(slow, "overhead") == pytest.approx(slow.time_s - fast.time_s, rel=1e-6)
+        assert component_s(slow, "gemm") == pytest.approx(component_s(fast, "gemm"))
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_sequence_parallelism_is_not_slower_in_megatron(recompute: str) -> None:
+    workloads = MeasuredWorkloads((), CONFIG)
+    shared, whole = (
+        predict_time_s(workloads.of(replace(GPT, recompute=recompute, sequence_parallel=shares)))
+        for shares in (True, False)
+    )
+    assert shared <= whole
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes"),
+    [
+        (
+            ("parallelism.tp=4", "parallelism.sequence_parallel=true", "sequence_length=8192"),
+            {"tensor_overlap": TensorOverlap.NONE},
+        ),
+        (("parallelism.cp=2",), {"context_overlap": False}),
+    ],
+    ids=["userbuffers", "ring attention"],
+)
+def test_software_hides_collectives_beside_what_they_serve(layout: tuple[str, ...], changes: dict[str, object]) -> None:
+    workload = resolved("software=megatron-core", "software.host_launch_s=0", "software.host_collective_s=0", *layout)
+    hidden, exposed = (predict(own) for own in (workload, by(workload, **changes)))
+    assert component_s(hidden, "collectives") < 0.8 * component_s(exposed, "collectives")
+    assert hidden.time_s < exposed.time_s
+
+
+def test_collectives_of_software_that_hides_nothing_are_exposed_whole() -> None:
+    workload = resolved("software=vtrain", "parallelism.tp=4", "software.host_launch_s=0", "gpu.power_limit_w=1500")
+    found, hiding = predict(workload).collectives, predict(by(workload, tensor_overlap=TensorOverlap.NONE)).collectives
+    assert found.exposed_s == pytest.approx(found.alone_s)
+    assert hiding.exposed_s < 0.97 * hiding.alone_s  # all-reduces beside weight gradients
+
+
+@pytest.mark.parametrize("layout", [("parallelism.tp=8",), ("parallelism.cp=8",)], ids=["tensor", "context"])
+def test_groups_that_span_nodes_pay_for_the_network(layout: tuple[str, ...]) -> None:
+    """On nodes of four GPUs, eight of a group are on two of them."""
+    inside, over = (predict(resolved(*layout, f"gpu.gpus_per_node={gpus}")) for gpus in (8, 4))
+    assert over.collectives.alone_s > 1.3 * inside.collectives.alone_s
+    assert over.time_s > inside.time_s
+
+
+def test_products_in_fp8_are_faster_and_their_weights_are_cast() -> None:
+    bf16, fp8 = (predict(resolved(f"precision={precision}")) for precision in ("bf16", "fp8"))
+    assert component_s(fp8, "gemm") < 0.8 * component_s(bf16, "gemm")
+    assert component_s(fp8, "weight casting") > 0
+    assert component_s(bf16, "weight casting") == 0
+
+
+def test_software_that_cannot_run_a_layout_is_refused() -> None:
+    both = resolve(small("parallelism.cp=2", "software=megatron-2022,megatron-core"), CONFIG)
+    assert [one.workload is None for one in both] == [True, False]
+    assert "needs whole sequences; use parallelism.cp=1" in str(both[0].refusal)
+
+
+def test_scores_of_unfused_attention_need_memory() -> None:
+    long = ("gpu=a100-sxm4-80gb", "sequence_length=16384", "recomputation=none")
+    fused, unfused = resolve(small(*long, "software=megatron-core,megatron-2022"), CONFIG)
+    assert fused.workload is not None
+    assert unfused.workload is None
+    assert "out of memory" in str(unfused.refusal)
+    assert "\n" not in str(unfused.refusal)
+
+
+def test_fp8_needs_tensor_cores_of_fp8() -> None:
+    with pytest.raises(RefusedWorkloadError, match="precision=fp8: A100-SXM4-80GB has no fp8 tensor cores"):
+        MeasuredWorkloads((), CONFIG).of(replace(LLAMA, gpu="a100-sxm4-80gb", precision="fp8"))
+    (refused,) = resolve(small("gpu=a100-sxm4-80gb", "precision=fp8"), CONFIG)
+    assert "precision=fp8: A100-SXM4-80GB has no fp8 tensor cores" in str(refused.refusal)
+
+
+@pytest.mark.parametrize(("option", "rows"), [("megatron-core", 51200), ("vtrain", 50256), ("megatron-2022", 51200)])
+def test_vocabularies_are_those_that_the_software_pads(option: str, rows: int) -> None:
+    workload = resolved("model.vocab_size=50257", "parallelism.tp=8", f"software={option}")
+    assert workload.model.vocab_size == rows
+    (refused,) = resolve(small("model.vocab_size=50257", "parallelism.tp=8", "software=kareus"), CONFIG)
+    assert "must divide model.vocab_size (50257)" in str(refused.refusal)
+
+
+def predicted(*overrides: str) -> int:
+    return main(["predict", *small(*overrides), "--config-dir", str(CONFIG)])
+
+
+def test_the_first_line_of_a_prediction_names_the_software(capsys: pytest.CaptureFixture[str]) -> None:
+    assert predicted("software=megatron-2022", "precision=fp8") == 0
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first.endswith("at 1980 MHz, megatron-2022 in fp8 [GPU model of H100-SXM5-80GB]")
+
+
+def test_numbers_of_gpus_are_swept(capsys: pytest.CaptureFixture[str]) -> None:
+    assert predicted("software=megatron-2022", "gpu.power_limit_w=300,700", "--json") == 0
+    slow, fast = map(json.loads, capsys.readouterr().out.splitlines())
+    assert slow["time_s"] > fast["time_s"]
+    assert slow["workload"] != fast["workload"]
+
+
+def test_predict_refuses_what_no_software_can_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert predicted("software=megatron-core", "microbatch_size=100000") == 2
+    printed = capsys.readouterr()
+    assert "out of memory" in printed.err
+    assert printed.err.count("\n") == 1
+    assert not printed.out
