@@ -1,7 +1,6 @@
 """Fitting a software profile from the command line: what is printed, and what is written to the profile's file."""
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,8 +28,6 @@ from kareus.workload.compose import compose
 
 logger = logging.getLogger(__name__)
 
-NOTE = "# measured iterations: "
-"""Begins the lines that say how well a profile fits measured iterations."""
 NOT_FITTED = "# NOT FITTED: no measurements of it ship"
 """Begins the line of a profile that nothing was fitted to."""
 FITTED = "[fit to measured iterations]"
@@ -69,7 +66,7 @@ def fit_and_write(
         logger.info("%s: written", table)
     if output:
         source = read_text(config_dir / "software" / f"{option}.yaml")
-        write_text(output, documented(source, fitted, notes))
+        write_text(output, documented(source, fitted))
         logger.info("%s: written", output)
 
 
@@ -91,19 +88,16 @@ def _pairs(
     return pairs
 
 
-def documented(text: str, values: Mapping[str, float], notes: Mapping[str, str]) -> str:
-    """Return a profile with fitted values and the errors of families; everything else stays as it is.
+def documented(text: str, values: Mapping[str, float]) -> str:
+    """Return a profile with fitted values; everything else stays as it is.
 
     The line that says that nothing was fitted goes.
     """
-    lines = [line for line in text.splitlines() if not line.startswith((NOTE, NOT_FITTED))]
+    lines = [line for line in text.splitlines() if not line.startswith(NOT_FITTED)]
     shown = {
         name: f"{name}: {number(value)} # {FITTED}{bound_note(PRIORS[name], value)}" for name, value in values.items()
     }
-    found = [shown.get(line.partition(":")[0], line) for line in lines]
-    heading = next(n for n, line in enumerate(found) if re.match(r"name:", line))
-    own = [f"{NOTE}{name}: {note}" for name, note in notes.items() if not name.startswith(" ")]
-    return "\n".join([*found[:heading], *own, *found[heading:]]) + "\n"
+    return "\n".join(shown.get(line.partition(":")[0], line) for line in lines) + "\n"
 
 
 def _data(rows: Sequence[MeasuredIteration], option: str, config_dir: Path) -> IterationData:

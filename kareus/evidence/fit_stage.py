@@ -71,7 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tables", type=Path, help="measured reductions (CSV), for what frontiers do not tell")
     parser.add_argument("--output", type=Path, help="GPU configuration to write (YAML); by default nothing is written")
-    parser.add_argument("--errors", type=Path, help="table of errors of iterations to update (CSV), with --software")
+    parser.add_argument(
+        "--errors",
+        type=Path,
+        help="table of errors left out to update (CSV); of kernels, or of iterations with --software",
+    )
     parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
     add_force(parser)
 
@@ -99,7 +103,7 @@ def run(arguments: argparse.Namespace) -> None:
     if kernels:
         if arguments.tables is not None:
             raise ConfigError("--tables: goes with planned frontiers; leave it out with measured kernels.")
-        fit_and_write(kernels, arguments.gpu, source, arguments.output, arguments.config_dir)
+        fit_and_write(kernels, arguments.gpu, source, arguments.output, arguments.errors, arguments.config_dir)
         return
     rows = _frontier_rows(arguments.reference[0])
     tables = _reduction_rows(arguments.tables)

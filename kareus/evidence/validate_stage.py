@@ -73,6 +73,6 @@ def _write_page(found: list[Validation], arguments: argparse.Namespace) -> None:
     from kareus.evidence.page.page import fidelity_page  # noqa: PLC0415
     from kareus.report.page import page_html  # noqa: PLC0415
 
-    page = fidelity_page(found, arguments.overrides, arguments.config_dir)
+    page = fidelity_page(found, arguments.overrides)
     write_text(arguments.page, page_html(page))
     print(f"\n{printable(str(arguments.page))}: written")  # noqa: T201

@@ -4,11 +4,9 @@ An error belongs to the numbers that it was measured with: those of the GPU and 
 known. `kareus fit --software ... --errors ...` measures the errors of a software again and writes the table that ships.
 """
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from kareus.arrays import Array
 from kareus.artifacts.records import content_hash
 from kareus.gpu_model.trust import known_uncertainty, numbers_of, trust
 from kareus.model.precision import Precision
-from kareus.prediction.lines import read_lines
+from kareus.prediction.lines import read_lines, table_text
 from kareus.workload.config import Workload
 
 TABLE = Path(__file__).parent / "data/iteration_errors.csv"
@@ -113,11 +111,7 @@ def pair_errors(path: Path = TABLE) -> tuple[PairError, ...]:
 def with_errors(pairs: Iterable[PairError], others: Iterable[PairError]) -> str:
     """Return the text of the table with the errors of pairs in place of those that it had of the same ones."""
     measured = {(pair.gpu, pair.software): pair for pair in (*others, *pairs)}
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(PairError)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(measured[key]) for key in sorted(measured))
-    return text.getvalue()
+    return table_text(PairError, [measured[key] for key in sorted(measured)])
 
 
 def error_of(workload: Workload) -> PairError | None:

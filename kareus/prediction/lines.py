@@ -1,14 +1,14 @@
-"""Lines of CSV files with reference data: values with their ranges, and one-line errors that name the place."""
+"""Lines of CSV files with reference data: values with their ranges, one-line errors that name the place, and back."""
 
 import csv
 import gzip
 import math
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from io import BytesIO, TextIOWrapper
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kareus.artifacts.files import read_bytes
 from kareus.errors import ArtifactError
@@ -170,6 +170,15 @@ def read_lines(path: Path) -> tuple[Sequence[str], list[Line]]:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror or error}); give a CSV file.") from error
     except (UnicodeDecodeError, csv.Error, EOFError, zlib.error) as error:
         raise ArtifactError(f"{path}: cannot be read ({error}); give a CSV file.") from error
+
+
+def table_text(kind: type[Any], records: Iterable[Any]) -> str:
+    """Return records of a dataclass as the text of a CSV file, a column for each field; None is an empty cell."""
+    text = StringIO()
+    writer = csv.DictWriter(text, [field.name for field in fields(kind)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(record) for record in records)
+    return text.getvalue()
 
 
 def _content(path: Path) -> bytes:

@@ -80,12 +80,11 @@ def test_models_are_left_out_and_sizes_of_a_single_one():
     assert groups_of(rows) == ["dgxc LLAMA3.1_405B", "dgxc GPT3-175B", "vtrain-single hidden 1024"]
 
 
-def test_a_profile_keeps_its_comments_and_gets_errors():
+def test_a_profile_keeps_its_comments():
     text = "# why\nname: mine\ntraffic: 1.0\nhost_launch_s: 4.0e-06\n"
-    found = documented(text, {"traffic": 2.0, "host_launch_s": 2e-5}, {"dgxc": "68 rows, time 3.0 %"})
+    found = documented(text, {"traffic": 2.0, "host_launch_s": 2e-5})
     assert found.splitlines() == [
         "# why",
-        "# measured iterations: dgxc: 68 rows, time 3.0 %",
         "name: mine",
         "traffic: 2 # [fit to measured iterations]",
         "host_launch_s: 2.0e-05 # [fit to measured iterations]",
@@ -95,9 +94,9 @@ def test_a_profile_keeps_its_comments_and_gets_errors():
 def test_a_fitted_profile_no_longer_says_it_is_not(tmp_path):
     text = (CONFIG / "software" / "torchtitan.yaml").read_text()
     assert "# NOT FITTED" in text
-    found = documented(text, {"traffic": 1.8}, {"own": "4 rows, time 3.0 %"})
+    found = documented(text, {"traffic": 1.8})
     assert "NOT FITTED" not in found
-    assert "# measured iterations: own: 4 rows, time 3.0 %\nname: torchtitan" in found
+    assert "\nname: torchtitan" in found
     written = tmp_path / "torchtitan.yaml"
     written.write_text(found)
     assert is_software(written)

@@ -9,6 +9,7 @@ import numpy as np
 
 from kareus.artifacts.records import to_plain
 from kareus.errors import ConfigError
+from kareus.evidence.kernels.counted import large_message, power_counts, time_counts
 from kareus.evidence.kernels.predict import Gpus, Predicted, predict
 from kareus.evidence.kernels.rows import KernelKind, Kernels
 from kareus.evidence.kernels.score import (
@@ -17,8 +18,6 @@ from kareus.evidence.kernels.score import (
     baselines,
     errors_by,
     errors_of,
-    large_message,
-    scored,
 )
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.trust import trust
@@ -62,7 +61,7 @@ def answer_kernels(
     if not gpus:
         raise ConfigError(refused[0].reason)
     known = kernels.where(np.isin(kernels.gpu, list(gpus)))
-    predicted, mask = predict(known, gpus), scored(known)
+    predicted, mask = predict(known, gpus), time_counts(known)
     collective = known.kind is KernelKind.COLLECTIVE
     return KernelAnswer(
         kernels=known,
@@ -108,7 +107,7 @@ def plain_answer(answer: KernelAnswer) -> dict[str, Any]:
 
 def _rows(answer: KernelAnswer) -> Iterator[dict[str, Any]]:
     """Rows as plain data, in the order of the file."""
-    rows, predicted, counted = answer.kernels, answer.predicted, scored(answer.kernels)
+    rows, predicted = answer.kernels, answer.predicted
     columns: dict[str, Sequence[Any]] = {
         "row": rows.lines.tolist(),
         "gpu": rows.gpu.tolist(),
@@ -119,9 +118,9 @@ def _rows(answer: KernelAnswer) -> Iterator[dict[str, Any]]:
         "time_s": rows.time_s.tolist(),
         "predicted_time_s": predicted.time_s.tolist(),
         "power_w": _known(rows.power_w),
-        "predicted_reading_w": _known(predicted.reading_w),
         "predicted_power_w": _known(predicted.power_w),
-        "scored": counted.tolist(),
+        "scored": time_counts(rows).tolist(),
+        "power_scored": power_counts(rows).tolist(),
     }
     for values in zip(*columns.values(), strict=True):
         yield dict(zip(columns, values, strict=True))

@@ -12,9 +12,9 @@ import numpy as np
 
 from kareus.arrays import Array, Indices
 from kareus.calibrate.coefficient_space import CoefficientSpace, softened, space_of, with_coefficients
+from kareus.evidence.kernels.counted import power_counts, time_counts
 from kareus.evidence.kernels.predict import Predicted, predict
 from kareus.evidence.kernels.rows import KernelKind, Kernels
-from kareus.evidence.kernels.score import both_powers, scored
 from kareus.evidence.kernels.stages import STAGES, FitStage
 from kareus.gpu_model.gpu import Gpu
 
@@ -56,7 +56,7 @@ def left_out(files: Mapping[KernelKind, Kernels], gpu: Gpu, option: str) -> list
     for stage in STAGES:
         for part in parts_of(stage, files, option):
             folds = shape_folds(part)
-            predicted = Predicted(*(np.full(len(part), np.nan) for _ in range(5)))
+            predicted = Predicted(*(np.full(len(part), np.nan) for _ in range(4)))
             for fold in range(FOLDS):
                 fitted = _fit(stage, part.where(folds != fold), gpu, option, REFIT_EVALUATIONS)
                 predicted.put(folds == fold, predict(part.where(folds == fold), {option: fitted}))
@@ -86,7 +86,7 @@ def parts_of(stage: FitStage, files: Mapping[KernelKind, Kernels], option: str) 
     if stage.kind not in files:
         return []
     every = files[stage.kind]
-    rows = stage.rows(every.where((every.gpu == option) & scored(every)))
+    rows = stage.rows(every.where((every.gpu == option) & time_counts(every)))
     if not len(rows):
         return []
     if not stage.by_library:
@@ -158,8 +158,8 @@ def _errors(rows: Kernels, gpu: Gpu, option: str) -> Array:
     """Errors of time and of power where it was read, in their scales."""
     predicted = predict(rows, {option: gpu})
     times = np.log(predicted.time_s / rows.time_s) / ERROR_SCALE
-    read = both_powers(rows, predicted)
-    return np.concatenate([times, POWER_WEIGHT * np.log(predicted.reading_w[read] / rows.power_w[read]) / ERROR_SCALE])
+    read = power_counts(rows)
+    return np.concatenate([times, POWER_WEIGHT * np.log(predicted.power_w[read] / rows.power_w[read]) / ERROR_SCALE])
 
 
 def _start(gpu: Gpu, library: str | None, space: CoefficientSpace) -> Array:

@@ -3,18 +3,21 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from kareus.artifacts.files import read_text, write_text
 from kareus.calibrate.coefficient_space import bound_note, with_coefficients
-from kareus.calibrate.gpu_file import number, with_kernel_uncertainty, with_libraries, with_notes, with_values
+from kareus.calibrate.gpu_file import number, with_kernel_uncertainty, with_libraries, with_values
 from kareus.errors import ArtifactError
-from kareus.evidence.kernels.fit import fit_kernels, left_out
+from kareus.evidence.kernels.counted import time_counts
+from kareus.evidence.kernels.errors import ShapeErrors, shape_errors, with_errors
+from kareus.evidence.kernels.fit import LeftOut, fit_kernels, left_out
 from kareus.evidence.kernels.predict import predict
 from kareus.evidence.kernels.rows import KernelKind, Kernels
-from kareus.evidence.kernels.score import KernelErrors, errors_by, scored
+from kareus.evidence.kernels.score import KernelErrors, errors_by
 from kareus.evidence.kernels.stages import STAGES
 from kareus.evidence.kernels.uncertainty import kernel_uncertainty
 from kareus.gpu_model.gpu import Gpu, KernelUncertainty
@@ -28,9 +31,22 @@ FITTED = "[fit to measured kernels]"
 
 
 def fit_and_write(
-    files: Mapping[KernelKind, Kernels], option: str, source: Path, output: Path | None, config_dir: Path
+    files: Mapping[KernelKind, Kernels],
+    option: str,
+    source: Path,
+    output: Path | None,
+    table: Path | None,
+    config_dir: Path,
 ) -> None:
     """Fit the GPU of an option, print errors in sample and of shapes left out, and write its file.
+
+    Args:
+        files: measured kernels; those of other GPUs are left out.
+        option: of the group `gpu`.
+        source: the GPU's file.
+        output: file to write.
+        table: table of errors to update, as of the GPU that is written.
+        config_dir: Hydra groups.
 
     Raises:
         ArtifactError: no row of the files names the GPU.
@@ -42,13 +58,15 @@ def fit_and_write(
         raise ArtifactError(f"--gpu {option}: no row of the files names it; they have: {', '.join(names)}.")
     (composition,) = compose(with_engine([f"gpu={option}"]), config_dir)
     fitted = _as_written(fit_kernels(own, composition.workload.gpu, option))
-    notes = _notes(own, fitted, option)
-    for name, note in notes.items():
-        logger.info("%s: %s", name, note)
+    errors = [_logged(part, fitted, option) for part in left_out(own, fitted, option)]
     known = _uncertainty(own, fitted, option, config_dir)
     logger.info("%s", trust(replace(fitted, kernel_uncertainty=known)))
+    if table:
+        others = shape_errors(table) if table.exists() else ()
+        write_text(table, with_errors(option, chain.from_iterable(errors), others))
+        logger.info("%s: written", table)
     if output:
-        written = documented(read_text(source), own, fitted, notes)
+        written = documented(read_text(source), own, fitted)
         write_text(output, with_kernel_uncertainty(written, known))
         logger.info("%s: written", output)
 
@@ -63,25 +81,38 @@ def _uncertainty(
     return kernel_uncertainty(files, gpu, option, workload)
 
 
-def documented(text: str, files: Mapping[KernelKind, Kernels], gpu: Gpu, notes: Mapping[str, str]) -> str:
-    """Return a GPU's configuration with fitted values, those of kernel libraries and errors beside them."""
+def documented(text: str, files: Mapping[KernelKind, Kernels], gpu: Gpu) -> str:
+    """Return a GPU's configuration with fitted values and those of kernel libraries."""
     measured = [(stage, stage.rows(files[stage.kind])) for stage in STAGES if stage.kind in files]
     told = [stage.priors_of(gpu, rows) for stage, rows in measured if len(rows)]
     priors = {name: prior for own in told for name, prior in own.items()}
     values = {name: getattr(gpu.coefficients, name) for name in priors}
     comments = {name: FITTED + bound_note(prior, values[name]) for name, prior in priors.items()}
-    return with_notes(with_libraries(with_values(text, values, comments), gpu.libraries), notes)
+    return with_libraries(with_values(text, values, comments), gpu.libraries)
 
 
-def _notes(files: Mapping[KernelKind, Kernels], gpu: Gpu, option: str) -> dict[str, str]:
-    """Errors in sample and of shapes left out, by group of rows."""
-    notes = {}
-    for part in left_out(files, gpu, option):
-        rows, inside = part.rows, predict(part.rows, {option: gpu})
-        within, outside = (errors_by(rows.groups, rows, found, scored(rows)) for found in (inside, part.predicted))
-        for group, errors in within.items():
-            notes[f"{part.stage.name}, {group.removeprefix(option + ' ')}"] = _shown(errors, outside[group])
-    return notes
+def _logged(part: LeftOut, gpu: Gpu, option: str) -> list[ShapeErrors]:
+    """Print errors in sample and of shapes left out, by group of rows, and return the latter."""
+    rows, inside = part.rows, predict(part.rows, {option: gpu})
+    within, outside = (errors_by(rows.groups, rows, own, time_counts(rows)) for own in (inside, part.predicted))
+    errors = []
+    for name, of_group in within.items():
+        group, others = name.removeprefix(f"{option} "), outside[name]
+        logger.info("%s, %s: %s", part.stage.name, group, _shown(of_group, others))
+        errors.append(
+            ShapeErrors(
+                gpu=option,
+                kind=part.stage.kind,
+                group=group,
+                time_percent=_rounded(others.time_mape_pct) or 0.0,
+                power_percent=_rounded(others.power_mape_pct),
+            )
+        )
+    return errors
+
+
+def _rounded(percent: float | None) -> float | None:
+    return None if percent is None else round(percent, 1)
 
 
 def _shown(inside: KernelErrors, outside: KernelErrors) -> str:

@@ -5,17 +5,14 @@ found there, and a run that lasts milliseconds is over before the power limit ha
 with coefficients of the GPU; how often a kernel was repeated is the benchmark's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kareus.arrays import Array
-from kareus.evidence.kernels.meter import SWEEPS, TRTLLM, VLLM_COPIES, EarlierRuns, Readings, reading_w
-from kareus.evidence.kernels.operands import switching_share
-from kareus.evidence.kernels.queue import earlier_shapes
-from kareus.evidence.kernels.rows import FP8, KernelKind, Kernels
+from kareus.evidence.kernels.rows import FP8, TRTLLM, KernelKind, Kernels
 from kareus.gpu_model import attention, gemm, laws, rings
 from kareus.gpu_model.energy import Switching, attention_core_j, idle_power_w
 from kareus.gpu_model.gpu import MOST_W, Gpu
@@ -28,6 +25,8 @@ Gpus = Mapping[str, Gpu]
 
 BURST_REPETITIONS = 72
 """Repetitions of a kernel in a run without power: 12 to warm up and 12 timed runs of 6 (AIConfigurator)."""
+VLLM_COPIES = 6
+"""Weights that vLLM's benchmark of GEMMs takes in turn."""
 MOST_TRTLLM_COPIES = 5
 """TRT-LLM's benchmark takes as many as exceed L2, and no more than this."""
 NCCL_SM_COUNT = 24
@@ -41,20 +40,18 @@ class Predicted:
     time_s: Array
     power_w: Array
     """Power in the steady state; NaN for collectives."""
-    reading_w: Array
-    """What the benchmark's power meter would show; NaN where it showed nothing."""
     flops: Array
     hbm_bytes: Array
 
     def put(self, mask: NDArray[np.bool_], part: "Predicted") -> None:
         """Write the predictions of some rows to their places."""
-        for name in ("time_s", "power_w", "reading_w", "flops", "hbm_bytes"):
+        for name in ("time_s", "power_w", "flops", "hbm_bytes"):
             getattr(self, name)[mask] = getattr(part, name)
 
 
 def predict(kernels: Kernels, gpus: Gpus) -> Predicted:
     """Return the predictions of all rows; `gpus` has the GPU of each."""
-    found = Predicted(*(np.full(len(kernels), np.nan) for _ in range(5)))
+    found = Predicted(*(np.full(len(kernels), np.nan) for _ in range(4)))
     limits = np.nan_to_num(kernels.power_limit_w)
     keys = np.array([f"{a} {b} {c} {d}" for a, b, c, d in zip(
         kernels.gpu, kernels.libraries, kernels.number_format, limits, strict=True
@@ -74,35 +71,6 @@ def _alike(rows: Kernels, gpu: Gpu) -> Predicted:
     """Predictions of rows of one GPU, library, number format and power limit."""
     if rows.kind is KernelKind.COLLECTIVE:
         return _collectives(rows, gpu)
-    own, c = _run(rows, gpu), gpu.coefficients
-    readings = Readings(
-        rows=rows,
-        time_s=own.time_s,
-        power_w=own.power_w,
-        idle_w=gpu.blocking_power_w,
-        launch_s=c.kernel_overhead_s,
-        overhead_s=c.kernel_overhead_s + (c.cast_s if rows.number_format[0] == FP8 else 0.0),
-        copies=_copies(rows, gpu),
-        weights_s=_weight_values(rows) * 2 / (gpu.hbm_gb_per_s * 1e9 * c.hbm_efficiency),
-        stretch=own.stretch,
-        earlier=_earlier_runs(rows, gpu),
-    )
-    return Predicted(own.time_s, own.power_w, reading_w(readings), own.flops, own.hbm_bytes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RepeatedRun:
-    """Kernels repeated back to back, under the power limit as far as it takes hold."""
-
-    time_s: Array
-    power_w: Array
-    stretch: Array
-    """`time_s` over the time before the power limit took hold."""
-    flops: Array
-    hbm_bytes: Array
-
-
-def _run(rows: Kernels, gpu: Gpu) -> _RepeatedRun:
     clock_mhz = np.full(len(rows), float(gpu.maximum_clock_mhz))
     work = _gemms if rows.kind is KernelKind.GEMM else _attentions
     fast, slow = work(rows, gpu, clock_mhz), work(rows, gpu, clock_mhz / 2)
@@ -112,21 +80,7 @@ def _run(rows: Kernels, gpu: Gpu) -> _RepeatedRun:
     limited = np.where(rows.sustained, 1.0, _limited_share(gpu, free_s))
     time_s = free_s + limited * (held_s - free_s)
     power_w = (free_j + limited * (held_j - free_j)) / time_s
-    return _RepeatedRun(
-        time_s=time_s, power_w=power_w, stretch=time_s / free_s, flops=fast.flops, hbm_bytes=fast.hbm_bytes
-    )
-
-
-def _earlier_runs(rows: Kernels, gpu: Gpu) -> Sequence[EarlierRuns]:
-    """What the GPU ran before each row of attention in a known sweep whose power was read; nothing of other kernels."""
-    known = rows.kind is KernelKind.ATTENTION and rows.libraries[0] in SWEEPS and rows.sustained.any()
-    if not known:
-        return ()
-    found = []
-    for shapes in earlier_shapes(rows):
-        run = _run(shapes.rows, gpu)
-        found.append(EarlierRuns(shapes=shapes, time_s=run.time_s, power_w=run.power_w, stretch=run.stretch))
-    return found
+    return Predicted(time_s, power_w, fast.flops, fast.hbm_bytes)
 
 
 def _limited_share(gpu: Gpu, time_s: Array) -> Array:
@@ -159,7 +113,7 @@ def _gemms(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
     memory_s = hbm_bytes / bytes_per_s + held / (bytes_per_s * c.l2_speedup)
     time_s = longer_s(gemm.arithmetic_s(gpu, shape, clock_mhz, every_sm, bytes_per_s), memory_s) + c.kernel_overhead_s
     flops = 2 * m * n * k
-    core_j = flops * c.gemm_j_per_flop * (c.fp8_energy_share if is_fp8 else switching_share(rows))
+    core_j = flops * c.gemm_j_per_flop * (c.fp8_energy_share if is_fp8 else 1)
     if is_fp8:
         cast_bytes = 3 * m * k  # values of 16 bits read, of 8 bits written
         moving_s = cast_bytes / (gpu.hbm_gb_per_s * 1e9 * c.cast_efficiency)
@@ -207,7 +161,7 @@ def _attentions(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
     hbm_bytes = 2 * size["batch"] * size["seq_len"] * size["head_dim"] * 2 * (size["heads"] + size["kv_heads"])
     arithmetic_s = attention.arithmetic_s(gpu, shape, flops, c.attention_forward_efficiency, clock_mhz, every_sm)
     time_s = longer_s(arithmetic_s, hbm_bytes / laws.hbm_bytes_per_s(gpu, every_sm))
-    core_j = attention_core_j(gpu, shape, flops) * switching_share(rows)
+    core_j = attention_core_j(gpu, shape, flops)
     return _Work(time_s + c.attention_s + c.kernel_overhead_s, _switching(gpu, core_j, hbm_bytes), flops, hbm_bytes)
 
 
@@ -229,7 +183,7 @@ def _collectives(rows: Kernels, gpu: Gpu) -> Predicted:
         sm_count=np.full(len(rows), float(NCCL_SM_COUNT)),
     )
     none = np.full(len(rows), np.nan)
-    return Predicted(time_s, none, none, np.zeros(len(rows)), message_bytes)
+    return Predicted(time_s, none, np.zeros(len(rows)), message_bytes)
 
 
 def bus_bytes(rows: Kernels) -> Array:

@@ -25,6 +25,8 @@ NOT_READ = re.compile(r"|0+(\.0*)?")
 """Power that was not read: an empty cell, or 0."""
 BFLOAT16, FP8 = "bfloat16", "fp8"
 NUMBER_FORMATS = (BFLOAT16, FP8)
+VLLM, TRTLLM = "vllm", "trtllm"
+"""Libraries whose benchmarks differ from a long repetition of one kernel (`counted`)."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
 
 

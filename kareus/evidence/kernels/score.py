@@ -7,13 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kareus.arrays import Array
+from kareus.evidence.kernels.counted import power_counts
 from kareus.evidence.kernels.predict import Predicted, bus_bytes
 from kareus.evidence.kernels.rows import KernelKind, Kernels
-
-LEAST_MESSAGE_BYTES = 2**20
-"""Smallest message that is scored: below, a collective is its latency, and that of a CUDA graph's replay."""
-ALL_TO_ALL = "alltoall"
-"""Collective that is scored apart: nothing of a dense model's training issues it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,26 +37,12 @@ class Baselines:
     """Power as if all drew the same."""
 
 
-def scored(rows: Kernels) -> NDArray[np.bool_]:
-    """Mask of the rows that count: all but small messages and all-to-alls."""
-    if rows.kind is not KernelKind.COLLECTIVE:
-        return np.ones(len(rows), dtype=bool)
-    mask: NDArray[np.bool_] = large_message(rows) & (rows.collective != ALL_TO_ALL)
-    return mask
-
-
-def large_message(rows: Kernels) -> NDArray[np.bool_]:
-    """Mask of collectives whose message is large enough to be scored."""
-    mask: NDArray[np.bool_] = rows.sizes["message_bytes"] >= LEAST_MESSAGE_BYTES
-    return mask
-
-
 def errors_of(rows: Kernels, predicted: Predicted, mask: NDArray[np.bool_]) -> KernelErrors:
     """Return the errors over the rows of `mask`."""
     times = (predicted.time_s / rows.time_s - 1)[mask]
-    read = mask & both_powers(rows, predicted)
-    powers = (predicted.reading_w / rows.power_w - 1)[read]
-    energies = (predicted.reading_w * predicted.time_s / (rows.power_w * rows.time_s) - 1)[read]
+    read = mask & power_counts(rows)
+    powers = (predicted.power_w / rows.power_w - 1)[read]
+    energies = (predicted.power_w * predicted.time_s / (rows.power_w * rows.time_s) - 1)[read]
     return KernelErrors(
         rows=int(mask.sum()),
         time_mape_pct=_mape_pct(times),
@@ -90,18 +72,12 @@ def baselines(rows: Kernels, predicted: Predicted, mask: NDArray[np.bool_]) -> B
             moved = predicted.hbm_bytes[own]
             flops_per_s, bytes_per_s = (np.quantile(x / time_s, 0.9) for x in (work[own], moved))
             roofline[own] = np.maximum(work[own] / flops_per_s, moved / bytes_per_s) / time_s - 1
-    read = mask & both_powers(rows, predicted)
+    read = mask & power_counts(rows)
     return Baselines(
         constant_rate_time_mape_pct=_mape_pct(constant[mask]) or 0.0,
         roofline_time_mape_pct=None if rows.kind is KernelKind.COLLECTIVE else _mape_pct(roofline[mask]),
         constant_power_mape_pct=_mape_pct(powers[read]),
     )
-
-
-def both_powers(rows: Kernels, predicted: Predicted) -> NDArray[np.bool_]:
-    """Return the mask of the rows whose power was read and is predicted; that of collectives alone is not."""
-    mask: NDArray[np.bool_] = rows.sustained & np.isfinite(predicted.reading_w)
-    return mask
 
 
 def _mape_pct(errors: Array) -> float | None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kareus.calibrate.priors import ATTENTION_PRIORS, COLLECTIVE_PRIORS, FP8_PRIORS, GEMM_PRIORS
+from kareus.evidence.kernels.counted import power_counts
 from kareus.evidence.kernels.rows import BFLOAT16, FP8, KernelKind, Kernels
 from kareus.gpu_model.declarations import FitPrior
 from kareus.gpu_model.gpu import Gpu
@@ -34,7 +35,7 @@ class FitStage:
     def priors_of(self, gpu: Gpu, rows: Kernels) -> Mapping[str, FitPrior]:
         """Return the coefficients that rows of the stage, measured on a GPU, tell."""
         unknown = (frozenset() if gpu.switches_reduce else OF_SWITCHES) | (
-            frozenset() if rows.sustained.any() else OF_POWER
+            frozenset() if power_counts(rows).any() else OF_POWER
         )
         return {name: prior for name, prior in self.priors.items() if name not in unknown}
 

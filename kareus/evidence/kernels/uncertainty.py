@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kareus.arrays import Array, Indices
+from kareus.evidence.kernels.counted import power_counts
 from kareus.evidence.kernels.fit import (
     FOLDS,
     REFIT_EVALUATIONS,
@@ -24,7 +25,6 @@ from kareus.evidence.kernels.fit import (
 )
 from kareus.evidence.kernels.predict import predict
 from kareus.evidence.kernels.rows import KernelKind, Kernels
-from kareus.evidence.kernels.score import both_powers
 from kareus.evidence.kernels.stages import STAGES, FitStage
 from kareus.gpu_model.gpu import Gpu, KernelUncertainty
 from kareus.gpu_model.trust import kernel_numbers_of
@@ -115,7 +115,7 @@ def _refits(stage: FitStage, rows: Kernels, gpu: Gpu, option: str) -> StageRefit
         residuals=own.residuals(at),
         slopes=own.slopes(at),
         shapes=_shape_numbers(rows),
-        read=np.flatnonzero(both_powers(rows, predict(rows, {option: gpu}))),
+        read=np.flatnonzero(power_counts(rows)),
     )
 
 
@@ -140,8 +140,8 @@ def _left_out(refits: StageRefits, option: str) -> tuple[Array, Array]:
         part = rows.where(own)
         found = predict(part, {option: refits.problem.changed(refits.changed(counts))})
         times.append(found.time_s / part.time_s - 1)
-        read = both_powers(part, found)
-        energies.append((found.time_s * found.reading_w / (part.time_s * part.power_w) - 1)[read])
+        read = power_counts(part)
+        energies.append((found.time_s * found.power_w / (part.time_s * part.power_w) - 1)[read])
     return np.concatenate(times), np.concatenate(energies)
 
 

@@ -1,6 +1,6 @@
 """Errors of predictions by group of rows: of all files alike, with those left out of fits and of trivial baselines."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +11,12 @@ from kareus.evidence.iterations.answer import IterationAnswer
 from kareus.evidence.iterations.power import PowerAnswer
 from kareus.evidence.iterations.score import constant_mfu_errors
 from kareus.evidence.kernels.answer import KernelAnswer
+from kareus.evidence.kernels.counted import power_counts, time_counts
+from kareus.evidence.kernels.errors import shape_errors
 from kareus.evidence.kernels.rows import KernelKind
-from kareus.evidence.kernels.score import baselines, both_powers, scored
+from kareus.evidence.kernels.score import baselines
 from kareus.evidence.validation import Validation, ValidationAnswer
+from kareus.prediction.errors import error_of
 
 TIME, POWER, ENERGY = "time", "power", "energy"
 QUANTILES = (5, 25, 50, 75, 95)
@@ -52,29 +55,28 @@ class GroupErrors:
         return [float(value) for value in np.percentile(self.errors_pct, QUANTILES)]
 
 
-LeftOutErrors = Mapping[tuple[str, str, str], float]
-"""Mean absolute errors of rows left out, by kind, group and quantity."""
+def errors_of(found: Sequence[Validation]) -> list[GroupErrors]:
+    """Return the errors of all groups of all answers; reductions, whose errors are points, have none.
+
+    Errors left out of fits are those of the numbers that ship.
+    """
+    return [group for one in found for group in _groups(one.answer)]
 
 
-def errors_of(found: Sequence[Validation], left_out: LeftOutErrors) -> list[GroupErrors]:
-    """Return the errors of all groups of all answers; reductions, whose errors are points, have none."""
-    return [group for one in found for group in _groups(one.answer, left_out)]
-
-
-def _groups(answer: ValidationAnswer, left_out: LeftOutErrors) -> Iterator[GroupErrors]:
+def _groups(answer: ValidationAnswer) -> Iterator[GroupErrors]:
     match answer:
         case KernelAnswer():
-            yield from _kernels(answer, left_out)
+            yield from _kernels(answer)
         case IterationAnswer():
-            yield from _iterations(answer, left_out)
+            yield from _iterations(answer)
         case PowerAnswer():
             for quantity, errors in (
                 (POWER, [row.error for row in answer.rows]),
                 (TIME, [row.predicted.time_s / row.time_s - 1 for row in answer.rows]),
             ):
-                yield _group("node power", "GPT-3 175B in fp8, 512 H100", quantity, errors, left_out)
+                yield _group("node power", "GPT-3 175B in fp8, 512 H100", quantity, errors)
         case FrontierAnswer():
-            yield from _frontiers(answer, left_out)
+            yield from _frontiers(answer)
         case ReductionAnswer():
             return
 
@@ -84,7 +86,7 @@ def _group(
     group: str,
     quantity: str,
     errors: Sequence[float] | Array,
-    left_out: LeftOutErrors,
+    left_out_pct: float | None = None,
     trivial: tuple[tuple[str, float], ...] = (),
 ) -> GroupErrors:
     return GroupErrors(
@@ -92,14 +94,15 @@ def _group(
         group=group,
         quantity=quantity,
         errors_pct=100 * np.asarray(errors, dtype=np.float64),
-        left_out_pct=left_out.get((kind, group, quantity)),
+        left_out_pct=left_out_pct,
         trivial=trivial,
     )
 
 
-def _kernels(answer: KernelAnswer, left_out: LeftOutErrors) -> Iterator[GroupErrors]:
+def _kernels(answer: KernelAnswer) -> Iterator[GroupErrors]:
     rows, predicted, kind = answer.kernels, answer.predicted, KINDS[answer.kernels.kind]
-    counted, read = scored(rows), both_powers(rows, predicted)
+    counted, read = time_counts(rows), power_counts(rows)
+    outside = {f"{e.gpu} {e.group}": e for e in shape_errors() if e.kind is rows.kind}
     for group in np.unique(rows.groups[counted]):
         mask = counted & (rows.groups == group)
         known = baselines(rows, predicted, mask)
@@ -108,27 +111,33 @@ def _kernels(answer: KernelAnswer, left_out: LeftOutErrors) -> Iterator[GroupErr
         if known.roofline_time_mape_pct is not None:
             trivial.append(("FLOP/s and bandwidth", known.roofline_time_mape_pct))
         times = predicted.time_s[mask] / rows.time_s[mask] - 1
-        yield _group(kind, str(group), TIME, times, left_out, tuple(trivial))
+        left_out = outside.get(str(group))
+        yield _group(kind, str(group), TIME, times, None if left_out is None else left_out.time_percent, tuple(trivial))
         own = mask & read
         if own.any():
-            powers = predicted.reading_w[own] / rows.power_w[own] - 1
+            powers = predicted.power_w[own] / rows.power_w[own] - 1
             constant = (("constant power", known.constant_power_mape_pct or 0.0),)
-            yield _group(kind, str(group), POWER, powers, left_out, constant)
+            yield _group(
+                kind, str(group), POWER, powers, None if left_out is None else left_out.power_percent, constant
+            )
             energies = (1 + powers) * (predicted.time_s[own] / rows.time_s[own]) - 1
-            yield _group(kind, str(group), ENERGY, energies, left_out)
+            yield _group(kind, str(group), ENERGY, energies)
 
 
-def _iterations(answer: IterationAnswer, left_out: LeftOutErrors) -> Iterator[GroupErrors]:
+def _iterations(answer: IterationAnswer) -> Iterator[GroupErrors]:
     constant = constant_mfu_errors(answer.scored)
     for family in answer.errors.by_family:
         own = [n for n, one in enumerate(answer.scored) if one.row.family == family]
         others = [abs(error) for error in (constant[n] for n in own) if error is not None]
         trivial = (("constant MFU", 100 * float(np.mean(others))),) if others else ()
         errors = [answer.scored[n].error for n in own]
-        yield _group("iterations", family, TIME, errors, left_out, trivial)
+        pairs = [error_of(answer.scored[n].workload) for n in own]
+        left_out = [pair.mean_percent for pair in pairs if pair is not None]
+        whole = float(np.mean(left_out)) if len(left_out) == len(own) else None
+        yield _group("iterations", family, TIME, errors, whole, trivial)
 
 
-def _frontiers(answer: FrontierAnswer, left_out: LeftOutErrors) -> Iterator[GroupErrors]:
+def _frontiers(answer: FrontierAnswer) -> Iterator[GroupErrors]:
     rows = [row for row in answer.score.rows if row.scored]
     constant = answer.trivial
     for quantity, errors_pct, trivial in (
@@ -146,4 +155,4 @@ def _frontiers(answer: FrontierAnswer, left_out: LeftOutErrors) -> Iterator[Grou
         if rows:
             errors = np.array(errors_pct) / 100
             group = f"{answer.gpu.name}, planned clocks"
-            yield _group("frontiers", group, quantity, errors, left_out, (trivial,) if trivial else ())
+            yield _group("frontiers", group, quantity, errors, trivial=(trivial,) if trivial else ())

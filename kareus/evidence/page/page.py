@@ -1,6 +1,7 @@
 """The page of `kareus validate`: one file that needs nothing but a browser."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
@@ -10,7 +11,6 @@ from kareus.evidence.frontiers.answer import FrontierAnswer, ReductionAnswer
 from kareus.evidence.iterations.answer import IterationAnswer
 from kareus.evidence.iterations.power import PowerAnswer
 from kareus.evidence.kernels.answer import KernelAnswer
-from kareus.evidence.left_out import written_left_out
 from kareus.evidence.page.errors import ENERGY, KINDS, POWER, TIME, GroupErrors, errors_of
 from kareus.evidence.page.figures import comparison_figure, errors_figure, title_of
 from kareus.evidence.page.peers import DISTRUST, PEERS
@@ -34,9 +34,11 @@ def is_page(path: Path) -> bool:
         return False
 
 
-def fidelity_page(found: Sequence[Validation], overrides: Sequence[str], config_dir: Path) -> Page:
+def fidelity_page(found: Sequence[Validation], overrides: Sequence[str]) -> Page:
     """Return the page about what was compared; errors left out are those of GPUs as configured, without overrides."""
-    errors = errors_of(found, {} if overrides else written_left_out(config_dir))
+    errors = errors_of(found)
+    if overrides:  # of other numbers nothing was left out
+        errors = [replace(group, left_out_pct=None) for group in errors]
     testbed = TestbedIdentity(
         kind="simulated", gpu=", ".join(_gpus(found)), detail=f"GPU model, version {MODEL_VERSION}"
     )

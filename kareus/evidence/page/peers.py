@@ -18,7 +18,7 @@ PEERS = (
 DISTRUST = (
     (
         "Power of short kernels",
-        "A reading of a meter shows what ran before a short kernel, of which most but not all is known.",
+        "A reading of a meter shows what ran before a short kernel: such rows are not compared.",
     ),
     (
         "Power of attention on H200",

@@ -13,8 +13,8 @@ from kareus.evidence.frontiers.answer import FrontierAnswer, ReductionAnswer
 from kareus.evidence.iterations.answer import IterationAnswer
 from kareus.evidence.iterations.power import PowerAnswer
 from kareus.evidence.kernels.answer import KernelAnswer
+from kareus.evidence.kernels.counted import power_counts
 from kareus.evidence.kernels.rows import KernelKind
-from kareus.evidence.kernels.score import both_powers
 from kareus.evidence.validation import ValidationAnswer
 
 CELLS = (160, 60)
@@ -60,9 +60,9 @@ def _kernels(answer: KernelAnswer) -> pl.DataFrame:
             f"{number_format}, {software}"
             for number_format, software in zip(rows.number_format, rows.software, strict=True)
         ]
-    read = both_powers(rows, predicted)
+    read = power_counts(rows)
     times = _frame("time (s)", rows.gpu.tolist(), groups, rows.time_s, predicted.time_s)
-    powers = _frame("power (W)", rows.gpu.tolist(), groups, rows.power_w, predicted.reading_w)
+    powers = _frame("power (W)", rows.gpu.tolist(), groups, rows.power_w, predicted.power_w)
     return pl.concat([_thinned(times), _thinned(powers.filter(pl.Series(read)))])
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from kareus.arrays import Array
 from kareus.evidence.iterations.answer import IterationAnswer
 from kareus.evidence.kernels.answer import KernelAnswer
+from kareus.evidence.kernels.counted import time_counts
 from kareus.evidence.kernels.rows import KernelKind
-from kareus.evidence.kernels.score import scored
 from kareus.evidence.page.errors import KINDS
 from kareus.evidence.validation import Validation
 
@@ -52,7 +52,7 @@ def _parts(found: Validation) -> Iterator[PartError]:
 
 
 def _kernels(answer: KernelAnswer) -> Iterator[PartError]:
-    rows, mask = answer.kernels, scored(answer.kernels)
+    rows, mask = answer.kernels, time_counts(answer.kernels)
     errors = (answer.predicted.time_s / rows.time_s - 1)[mask]
     if rows.kind is KernelKind.ATTENTION:
         parts = [f"heads of {width} values" for width in rows.sizes["head_dim"][mask]]

@@ -9,11 +9,11 @@ from helpers.builders import CONFIG
 
 from kareus.calibrate.gpu_file import with_kernel_uncertainty
 from kareus.evidence.kernels import uncertainty as module
+from kareus.evidence.kernels.errors import shape_errors
 from kareus.evidence.kernels.fit import parts_of
 from kareus.evidence.kernels.rows import KernelKind, kind_of, read_kernels
 from kareus.evidence.kernels.stages import STAGES
 from kareus.evidence.kernels.uncertainty import StageRefits, kernel_uncertainty
-from kareus.evidence.left_out import written_left_out
 from kareus.evidence.shipped import shipped_files
 from kareus.gpu_model.gpu import KernelUncertainty
 from kareus.gpu_model.trust import kernel_numbers_of
@@ -66,7 +66,9 @@ def test_a_refit_beside_a_bound_stays_within_it(monkeypatch, stage):
 
 def test_shapes_left_out_err_as_full_refits_do(stage):
     times, energies = module._left_out(stage, "h100-sxm5-80gb")
-    written = written_left_out(CONFIG)["collectives", "h100-sxm5-80gb bfloat16 NCCL 2.29.2 burst", "time"]
+    (written,) = (
+        e.time_percent for e in shape_errors() if (e.gpu, e.kind) == ("h100-sxm5-80gb", KernelKind.COLLECTIVE)
+    )
     assert 100 * np.abs(times).mean() == pytest.approx(written, abs=1.0)
     assert not energies.size
 

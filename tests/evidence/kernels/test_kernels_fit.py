@@ -6,9 +6,11 @@ import shutil
 import numpy as np
 import pytest
 from helpers.builders import CONFIG
+from helpers.kernels import one_kernel
 
-from kareus.calibrate.gpu_file import NOTE, with_libraries, with_notes, with_values
+from kareus.calibrate.gpu_file import with_libraries, with_notes, with_values
 from kareus.cli import main
+from kareus.evidence.kernels.errors import TABLE, shape_errors
 from kareus.evidence.kernels.fit import fit_kernels, shape_folds
 from kareus.evidence.kernels.predict import predict
 from kareus.evidence.kernels.rows import KernelKind, kind_of, read_kernels
@@ -65,9 +67,14 @@ def test_a_written_fit_reads_back_with_its_errors(tmp_path):
     path = tmp_path / "config/gpu/h200.yaml"
     before = composed("h200").coefficients
     command = ["fit", "--gpu", "h200", "--reference", str(NCCL), "--config-dir", str(tmp_path / "config")]
-    assert main([*command, "--output", str(path), "--force"]) == 0
+    table = tmp_path / "errors.csv"
+    table.write_text(TABLE.read_text())
+    assert main([*command, "--output", str(path), "--errors", str(table), "--force"]) == 0
     text, after = path.read_text(), composed("h200", tmp_path / "config")
-    assert f"{NOTE}collectives, bfloat16 NCCL 2.29.2 burst: time " in text
+    kept = [e for e in shape_errors() if e.gpu != "h200"]
+    assert [e for e in shape_errors(table) if e.gpu != "h200"] == kept
+    (own,) = (e for e in shape_errors(table) if e.gpu == "h200")
+    assert (own.kind, own.group, own.power_percent) == (KernelKind.COLLECTIVE, "bfloat16 NCCL 2.29.2 burst", None)
     assert text.count("\n  bus_efficiency: ") == 1
     assert "kernel_uncertainty" not in text, "collectives alone do not tell how far off iterations are"
     assert after.coefficients.gemm_efficiency == before.gemm_efficiency
@@ -79,7 +86,7 @@ def test_notes_and_libraries_are_replaced_not_added():
     once = with_notes(with_libraries(text, {"vllm": {"attention_s": 1e-5}}), {"GEMM": "time 5 %"})
     twice = with_notes(with_libraries(once, {"vllm": {"attention_s": 2e-5}}), {"GEMM": "time 4 %"})
     assert "attention_s: 2.0e-05" in twice
-    assert (twice.count("libraries:"), twice.count(NOTE), twice.count("coefficients:")) == (1, 1, 1)
+    assert (twice.count("libraries:"), twice.count("# measured kernels: "), twice.count("coefficients:")) == (1, 1, 1)
     assert "1.0e-05" not in twice
     assert "time 5 %" not in twice
 
@@ -111,9 +118,9 @@ def test_files_that_cannot_be_fitted_to_are_one_line(capsys, arguments, said):
     assert error.startswith(f"kareus fit: {said}")
 
 
-def test_energies_are_fitted_where_power_was_read():
-    gpu, rows = composed("h200"), collectives("h200")
+def test_energies_are_fitted_where_readings_count():
+    gpu, sizes = composed("h200"), {"m": 4096, "n": 4096, "k": 4096}
     gemms = next(stage for stage in STAGES if stage.name == "GEMM bf16")
-    assert "gemm_j_per_flop" not in gemms.priors_of(gpu, rows)
-    read = dataclasses.replace(rows, power_w=np.full(len(rows), 300.0))
-    assert gemms.priors_of(gpu, read) == gemms.priors
+    for row in (one_kernel(**sizes, power_w=np.nan), one_kernel(**sizes, time_s=1e-5)):
+        assert "gemm_j_per_flop" not in gemms.priors_of(gpu, row)
+    assert gemms.priors_of(gpu, one_kernel(**sizes)) == gemms.priors

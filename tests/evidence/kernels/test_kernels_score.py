@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 
+from kareus.evidence.kernels.counted import time_counts
 from kareus.evidence.kernels.predict import Predicted, bus_bytes
 from kareus.evidence.kernels.rows import KernelKind, Kernels
-from kareus.evidence.kernels.score import baselines, errors_by, errors_of, scored
+from kareus.evidence.kernels.score import baselines, errors_by, errors_of
 
 
 def kernels(kind=KernelKind.GEMM, time_s=(1.0, 2.0), power_w=(np.nan, 400.0), collective=None, **sizes):
     count = len(time_s)
+    if kind is KernelKind.GEMM:
+        sizes = dict.fromkeys(("m", "n", "k"), (1024,) * count)
     return Kernels(
         kind=kind,
         lines=np.arange(count),
@@ -24,13 +27,13 @@ def kernels(kind=KernelKind.GEMM, time_s=(1.0, 2.0), power_w=(np.nan, 400.0), co
     )
 
 
-def predicted(time_s, reading_w=(np.nan, 300.0), flops=(1.0, 2.0)):
-    return Predicted(*(np.array(x, dtype=float) for x in (time_s, reading_w, reading_w, flops, flops)))
+def predicted(time_s, power_w=(np.nan, 300.0), flops=(1.0, 2.0)):
+    return Predicted(*(np.array(x, dtype=float) for x in (time_s, power_w, flops, flops)))
 
 
 def test_errors_are_means_over_rows_and_of_power_over_those_with_it():
     rows = kernels()
-    found = errors_of(rows, predicted((1.1, 1.6)), scored(rows))
+    found = errors_of(rows, predicted((1.1, 1.6)), time_counts(rows))
     assert found.time_mape_pct == pytest.approx((10 + 20) / 2)
     assert found.power_mape_pct == pytest.approx(25)
     assert found.energy_mape_pct == pytest.approx(100 * (1 - 300 * 1.6 / (400 * 2.0)))
@@ -39,24 +42,12 @@ def test_errors_are_means_over_rows_and_of_power_over_those_with_it():
 
 def test_bursts_and_sustained_rows_are_listed_apart():
     rows = kernels()
-    found = errors_by(rows.groups, rows, predicted((1.1, 1.6)), scored(rows))
+    found = errors_by(rows.groups, rows, predicted((1.1, 1.6)), time_counts(rows))
     assert {name: errors.rows for name, errors in found.items()} == {
         "h200 bfloat16 VLLM 1 burst": 1,
         "h200 bfloat16 VLLM 1 sustained": 1,
     }
     assert found["h200 bfloat16 VLLM 1 burst"].power_mape_pct is None
-
-
-def test_small_messages_and_all_to_alls_do_not_count():
-    rows = kernels(
-        kind=KernelKind.COLLECTIVE,
-        time_s=(1.0, 1.0, 1.0),
-        power_w=(np.nan,) * 3,
-        collective=["all_reduce", "alltoall", "all_gather"],
-        num_gpus=(8, 8, 8),
-        message_bytes=(2**20, 2**20, 2**20 - 1),
-    )
-    assert scored(rows).tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize("group_size", [2, 4, 8])
@@ -73,5 +64,5 @@ def test_a_collective_sends_all_but_its_own_shard(group_size):
 
 def test_equal_rates_leave_constants_no_error():
     rows = kernels()
-    found = baselines(rows, predicted((1.0, 2.0)), scored(rows))
+    found = baselines(rows, predicted((1.0, 2.0)), time_counts(rows))
     assert (found.constant_rate_time_mape_pct, found.constant_power_mape_pct) == pytest.approx((0.0, 0.0))
