@@ -10,7 +10,6 @@ import argparse
 import re
 from pathlib import Path
 
-from kareus.evidence.left_out import written_left_out
 from kareus.evidence.page.errors import POWER, TIME, errors_of
 from kareus.evidence.page.figures import comparison_figure, errors_figure
 from kareus.evidence.shipped import shipped_files
@@ -42,7 +41,7 @@ def main() -> None:
 def figures(found: list[Validation]) -> list[Figure]:
     """Return the figures of all answers: errors of what ships, and points of each file."""
     shipped = shipped_files()
-    errors = errors_of([one for one in found if one.name in shipped], written_left_out(CONFIG_DIR))
+    errors = errors_of([one for one in found if one.name in shipped])
     of = {quantity: [group for group in errors if group.quantity == quantity] for quantity in (TIME, POWER)}
     kinds = list(dict.fromkeys(group.kind for group in errors))
     return [

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from kareus.evidence.iterations.answer import IterationAnswer, answer_iterations
 from kareus.evidence.iterations.power import PowerAnswer, answer_power
+from kareus.evidence.iterations.score import left_out_pct
 from kareus.evidence.kernels.answer import KernelAnswer, answer_kernels
+from kareus.evidence.kernels.errors import shape_errors
 from kareus.evidence.kernels.rows import kind_of, read_kernels
-from kareus.evidence.left_out import written_left_out
 from kareus.evidence.shipped import shipped_files
 from kareus.gpu_model.trust import known_kernel_uncertainty, known_uncertainty
 from kareus.prediction.errors import LEAST_ROWS, PairError, numbers_for, pair_errors
@@ -140,24 +141,26 @@ def _kernels_of(option: str) -> int:
 
 def kernel_rows(answers: Mapping[str, KernelAnswer]) -> Iterator[str]:
     """Yield the table of kernels by GPU, precision, library and kind of run."""
-    left_out = written_left_out(CONFIG_DIR)
     for name, answer in answers.items():
+        left_out = {f"{one.gpu} {one.group}": one for one in shape_errors() if one.kind is answer.kernels.kind}
         for group, errors in answer.by_gpu.items():
-            cells = []
-            for quantity, percent in (("time", errors.time_mape_pct), ("power", errors.power_mape_pct)):
-                outside = left_out.get((KINDS[name], group, quantity))
-                cells += [_percent(percent), _percent(outside) if percent is not None else ""]
+            outside = left_out[group]
+            cells = [
+                _percent(percent)
+                for percent in (
+                    *(errors.time_mape_pct, outside.time_percent),
+                    *(errors.power_mape_pct, outside.power_percent),
+                )
+            ]
             yield f"| {KINDS[name]}, {group} | {errors.rows:,} | {' | '.join(cells)} |"
 
 
 def family_rows(answer: IterationAnswer) -> Iterator[str]:
     """Yield the table of families of iterations."""
-    left_out = written_left_out(CONFIG_DIR)
     for family, percent in answer.errors.by_family.items():
-        rows = [one.row for one in answer.scored if one.row.family == family]
-        gpus = ", ".join(sorted({row.gpu for row in rows}))
-        outside = left_out.get(("iterations", family, "time"))
-        yield f"| `{family}` | {gpus} | {len(rows)} | {percent:.1f} % | {_percent(outside)} |"
+        own = [one for one in answer.scored if one.row.family == family]
+        gpus = ", ".join(sorted({one.row.gpu for one in own}))
+        yield f"| `{family}` | {gpus} | {len(own)} | {percent:.1f} % | {_percent(left_out_pct(own))} |"
 
 
 def _percent(value: float | None) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kareus.prediction.errors import pair_errors
+from kareus.prediction.errors import error_of, pair_errors
 from kareus.prediction.rows import MeasuredIteration
 from kareus.prediction.workload_prediction import Prediction
 from kareus.workload.config import Workload
@@ -86,6 +86,13 @@ def _mean_of_families(scored: Sequence[Scored], errors: Sequence[float | None]) 
             by_family.setdefault(one.row.family, []).append(abs(error))
     means = [float(np.mean(own)) for own in by_family.values() if len(own) >= LEAST_ROWS]
     return 100 * float(np.mean(means)) if means else None
+
+
+def left_out_pct(scored: Sequence[Scored]) -> float | None:
+    """Return the mean error that rows had where their model was left out of the fit; None where one has none."""
+    pairs = [error_of(one.workload) for one in scored]
+    known = [pair.mean_percent for pair in pairs if pair is not None]
+    return float(np.mean(known)) if known and len(known) == len(pairs) else None
 
 
 def constant_mfu_errors(scored: Sequence[Scored]) -> list[float | None]:

@@ -9,14 +9,13 @@ from kareus.arrays import Array
 from kareus.evidence.frontiers.answer import FrontierAnswer, ReductionAnswer
 from kareus.evidence.iterations.answer import IterationAnswer
 from kareus.evidence.iterations.power import PowerAnswer
-from kareus.evidence.iterations.score import constant_mfu_errors
+from kareus.evidence.iterations.score import constant_mfu_errors, left_out_pct
 from kareus.evidence.kernels.answer import KernelAnswer
 from kareus.evidence.kernels.counted import power_counts, time_counts
 from kareus.evidence.kernels.errors import shape_errors
 from kareus.evidence.kernels.rows import KernelKind
 from kareus.evidence.kernels.score import baselines
 from kareus.evidence.validation import Validation, ValidationAnswer
-from kareus.prediction.errors import error_of
 
 TIME, POWER, ENERGY = "time", "power", "energy"
 QUANTILES = (5, 25, 50, 75, 95)
@@ -131,10 +130,8 @@ def _iterations(answer: IterationAnswer) -> Iterator[GroupErrors]:
         others = [abs(error) for error in (constant[n] for n in own) if error is not None]
         trivial = (("constant MFU", 100 * float(np.mean(others))),) if others else ()
         errors = [answer.scored[n].error for n in own]
-        pairs = [error_of(answer.scored[n].workload) for n in own]
-        left_out = [pair.mean_percent for pair in pairs if pair is not None]
-        whole = float(np.mean(left_out)) if len(left_out) == len(own) else None
-        yield _group("iterations", family, TIME, errors, whole, trivial)
+        left_out = left_out_pct([answer.scored[n] for n in own])
+        yield _group("iterations", family, TIME, errors, left_out, trivial)
 
 
 def _frontiers(answer: FrontierAnswer) -> Iterator[GroupErrors]:

@@ -27,8 +27,8 @@ DISTRUST = (
     ("Heads of 512 values", "FlashAttention has no kernel for them, so that other software ran."),
     (
         "Energies of A100 80GB and H100",
-        "Their power was not read: those of the A100 80GB are prior values, those of the H100 the H200's, of a product "
-        "1.1 times that.",
+        "Their power was not read: those of the A100 80GB are prior values, those of the H100 the H200's, with "
+        "more power of the clock.",
     ),
     ("HBM's energy", "It ends below what measurements of bandwidth alone give (110 to 130 pJ a byte)."),
     ("Overlap on all GPUs but the A100 40GB", "Coefficients of overlap, host and heat are those of the A100 40GB."),
