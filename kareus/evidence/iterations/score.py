@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kareus.prediction.errors import error_of, pair_errors
+from kareus.prediction.errors import pair_errors
 from kareus.prediction.rows import MeasuredIteration
 from kareus.prediction.workload_prediction import Prediction
 from kareus.workload.config import Workload
@@ -89,10 +89,14 @@ def _mean_of_families(scored: Sequence[Scored], errors: Sequence[float | None]) 
 
 
 def left_out_pct(scored: Sequence[Scored]) -> float | None:
-    """Return the mean error that rows had where their model was left out of the fit; None where one has none."""
-    pairs = [error_of(one.workload) for one in scored]
-    known = [pair.mean_percent for pair in pairs if pair is not None]
-    return float(np.mean(known)) if known and len(known) == len(pairs) else None
+    """Return the mean error that rows had where their model was left out of the fit; None where a row was not in it.
+
+    Of a GPU and a software, whatever network a row's cluster has.
+    """
+    percent_of = {(pair.gpu, pair.software): pair.mean_percent for pair in pair_errors()}
+    pairs = [(one.workload.gpu.name, one.workload.software.name) for one in scored]
+    fitted = bool(pairs) and all(pair in percent_of for pair in pairs)
+    return float(np.mean([percent_of[pair] for pair in pairs])) if fitted else None
 
 
 def constant_mfu_errors(scored: Sequence[Scored]) -> list[float | None]:
