@@ -23,6 +23,7 @@ from kareus.workload.arguments import add_overrides
 from kareus.workload.config import Workload
 from kareus.workload.naming import plain_name
 from kareus.workload.resolve import check_any_accepted, resolve
+from kareus.workload.stage import proposals
 
 if TYPE_CHECKING:
     from kareus.plans.document import Plan
@@ -70,6 +71,8 @@ def run(arguments: argparse.Namespace) -> None:
         if one.workload is None:
             logger.info("%s: refused: %s", one.name, one.refusal)
         else:
+            for line in proposals([one]):
+                logger.info("%s", line)
             _plan(one.name, one.workload, arguments)
 
 

@@ -12,6 +12,7 @@ from kareus.workload.config import Workload
 from kareus.workload.memory import tightness
 from kareus.workload.model_words import size_words, sizes
 from kareus.workload.resolve import check_any_accepted, resolve
+from kareus.workload.stage import proposals
 
 if TYPE_CHECKING:
     from kareus.prediction.workload_prediction import Prediction
@@ -41,9 +42,11 @@ def run(arguments: argparse.Namespace) -> None:
             found = predict(one.workload, arguments.method, arguments.frequency)
             if arguments.json:
                 model = sizes(one.workload.model, one.workload.sequence_length)
-                lines = [json.dumps({"workload": one.name, **model, **to_plain(found)}, allow_nan=False)]
+                proposed = {"proposed": list(one.proposed)} if one.proposed else {}
+                lines = [json.dumps({"workload": one.name, **proposed, **model, **to_plain(found)}, allow_nan=False)]
             else:
-                lines = [*([""] if number else []), *prediction_lines(one.name, one.workload, found)]
+                told = [*([""] if number else []), *proposals([one])]
+                lines = [*told, *prediction_lines(one.name, one.workload, found)]
         print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command
 
 

@@ -27,6 +27,7 @@ from kareus.software.record import GROUP, SET_BY_SOFTWARE, USUAL_SOFTWARE, Softw
 from kareus.workload.config import Workload
 from kareus.workload.huggingface import read_architecture
 from kareus.workload.overrides import Setting, expand, groups, is_file
+from kareus.workload.words import DEGREES, DP, MICROBATCH, MICROBATCHES, WORDS, followed
 
 PRIMARY = "config"
 USUAL = f"gpu.{USUAL_SOFTWARE}"
@@ -165,6 +166,10 @@ def _composed(
         else:
             choices.append(setting.text)
     options, before = _with_usual_software(merged, choices)
+    words = {word: values.pop(word) for word in WORDS if word in values}
+    if words:
+        usual_values = {key: OmegaConf.select(before, key) for key in (DP, *DEGREES, MICROBATCH, MICROBATCHES)}
+        values |= followed(words, values, usual_values)
     after = copy.deepcopy(before)
     for key, value in values.items():
         OmegaConf.update(after, key, value, force_add=True)  # as Hydra does; that the key exists is known by now

@@ -22,6 +22,7 @@ from kareus.artifacts.records import RENAMED, closest, record_types, suggest
 from kareus.errors import ConfigError
 from kareus.software.record import SET_BY_SOFTWARE, WARM
 from kareus.workload.config import Workload
+from kareus.workload.words import WORDS
 
 EXAMPLE = "parallelism=tp8"
 MISSING = "???"
@@ -138,8 +139,8 @@ def _check_key(text: str, override: Override, record: type[Workload]) -> None:
 
 
 def _keys(record: type[Workload]) -> tuple[str, ...]:
-    """Dotted paths of everything that can be overridden, groups included."""
-    return tuple(_paths(record))
+    """Dotted paths of everything that can be overridden, groups and words included."""
+    return (*_paths(record), *WORDS)
 
 
 def _paths(record: Any) -> Iterator[str]:

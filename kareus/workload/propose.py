@@ -1,46 +1,83 @@
-"""A layout for a model that does not fit in the default one where none is named: the fewest GPUs in which it fits."""
+"""Layouts for a model that names none: in the fewest GPUs in which it fits, or in as many as there are."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
-from pathlib import Path
 
-from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.graph.recomputation import Recomputation
+from kareus.model.config import Parallelism, Sharding
 from kareus.workload.config import Workload
-from kareus.workload.resolve import Resolved, check_workload, resolve
 
 MOST_GPUS = 1024
 """Largest layout that is proposed."""
+PROPOSED = (
+    *(f"parallelism.{name}" for name in ("dp", "pp", "tp", "cp", "sharding")),
+    "microbatch_size",
+    "num_microbatches",
+    "recomputation",
+)
+"""Keys that a proposal may set; those that are named stay."""
+RECOMPUTATIONS = (Recomputation.NONE, Recomputation.SELECTIVE, Recomputation.FULL)
+"""From the one that takes least time to the one that takes least memory."""
 
 
-def with_proposal(one: Resolved, config_dir: Path) -> Resolved:
-    """Return a refused workload that names a model and no part of a layout in the smallest layout that fits.
+def smallest_layouts(workload: Workload) -> Iterator[Workload]:
+    """Yield a workload in layouts of one replica, by rising number of GPUs."""
+    for tp, pp in degrees(workload):
+        laid_out = replace(workload.parallelism, dp=1, cp=1, tp=tp, pp=pp, layers_per_stage=None)
+        yield replace(workload, parallelism=laid_out)
 
-    Any other workload is returned as it is. The default model has a layout that was chosen for it.
+
+def layouts_on(workload: Workload, gpus: int, global_batch: int | None, named: Collection[str]) -> Iterator[Workload]:
+    """Yield a workload in layouts of so many GPUs, those first that share the model among fewest.
+
+    Replicas share out the optimizer. Of each layout come first those that recompute nothing, with large microbatches.
 
     Args:
-        one: a combination of a sweep.
-        config_dir: Hydra groups.
+        workload: with the values of what is named.
+        gpus: of the whole job.
+        global_batch: sequences of an iteration; None: of `num_microbatches`.
+        named: dotted keys that stay as they are.
     """
-    groups = {text.partition("=")[0].partition(".")[0] for text in one.overrides}
-    if one.refusal is None or "model" not in groups or "parallelism" in groups:
-        return one
-    for tp, pp in _degrees(one.composed):
-        own = one.composed.parallelism
-        laid_out = replace(own, dp=1, cp=1, tp=tp, pp=pp, layers_per_stage=None)
-        try:
-            check_workload(replace(one.composed, parallelism=laid_out))
-        except (RefusedWorkloadError, ConfigError):
+    given = workload.parallelism
+    sizes = [workload.microbatch_size]
+    while "microbatch_size" not in named and sizes[-1] > 1:
+        sizes.append(sizes[-1] // 2)
+    recomputations = (workload.recomputation,) if "recomputation" in named else RECOMPUTATIONS
+    cp = given.cp if "parallelism.cp" in named else 1
+    tp_named, pp_named, dp_named = (f"parallelism.{name}" in named for name in ("tp", "pp", "dp"))
+    for tp, pp in degrees(workload, given.tp if tp_named else None, given.pp if pp_named else None):
+        dp, rest = divmod(gpus, tp * pp * cp)
+        if rest or dp < 1 or (dp_named and dp != given.dp):
             continue
-        degrees = {"dp": 1, "cp": 1, "tp": tp, "pp": pp}
-        overrides = [f"parallelism.{name}={degree}" for name, degree in degrees.items() if getattr(own, name) != degree]
-        return resolve([*one.overrides, *overrides], config_dir)[0]
-    return one
+        laid_out = replace(given, dp=dp, cp=cp, tp=tp, pp=pp)
+        if "parallelism.sharding" not in named and dp > 1:
+            laid_out = replace(laid_out, sharding=Sharding.OPTIMIZER)
+        for recomputation in recomputations:
+            for size in sizes:
+                yield from _with_batch(workload, laid_out, recomputation, size, global_batch)
 
 
-def _degrees(workload: Workload) -> Iterator[tuple[int, int]]:
-    """Yield tensor and pipeline parallelism by rising number of GPUs, shorter pipelines first."""
+def _with_batch(
+    workload: Workload, laid_out: Parallelism, recomputation: Recomputation, size: int, global_batch: int | None
+) -> Iterator[Workload]:
+    """Yield the workload with a microbatch, where the global batch is a multiple of it."""
+    microbatches, rest = workload.num_microbatches, 0
+    if global_batch is not None:
+        microbatches, rest = divmod(global_batch, laid_out.dp * size)
+    if not rest and microbatches:
+        yield replace(
+            workload,
+            parallelism=laid_out,
+            recomputation=recomputation,
+            microbatch_size=size,
+            num_microbatches=microbatches,
+        )
+
+
+def degrees(workload: Workload, tp: int | None = None, pp: int | None = None) -> Iterator[tuple[int, int]]:
+    """Yield tensor and pipeline parallelism by rising number of GPUs, shorter pipelines first; either may be given."""
     node, layers = workload.gpu.gpus_per_node, workload.model.num_layers
-    groups = [tp for tp in range(1, node + 1) if node % tp == 0]
-    stages = [2**n for n in range(MOST_GPUS.bit_length()) if 2**n <= layers]
+    groups = [tp] if tp else [divisor for divisor in range(1, node + 1) if node % divisor == 0]
+    stages = [pp] if pp else [2**n for n in range(MOST_GPUS.bit_length()) if 2**n <= layers]
     pairs = [(tp, pp) for tp in groups for pp in stages if tp * pp <= MOST_GPUS]
     yield from sorted(pairs, key=lambda pair: (pair[0] * pair[1], pair[1]))

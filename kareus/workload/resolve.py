@@ -1,19 +1,23 @@
 """Resolving: from overrides to named, feasible workloads, and the reasons why others were refused."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kareus.artifacts.records import leaves, to_plain
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.testbed.config import ClockPolicy
 from kareus.workload.combinations import check_combinations
 from kareus.workload.compose import ComposedWorkload, compose
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
-from kareus.workload.memory import MemoryEstimate, check_memory, estimate_memory
+from kareus.workload.memory import MemoryEstimate, check_memory, estimate_memory, tightness
 from kareus.workload.naming import workload_name
+from kareus.workload.overrides import expand
 from kareus.workload.pipelining import check_pipeline
+from kareus.workload.propose import PROPOSED, layouts_on, smallest_layouts
 from kareus.workload.split import layers_per_stage
+from kareus.workload.words import ACCUMULATION, DEGREES, GLOBAL_BATCH, GPUS
 
 CONFIG_DIR = Path("config")
 
@@ -35,6 +39,8 @@ class Resolved:
     """Reason why it cannot run, in one line; None if accepted."""
     memory: MemoryEstimate | None
     """None if it was refused before memory could be estimated."""
+    proposed: tuple[str, ...] = ()
+    """Overrides among them that nobody gave: of a layout that was proposed."""
 
 
 def resolve(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Resolved]:
@@ -45,17 +51,94 @@ def resolve(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Res
             but cannot run is no error: it is returned with its `refusal`.
     """
     resolved: dict[str, tuple[Resolved, Workload]] = {}
-    for composition in compose(overrides, config_dir):
+    for composition, proposed in _compositions(overrides, config_dir):
         name = workload_name(composition)
         split = _with_split_if_any(composition.workload)
         if name not in resolved:
-            resolved[name] = _resolved(name, composition), split
+            resolved[name] = replace(_resolved(name, composition), proposed=proposed), split
         elif resolved[name][1] != split:
             raise ConfigError(
                 f"{' '.join(composition.overrides)}: would share the name {name} with another workload; rename one of "
                 "the options that differ."
             )
     return [one for one, _ in resolved.values()]
+
+
+def _compositions(overrides: Sequence[str], config_dir: Path) -> Iterator[tuple[ComposedWorkload, tuple[str, ...]]]:
+    """Yield every combination, and what is proposed for it where it has a number of GPUs and no layout."""
+    if not any(_key(text) == GPUS for text in overrides):
+        yield from ((composition, ()) for composition in compose(overrides, config_dir))
+        return
+    for combination in expand(overrides, config_dir):
+        texts = [setting.text for setting in combination]
+        proposed = _layout_on_gpus(texts, config_dir)
+        yield compose([*texts, *proposed], config_dir)[0], proposed
+
+
+def _layout_on_gpus(texts: Sequence[str], config_dir: Path) -> tuple[str, ...]:
+    """Return the overrides of a layout that fits so many GPUs, for a combination that has them and no whole layout.
+
+    Where nothing fits it is the one that needs least memory, so that the refusal says by how much.
+    """
+    given = {_key(text): text.partition("=")[2] for text in texts}
+    if "parallelism" in given or all(key in given for key in DEGREES):
+        return ()
+    (base,) = compose([text for text in texts if _key(text) not in (GPUS, GLOBAL_BATCH)], config_dir)
+    counts = {word: int(given[word]) for word in (GPUS, GLOBAL_BATCH) if given.get(word, "").isdecimal()}
+    chosen_for = base.workload.parallelism.gpus
+    if GPUS not in counts or ("model" not in given and counts[GPUS] % chosen_for == 0):
+        return ()  # composing says what is wrong; or the default model has a layout
+    chosen = last = tight = None
+    for last in layouts_on(base.workload, counts[GPUS], counts.get(GLOBAL_BATCH), given):
+        try:
+            checked = _checked(last)
+            memory = estimate_memory(checked)
+            check_memory(checked, memory)
+        except (RefusedWorkloadError, ConfigError):
+            continue
+        if not tightness(checked, memory):
+            chosen = last
+            break
+        tight = tight or last
+    chosen = chosen or tight or last
+    if chosen is None:
+        return ()
+    open_keys = [key for key in PROPOSED if key not in given]
+    if "num_microbatches" in open_keys and (GLOBAL_BATCH in counts or ACCUMULATION in given):
+        open_keys.remove("num_microbatches")  # follows
+    return _overrides(base.workload, chosen, open_keys)
+
+
+def with_proposal(one: Resolved, config_dir: Path) -> Resolved:
+    """Return a refused workload that names a model and no part of a layout in the smallest layout that fits.
+
+    Any other workload is returned as it is. The default model has a layout that was chosen for it.
+
+    Args:
+        one: a combination of a sweep.
+        config_dir: Hydra groups.
+    """
+    groups = {_key(text).partition(".")[0] for text in one.overrides}
+    if one.refusal is None or "model" not in groups or not groups.isdisjoint(("parallelism", GPUS)):
+        return one
+    for laid_out in smallest_layouts(one.composed):
+        try:
+            check_workload(laid_out)
+        except (RefusedWorkloadError, ConfigError):
+            continue
+        proposed = _overrides(one.composed, laid_out, PROPOSED)
+        return replace(resolve([*one.overrides, *proposed], config_dir)[0], proposed=proposed)
+    return one
+
+
+def _overrides(before: Workload, after: Workload, keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the overrides of `keys` in which two workloads differ."""
+    old, new = dict(leaves(to_plain(before))), dict(leaves(to_plain(after)))
+    return tuple(f"{key}={new[key]}" for key in keys if old[key] != new[key])
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0]
 
 
 def resolve_accepted(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> dict[str, Workload]:

@@ -2,7 +2,7 @@
 
 import argparse
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
@@ -11,8 +11,7 @@ from kareus.workload.arguments import add_overrides
 from kareus.workload.memory import tightness
 from kareus.workload.model_words import engine_words, size_words
 from kareus.workload.overlap import nothing_to_overlap
-from kareus.workload.propose import with_proposal
-from kareus.workload.resolve import Resolved, check_any_accepted, resolve
+from kareus.workload.resolve import Resolved, check_any_accepted, resolve, with_proposal
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
         check_outputs(arguments, [(arguments.output / "workloads.parquet", table(WORKLOADS))])
     found = resolve(arguments.overrides, arguments.config_dir)
     resolved = [with_proposal(one, arguments.config_dir) for one in found]
-    for before, one in zip(found, resolved, strict=True):
-        if one is not before:
-            logger.info("%s", _proposed(before, one))
+    for line in proposals(resolved):
+        logger.info("%s", line)
     if len(resolved) > 1 or resolved[0].refusal is None:  # else the error says it all
         for line in _lines(resolved):
             logger.info("%s", line)
@@ -51,9 +49,14 @@ def run(arguments: argparse.Namespace) -> None:
     check_any_accepted(resolved)
 
 
-def _proposed(before: Resolved, one: Resolved) -> str:
-    added = " ".join(text for text in one.overrides if text not in before.overrides)
-    return f"{before.name} cannot run and names no parallelism; proposed, the fewest GPUs in which it fits: {added}"
+def proposals(resolved: Sequence[Resolved]) -> Iterator[str]:
+    """Yield a line for each workload whose layout was proposed."""
+    for one in resolved:
+        if one.proposed:
+            yield (
+                f"{one.name}: no layout is named; proposed, of few GPUs for each replica: {' '.join(one.proposed)} "
+                "(kareus advise compares all)"
+            )
 
 
 def _lines(resolved: Sequence[Resolved]) -> list[str]:

@@ -8,8 +8,9 @@ from kareus.workload.overrides import expand
 
 GPUS = "a100-sxm4-40gb, a100-sxm4-80gb, b200, h100-96gb-hbm2e, h100-sxm5-80gb, h200"
 TOP = (
-    "confirmations, gpu, iteration, memory_reserve_gib, microbatch_size, model, num_microbatches, "
-    "parallelism, pipeline, precision, protocol, recomputation, search, seed, sequence_length, software, space, testbed"
+    "confirmations, global_batch_size, gpu, gpus, gradient_accumulation_steps, iteration, memory_reserve_gib, "
+    "microbatch_size, model, num_microbatches, parallelism, pipeline, precision, protocol, recomputation, search, "
+    "seed, sequence_length, software, space, testbed"
 )
 
 

@@ -2,8 +2,7 @@
 
 from helpers.builders import CONFIG
 
-from kareus.workload.propose import with_proposal
-from kareus.workload.resolve import resolve
+from kareus.workload.resolve import resolve, with_proposal
 
 
 def proposed(*overrides):

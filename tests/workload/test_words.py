@@ -1,0 +1,110 @@
+"""Words: the batch of all replicas, gradient accumulation, and GPUs of the job."""
+
+import pytest
+from helpers.builders import CONFIG
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kareus.errors import ConfigError
+from kareus.workload.resolve import resolve
+from kareus.workload.words import followed
+
+USUAL = {
+    "parallelism.dp": 1,
+    "parallelism.tp": 8,
+    "parallelism.pp": 2,
+    "parallelism.cp": 1,
+    "microbatch_size": 8,
+    "num_microbatches": 8,
+}
+
+
+def one(*overrides):
+    (found,) = resolve(overrides, CONFIG)
+    return found
+
+
+@given(
+    dp=st.integers(1, 64),
+    size=st.integers(1, 16),
+    microbatches=st.integers(1, 256),
+    replica=st.sampled_from([1, 8, 16]),
+)
+def test_words_and_keys_give_each_other(dp, size, microbatches, replica):
+    words = {"gpus": dp * replica, "global_batch_size": dp * size * microbatches}
+    degrees = {"parallelism.tp": replica, "parallelism.pp": 1}
+    found = followed(words, {**degrees, "microbatch_size": size}, USUAL)
+    assert found == {"parallelism.dp": dp, "num_microbatches": microbatches}
+    other = followed(words, {**degrees, "num_microbatches": microbatches}, USUAL)
+    assert other == {"parallelism.dp": dp, "microbatch_size": size}
+
+
+def test_a_global_batch_gives_the_microbatches():
+    found = one("parallelism.dp=4", "microbatch_size=2", "global_batch_size=512")
+    assert found.workload.num_microbatches == 64
+    assert found.name.endswith("_nmb64")
+
+
+def test_accumulation_and_a_global_batch_give_the_microbatch():
+    found = one("global_batch_size=64", "gradient_accumulation_steps=16").workload
+    assert (found.microbatch_size, found.num_microbatches) == (4, 16)
+
+
+def test_words_are_swept_as_keys_are():
+    found = resolve(["global_batch_size=64,128"], CONFIG)
+    assert [each.workload.num_microbatches for each in found] == [8, 16]
+
+
+def test_what_words_give_is_named_as_where_the_key_is_given():
+    assert one("gpus=32").name == one("parallelism.dp=2").name
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["global_batch_size=500", "parallelism.dp=4"], "must be a multiple of 32"),
+        (["gpus=24", "parallelism=tp8"], "gpus=24: must be a multiple of 16"),
+        (["gpus=32", "parallelism=tp8", "parallelism.dp=4"], "gives parallelism.dp=2, but parallelism.dp=4 is given"),
+        (["gradient_accumulation_steps=4", "num_microbatches=8"], "but num_microbatches=8 is given"),
+        (["global_batch_size=64", "microbatch_size=8", "gradient_accumulation_steps=4"], "leave one of them out"),
+        (["global_batch_size=0"], "global_batch_size=0: must be a whole number, 1 or more."),
+        (["gpus=eight"], "gpus=eight: must be a whole number"),
+    ],
+)
+def test_words_that_do_not_fit_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve(overrides, CONFIG)
+
+
+@pytest.mark.parametrize("gpus", [8, 16, 64])
+@pytest.mark.parametrize("model", ["llama3.1-8b", "llama3.2-3b"])
+def test_a_number_of_gpus_proposes_a_layout_that_fits_them(model, gpus):
+    found = one(f"model={model}", "gpu=h200", f"gpus={gpus}", "global_batch_size=512")
+    workload = found.workload
+    assert workload.parallelism.gpus == gpus
+    assert workload.parallelism.dp * workload.microbatch_size * workload.num_microbatches == 512
+    assert found.proposed
+    assert set(found.proposed) <= set(found.overrides)
+
+
+def test_a_proposal_keeps_what_is_named():
+    found = one("model=llama3.1-8b", "gpu=h200", "gpus=16", "parallelism.tp=4", "microbatch_size=2")
+    assert (found.workload.parallelism.tp, found.workload.microbatch_size) == (4, 2)
+    assert found.workload.parallelism.gpus == 16
+
+
+def test_a_proposal_that_needs_a_node_takes_one():
+    found = one("model=llama3.3-70b", "gpu=h200", "gpus=64")
+    assert found.workload.parallelism.tp * found.workload.parallelism.pp > 1
+
+
+def test_where_nothing_fits_the_refusal_says_what_the_least_needs():
+    found = one("model=llama3.3-70b", "gpu=h200", "gpus=1")
+    assert found.workload is None
+    assert "out of memory" in found.refusal
+
+
+def test_a_whole_layout_is_left_alone():
+    found = one("gpus=32", "parallelism=tp8")
+    assert found.proposed == ()
+    assert found.workload.parallelism.dp == 2
