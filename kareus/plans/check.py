@@ -15,7 +15,7 @@ from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.solver.dag import earliest_starts, iteration_dag, makespan
 from kareus.pipeline.warm import warm_energy_j
 from kareus.plans.document import Plan, PlannedInstruction
-from kareus.profile.programs import Execution
+from kareus.profile.programs import Execution, chunk_shapes
 from kareus.schedule.config import sm_allocations
 from kareus.schedule.records import Choice
 from kareus.workload.config import Workload
@@ -51,10 +51,11 @@ def check_plan(plan: Plan, workload: Workload, name: str, path: Path, launches: 
     pipeline = cut(workload, "pipeline")
     _check_order(plan, pipeline, path)
     _check_statements(plan, workload, name, path)
+    shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
     for stage in plan.stages:
         for key, instruction in stage.keyed:
             where = f"{path}: {place(key)}"
-            _check_instruction(instruction, stage.layers // workload.chunks, workload, where)
+            _check_instruction(instruction, shapes[key.stage, key.chunk].layers, workload, where)
             for choice in instruction.partitions:
                 _check_choice(choice, workload, launches, where)
     _check_timing(plan, pipeline, path)

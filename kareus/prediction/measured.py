@@ -14,7 +14,7 @@ from kareus.prediction.rows import MeasuredIteration, read_iterations
 from kareus.software.record import Software, TensorOverlap, driven
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
-from kareus.workload.split import balanced_split, head_flops
+from kareus.workload.split import balanced_split, even_split, head_flops
 
 OF_FAMILY = {
     "vtrain-single": "vtrain",
@@ -213,12 +213,8 @@ def layers_of(row: MeasuredIteration, model: Model) -> tuple[int, ...]:
     Raises:
         RefusedWorkloadError: neither, and stages are cut in chunks.
     """
-    pieces = row.pp * row.chunks
-    if row.layers % pieces == 0:
-        return (row.layers // row.pp,) * row.pp
-    if (row.layers + 2) % pieces == 0 and row.pp > 1:
-        whole = (row.layers + 2) // row.pp
-        return (whole - 1, *[whole] * (row.pp - 2), whole - 1)
+    if even := even_split(row.layers, row.pp, row.chunks):
+        return even
     if row.chunks > 1 or row.pp > row.layers:
         raise RefusedWorkloadError(
             f"layers={row.layers}: {row.pp} stages of {row.chunks} chunks cannot share them, with or without places "

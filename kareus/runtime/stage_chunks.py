@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from kareus.graph.instruction import place_in_line
+from kareus.profile.programs import chunk_shapes
 from kareus.runtime.stage_model import StageModel
 
 
@@ -33,9 +35,12 @@ def first_layers(layers_per_stage: Sequence[int], chunks: int, stage: int) -> tu
     """Number in the model of the first block of every chunk of `stage`.
 
     Args:
-        layers_per_stage: blocks on each stage, a multiple of `chunks`.
+        layers_per_stage: blocks on each stage, as of `chunk_shapes`.
         chunks: equal parts of every stage's blocks.
         stage: from 0.
     """
-    before, everyone = sum(layers_per_stage[:stage]), sum(layers_per_stage)
-    return tuple((chunk * everyone + before) // chunks for chunk in range(chunks))
+    shapes = chunk_shapes(layers_per_stage, chunks)
+    passed = sorted(shapes, key=lambda place: place_in_line(place[0], place[1], len(layers_per_stage)))
+    return tuple(
+        sum(shapes[place].layers for place in passed[: passed.index((stage, chunk))]) for chunk in range(chunks)
+    )

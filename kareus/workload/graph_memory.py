@@ -20,7 +20,7 @@ def captured_gib(workload: Workload, stage: int) -> float:
     estimate, buffer = stage_memory(workload, stage, layers), boundary_bytes(workload.model, parallelism, tokens)
     extra_gib = min(estimate.blocks_gib, estimate.head_gib) + (most_in_flight(workload, stage) + 2) * buffer / GIB
     if parallelism.dp * parallelism.cp > 1:
-        kept, _ = kept_bytes(workload, layers // workload.chunks, tokens)
+        kept, _ = kept_bytes(workload, -(-layers // workload.chunks), tokens)
         extra_gib += workload.chunks * kept / GIB + estimate.blocks_gib
     return estimate.total_gib + extra_gib
 

@@ -118,7 +118,7 @@ def stage_memory(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
     model, parallelism = workload.model, workload.parallelism
     tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
     boundary = boundary_bytes(model, parallelism, tokens)
-    kept, recomputed = kept_bytes(workload, layers // workload.chunks, tokens)
+    kept, recomputed = kept_bytes(workload, -(-layers // workload.chunks), tokens)
     kept_scores, score_gradients = score_bytes(workload)
     is_last = stage == parallelism.pp - 1
     in_flight, passing = most_in_flight(workload, stage), most_received_ahead(workload, stage) + 1

@@ -27,7 +27,8 @@ def layers_per_stage(workload: Workload) -> tuple[int, ...]:
     if not _cuts_into(split, chunks):
         raise RefusedWorkloadError(
             f"parallelism.layers_per_stage={list(split)}: every stage must have a multiple of pipeline.chunks "
-            f"({chunks}) blocks; leave it null to have a split computed."
+            f"({chunks}) blocks, the first and the last one less where embedding or head takes the place of one; leave "
+            "it null to have a split computed."
         )
     return split
 
@@ -47,12 +48,16 @@ def usual_split(workload: Workload) -> tuple[int, ...]:
     known = model.layers_per_stage.get(parallelism.pp)
     if known is not None:
         checked = _checked(f"model.layers_per_stage.{parallelism.pp}", known, model, parallelism)
-        if _cuts_into(checked, chunks):
+        if not any(layers % chunks for layers in checked):
             return checked
     if model.num_layers % chunks or model.num_layers < parallelism.pp * chunks:
+        even = even_split(model.num_layers, parallelism.pp, chunks)
+        if even and model.num_layers >= parallelism.pp * chunks:
+            return even
         raise RefusedWorkloadError(
             f"pipeline.chunks={chunks}: model.num_layers ({model.num_layers}) must be a multiple of it, with a block "
-            f"for each chunk of each stage (parallelism.pp={parallelism.pp}); use another number of chunks."
+            f"for each chunk of each stage (parallelism.pp={parallelism.pp}), or with embedding and head as one each; "
+            "use another number of chunks."
         )
     head = head_flops(model) / block_flops(model, workload.sequence_length, recomputation=workload.recomputation)
     return tuple(chunks * n for n in balanced_split(model.num_layers // chunks, parallelism.pp, head / chunks))
@@ -78,6 +83,25 @@ def balanced_split(num_layers: int, stages: int, head_blocks: float) -> tuple[in
         layers[-negative_stage] += 1
         heapq.heapreplace(queue, (work + 1, negative_stage))
     return tuple(layers)
+
+
+def even_split(num_layers: int, stages: int, chunks: int) -> tuple[int, ...] | None:
+    """Split blocks in equal chunks, or in chunks that are so with embedding and head as a block each; None: neither.
+
+    Embedding and head then take the place of a block of the first and of the last chunk (Megatron Core:
+    `account_for_embedding_in_pipeline_split`, `account_for_loss_in_pipeline_split`); the chunk may have no other.
+
+    Examples:
+        >>> even_split(32, 4, 2), even_split(126, 8, 8), even_split(30, 4, 1), even_split(31, 4, 1)
+        ((8, 8, 8, 8), (15, 16, 16, 16, 16, 16, 16, 15), (7, 8, 8, 7), None)
+    """
+    pieces = stages * chunks
+    if num_layers % pieces == 0:
+        return (num_layers // stages,) * stages
+    whole, rest = divmod(num_layers + 2, stages)
+    if rest or whole % chunks or whole == 1 or stages == 1:
+        return None
+    return (whole - 1, *[whole] * (stages - 2), whole - 1)
 
 
 def block_flops(model: Model, sequence_length: int, *, recomputation: Recomputation) -> int:
@@ -111,5 +135,10 @@ def _checked(key: str, split: tuple[int, ...], model: Model, parallelism: Parall
 
 
 def _cuts_into(split: tuple[int, ...], chunks: int) -> bool:
-    """Whether every stage's blocks divide into equal chunks."""
-    return not any(layers % chunks for layers in split)
+    """Whether every stage's blocks divide into equal chunks, with embedding and head in the place of a block or not."""
+    ends = {0, len(split) - 1} if len(split) > 1 else set()
+    for stage, layers in enumerate(split):
+        with_place = layers + (stage in ends)
+        if layers % chunks and (with_place % chunks or with_place == chunks):
+            return False
+    return True

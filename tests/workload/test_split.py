@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
+from kareus.profile.programs import chunk_shapes
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
-from kareus.workload.split import balanced_split, block_flops, head_flops, layers_per_stage
+from kareus.workload.split import balanced_split, block_flops, even_split, head_flops, layers_per_stage
 
 
 @cache
@@ -74,9 +75,9 @@ def test_the_split_is_configured_else_the_models_else_balanced() -> None:
         ),
         (["parallelism.layers_per_stage=[28,0]"], "=[28, 0]: every stage must have 1 block or more."),
         (
-            ["parallelism.layers_per_stage=[15,13]", "pipeline=interleaved"],
-            "=[15, 13]: every stage must have a multiple of pipeline.chunks (2) blocks; leave it null to have a split "
-            "computed.",
+            ["parallelism.layers_per_stage=[15,13]", "pipeline=interleaved", "pipeline.chunks=3"],
+            "=[15, 13]: every stage must have a multiple of pipeline.chunks (3) blocks, the first and the last one "
+            "less where embedding or head takes the place of one; leave it null to have a split computed.",
         ),
     ],
 )
@@ -93,15 +94,39 @@ def test_chunks_are_equal_whatever_the_models_table_says() -> None:
     assert layers_per_stage(workload(*seventy)) == (8,) * 10
 
 
-@pytest.mark.parametrize(("chunks", "stages"), [(3, 2), (14, 4)])
+@pytest.mark.parametrize(("chunks", "stages"), [(11, 2), (14, 4)])
 def test_layers_that_cannot_be_cut_into_the_chunks_are_refused(chunks: int, stages: int) -> None:
     cut = workload("pipeline=interleaved", f"pipeline.chunks={chunks}", f"parallelism.pp={stages}")
     with pytest.raises(RefusedWorkloadError) as raised:
         layers_per_stage(cut)
     assert str(raised.value) == (
         f"pipeline.chunks={chunks}: model.num_layers (28) must be a multiple of it, with a block for each chunk of "
-        f"each stage (parallelism.pp={stages}); use another number of chunks."
+        f"each stage (parallelism.pp={stages}), or with embedding and head as one each; use another number of chunks."
     )
+
+
+def test_embedding_and_head_take_the_place_of_a_block_of_chunks() -> None:
+    cut = workload("pipeline=interleaved", "pipeline.chunks=3")
+    assert layers_per_stage(cut) == (14, 14)
+    assert {place: shape.layers for place, shape in chunk_shapes((14, 14), 3).items()} == {
+        (0, 0): 4,
+        (0, 1): 5,
+        (0, 2): 5,
+        (1, 0): 5,
+        (1, 1): 5,
+        (1, 2): 4,
+    }
+
+
+@given(st.integers(2, 16), st.integers(1, 8), st.integers(1, 8))
+def test_an_even_split_counts_the_ends_or_nothing(stages: int, chunks: int, blocks: int) -> None:
+    whole = stages * chunks * blocks
+    assert even_split(whole, stages, chunks) == (chunks * blocks,) * stages
+    counted = even_split(whole - 2, stages, chunks)
+    if whole == stages or (whole - 2) % (stages * chunks) == 0:
+        return  # a stage has no block, or all are even without
+    assert counted is not None
+    assert (sum(counted), {counted[0] + 1, *counted[1:-1], counted[-1] + 1}) == (whole - 2, {chunks * blocks})
 
 
 def test_the_models_own_table_is_checked_too() -> None:
