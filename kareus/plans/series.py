@@ -56,6 +56,15 @@ COLUMNS = {
     "carbon_kg_per_mwh": (Unit.CARBON, 1.0),
 }
 """Quantity by the name of a file's column, and what a value of it is for a kilowatt-hour."""
+CONVERSIONS = {
+    "Carbon intensity gCO": "this is an export of Electricity Maps: number its hours from 0, and take g/kWh from its "
+    "column of carbon intensity (life cycle or direct) as carbon_g_per_kwh",
+    "point_time": "this is an export of WattTime: number hours from 0, and take the mean of each hour's values, in "
+    "pounds of a MWh, times 0.45359 as carbon_g_per_kwh",
+    "MTU": "this is an export of ENTSO-E: number hours from 0, and take EUR of a MWh as price_per_mwh",
+    ";": "write commas between columns, and points in numbers",
+}
+"""How files are converted that others offer, by a part of their header."""
 SUFFIXES = {
     Unit.PRICE: {"perkWh": 1.0, "perMWh": 1e-3},
     Unit.CARBON: {"gperkWh": 1.0, "kgperMWh": 1.0},
@@ -108,7 +117,7 @@ def read_series(path: Path) -> HourlySeries:
     if header[:1] != ["hour"] or len(header) != 2 or header[1] not in COLUMNS:  # noqa: PLR2004 - of two columns
         raise ConfigError(
             f"{path}: columns {','.join(header) or 'none'}; expected hour,price_per_kwh or hour,carbon_g_per_kwh (of "
-            "a MWh: hour,price_per_mwh or hour,carbon_kg_per_mwh), separated by commas."
+            f"a MWh: hour,price_per_mwh or hour,carbon_kg_per_mwh), separated by commas{_conversion(header)}."
         )
     unit, factor = COLUMNS[header[1]]
     body = [row for row in rows[1:] if row]
@@ -117,6 +126,11 @@ def read_series(path: Path) -> HourlySeries:
     if not body:
         raise ConfigError(f"{path}: has no hours; give one row for each.")
     return HourlySeries(unit, tuple(_value(path, unit, factor, hour, row) for hour, row in enumerate(body)))
+
+
+def _conversion(header: list[str]) -> str:
+    """Return how a file that grid operators and services offer is converted, where the header tells which."""
+    return next((f"; {how}" for mark, how in CONVERSIONS.items() if mark in ",".join(header)), "")
 
 
 def _value(path: Path, unit: Unit, factor: float, hour: int, row: list[str]) -> float:

@@ -40,6 +40,31 @@ ELSEWHERE = {
 """Keys that mean something in other places."""
 
 
+EXPERTS = (
+    "there are dense models alone; the nearest is one as wide as the parameters that a token meets, without experts"
+)
+V_SHAPED = "two chunks a stage in a V are not planned; the nearest are pipeline=zb-h1 and pipeline=interleaved"
+DOMAINS = "its NVLink domain spans nodes; the nearest is gpu=b200, with its own nodes of eight"
+UNSUPPORTED: Mapping[str, str] = {
+    "parallelism.ep": EXPERTS,
+    "parallelism.etp": EXPERTS,
+    "parallelism.sharding=hybrid": "weights are shared out over all replicas or none, not over a part of them (HSDP); "
+    "the nearest is parallelism.sharding=full, which gathers over more GPUs, or optimizer",
+    "recomputation=offload": "activations stay on the GPU or are computed again; the nearest is recomputation=full",
+    "pipeline=dualpipe": V_SHAPED,
+    "pipeline=dualpipe-v": V_SHAPED,
+    "pipeline=zb-v": V_SHAPED,
+    "pipeline=zbv": V_SHAPED,
+    "gpu=gb200": DOMAINS,
+    "gpu=gb300": DOMAINS,
+    "gpu=mi300x": "GPUs of AMD have no model here; the nearest is gpu=h200",
+    "precision=fp16": "the nearest is precision=bf16, which costs the same but for scaling the loss",
+    "precision=mxfp8": "the nearest is precision=fp8, with a scale for each tensor",
+    "precision=nvfp4": "the nearest is precision=fp8",
+}
+"""Keys, and values of keys, that people ask for and that are not there, and what works in their place."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """An override that gives one value."""
@@ -82,6 +107,16 @@ def expand(texts: Sequence[str], config_dir: Path, record: type[Workload] = Work
     return list(itertools.product(*settings))
 
 
+DECIDES: Mapping[str, tuple[str, ...]] = {
+    "parallelism.dp": ("gpus",),
+    "gpus": ("parallelism.dp",),
+    "num_microbatches": ("global_batch_size", "gradient_accumulation_steps"),
+    "gradient_accumulation_steps": ("global_batch_size", "num_microbatches"),
+    "global_batch_size": ("num_microbatches", "gradient_accumulation_steps"),
+    "pipeline": ("pipeline.chunks", "pipeline.schedule"),
+    "parallelism.pp": ("parallelism.layers_per_stage",),
+}
+"""Keys of a file that an override of another key replaces."""
 WITHOUT_OPTIONS = ("iteration",)
 """Records whose values are in the primary file itself."""
 
@@ -96,9 +131,41 @@ def options(group: str, config_dir: Path) -> list[str]:
     return sorted(path.stem for path in (config_dir / group).glob("*.yaml"))
 
 
-def is_file(group: str, option: str) -> bool:
+def is_file(group: str, option: Any) -> bool:
     """Whether `option` is the path of a Hugging Face configuration rather than the name of an option."""
-    return group == "model" and (option.endswith(".json") or "/" in option)
+    return group == "model" and isinstance(option, str) and (option.endswith(".json") or "/" in option)
+
+
+def is_record(group: str, option: Any) -> bool:
+    """Whether `option` is a model itself, as keys and values, rather than the name of one."""
+    return group == "model" and isinstance(option, Mapping)
+
+
+def replaced(own: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """Return the overrides of a file and, in the place of those that they decide, `overrides`; others follow.
+
+    An override decides its key, the keys of its record, and what a word stands for that it, or the file, has.
+
+    Example:
+        >>> replaced(["gpus=64", "parallelism.tp=8"], ["parallelism.dp=2", "microbatch_size=2"])
+        ['parallelism.tp=8', 'parallelism.dp=2', 'microbatch_size=2']
+    """
+    keys = {key_of(text) for text in overrides}
+    decided = {word for key in keys for word in DECIDES.get(key, ())}
+    if {"microbatch_size", "num_microbatches"} <= keys:
+        decided.add("global_batch_size")
+
+    def stays(text: str) -> bool:
+        key = key_of(text)
+        parents = {key.rpartition(".")[0], key.partition(".")[0]}
+        return key not in keys | decided and not (parents & keys) and not ("parallelism" in keys and key == "gpus")
+
+    return [*filter(stays, own), *overrides]
+
+
+def key_of(override: str) -> str:
+    """Return the key of an override."""
+    return override.partition("=")[0]
 
 
 def _parse(text: str, config_dir: Path, record: type[Workload]) -> Override:
@@ -107,7 +174,8 @@ def _parse(text: str, config_dir: Path, record: type[Workload]) -> Override:
         hint = f"perhaps you meant {meant[0]}" if meant else f"write key=value, such as {EXAMPLE}"
         raise ConfigError(f"'{text}': not an override; {hint}.")
     key, _, value = text.partition("=")
-    if is_file(key, value) and value.isprintable() and not set(value) & set("'\\,()[]{}$"):
+    signs = set(value) & set("'\\,()[]{}$")
+    if is_file(key, value) and value.isprintable() and (not signs or (signs <= set(",()[]") and _exists(value))):
         text = f"{key}='{value.strip(chr(34))}'"  # Hydra's grammar has no signs and letters but those of English
     try:
         return OverridesParser.create().parse_override(text)
@@ -123,6 +191,7 @@ def _parse(text: str, config_dir: Path, record: type[Workload]) -> Override:
 
 def _check_key(text: str, override: Override, record: type[Workload]) -> None:
     key = override.key_or_group
+    _check_supported(text, key)
     if override.type is OverrideType.DEL:
         raise ConfigError(f"{text}: '{key}' cannot be deleted; give it another value: {key}=value.")
     if override.type is not OverrideType.CHANGE:
@@ -136,6 +205,19 @@ def _check_key(text: str, override: Override, record: type[Workload]) -> None:
     known = _keys(record)
     if key not in known:
         raise ConfigError(f"{text}: unknown key; {_suggest_key(key, known)}.")
+
+
+def _exists(path: str) -> bool:
+    """Whether there is a file, so that commas and brackets are of its name rather than of a sweep."""
+    try:
+        return Path(path).expanduser().is_file()
+    except (OSError, RuntimeError):  # a name too long, or a home of nobody
+        return False
+
+
+def _check_supported(text: str, name: str) -> None:
+    if name in UNSUPPORTED:
+        raise ConfigError(f"{text}: not supported: {UNSUPPORTED[name]}.")
 
 
 def _keys(record: type[Workload]) -> tuple[str, ...]:
@@ -182,6 +264,7 @@ def _settings(override: Override, config_dir: Path, record: type[Workload]) -> l
         if setting.value == MISSING:
             raise ConfigError(f"{setting.text}: '{MISSING}' means that a value is missing; replace it with a value.")
     for setting in settings:
+        _check_supported(setting.text, f"{setting.key}={setting.value}")
         if setting.key in groups(record):
             _check_option(setting, config_dir)
     return settings
@@ -219,6 +302,8 @@ def _check_length(sweep: RangeSweep, override: Override) -> None:
 def _check_option(setting: Setting, config_dir: Path) -> None:
     group, option = setting.key, setting.value
     allowed = options(group, config_dir)
+    if is_record(group, option):
+        return
     if not isinstance(option, str) or not option:
         raise ConfigError(
             f"{setting.text}: '{group}' takes the name of an option ({', '.join(allowed)}); "

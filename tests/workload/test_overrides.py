@@ -1,10 +1,11 @@
+import re
 from pathlib import Path
 
 import pytest
 from helpers.builders import CONFIG
 
 from kareus.errors import ConfigError
-from kareus.workload.overrides import expand
+from kareus.workload.overrides import UNSUPPORTED, expand
 
 GPUS = "a100-sxm4-40gb, a100-sxm4-80gb, b200, h100-96gb-hbm2e, h100-sxm5-80gb, h200"
 TOP = (
@@ -166,3 +167,20 @@ def test_a_model_in_a_folder_of_any_name_is_read(tmp_path: Path, folder: str) ->
     path = tmp_path / folder / "config.json"
     ((setting,),) = expand([f"model={path}"], CONFIG)
     assert (setting.key, setting.value) == ("model", str(path))
+
+
+@pytest.mark.parametrize("override", UNSUPPORTED)
+def test_what_people_ask_for_in_vain_is_refused_with_what_is_nearest(override: str) -> None:
+    text = override if "=" in override else f"{override}=8"
+    with pytest.raises(ConfigError, match=rf"^{re.escape(text)}: not supported: .*the nearest (is|are) .*\.$"):
+        expand([text], CONFIG)
+
+
+def test_a_file_that_is_there_may_have_commas_and_brackets(tmp_path: Path) -> None:
+    path = tmp_path / "a,b (1) [2]/config.json"
+    path.parent.mkdir()
+    path.write_text("{}")
+    assert [setting.value for (setting,) in expand([f"model={path}"], CONFIG)] == [str(path)]
+    path.unlink()
+    with pytest.raises(ConfigError):
+        expand([f"model={path}"], CONFIG)
