@@ -9,7 +9,7 @@ from kareus.artifacts.names import check_name
 from kareus.artifacts.records import from_plain, suggest
 from kareus.errors import ConfigError
 from kareus.workload.compose import compose_file
-from kareus.workload.overrides import options
+from kareus.workload.overrides import key_of, options
 from kareus.workload.resolve import CONFIG_DIR
 
 GROUP = "campaign"
@@ -88,11 +88,7 @@ def merged(text: str, overrides: Sequence[str]) -> list[str]:
         own = shlex.split(text)
     except ValueError as error:
         raise ConfigError(f"{text}: {error}; write overrides as on a command line: 'key=value key=value'.") from error
-    replaced = {_key(override) for override in overrides}
-    merged_overrides = [*(override for override in own if _key(override) not in replaced), *overrides]
-    places = [_key(override) for override in (*own, *overrides)]
-    return sorted(merged_overrides, key=lambda override: places.index(_key(override)))
-
-
-def _key(override: str) -> str:
-    return override.partition("=")[0]
+    replaced = {key_of(override) for override in overrides}
+    merged_overrides = [*(override for override in own if key_of(override) not in replaced), *overrides]
+    places = [key_of(override) for override in (*own, *overrides)]
+    return sorted(merged_overrides, key=lambda override: places.index(key_of(override)))

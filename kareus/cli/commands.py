@@ -20,6 +20,7 @@ FIRST_LOOK = {
     "advise": Command("kareus.cli.advise", "find layout and plan for a model on so many GPUs, by time and energy"),
     "plan": Command("kareus.cli.plan", "plan workloads in one process, without the workflow, and print what they save"),
     "predict": Command("kareus.prediction.stage", "predict time, energy and memory of an iteration in a second"),
+    "from": Command("kareus.cli.bring", "say what the file that you train with means here, and write a workload file"),
     "resolve": Command("kareus.workload.stage", "list the workloads of overrides and sweeps, and what does not fit"),
 }
 RESULTS = {

@@ -19,7 +19,7 @@ from kareus.errors import ConfigError
 from kareus.plans.run_totals import check_tokens, run_savings, run_totals
 from kareus.plans.selectors import Goal, check_selectors, parse_selector
 from kareus.testbed.config import TestbedKind
-from kareus.workload.arguments import add_overrides
+from kareus.workload.arguments import add_from, add_overrides, described
 from kareus.workload.config import Workload
 from kareus.workload.naming import plain_name
 from kareus.workload.resolve import check_any_accepted, resolve
@@ -39,6 +39,7 @@ MARKS = ("measurements", "campaigns", "workloads.parquet")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the overrides, the request and the output."""
     add_overrides(parser)
+    add_from(parser)
     text = "selector, as of `kareus select` (default: fastest); give it again for a further plan"
     parser.add_argument("--select", action="append", metavar="SELECTOR", help=text)
     parser.add_argument("--method", default="kareus", help="whose frontier to select from (default: kareus)")
@@ -59,13 +60,16 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output is not None:
         check_folder(arguments.output, force=arguments.force)
         check_not_results(arguments.output)
-    if arguments.measured is not None and not arguments.overrides:
+    if arguments.measured is not None and not (arguments.overrides or arguments.files):
         from kareus.plans.measured import measured_workload  # noqa: PLC0415 - polars, which few need
 
         workload = measured_workload(WorkloadFolder(arguments.measured))
         _plan(plain_name(workload), workload, arguments)
         return
-    resolved = resolve(arguments.overrides, arguments.config_dir)
+    workloads = described(arguments)
+    for line in workloads.left_out:
+        logger.info("%s", line)
+    resolved = resolve(workloads.overrides, arguments.config_dir)
     check_any_accepted(resolved)
     for one in resolved:
         if one.workload is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kareus.artifacts.records import to_plain
 from kareus.errors import printable
-from kareus.workload.arguments import add_overrides
+from kareus.workload.arguments import add_from, add_overrides, described
 from kareus.workload.config import Workload
 from kareus.workload.memory import tightness
 from kareus.workload.model_words import size_words, sizes
@@ -23,6 +23,7 @@ SEQUENTIAL = "sequential"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the workloads and how they run."""
     add_overrides(parser)
+    add_from(parser)
     parser.add_argument("--method", default=SEQUENTIAL, help="sequential (default) or nanobatching")
     parser.add_argument("--frequency", type=int, metavar="MHZ", help="clock of all GPUs in MHz (default: the maximum)")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line instead of text")
@@ -30,23 +31,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Predict and print every workload; one that cannot run is printed with its reason."""
-    resolved = resolve(arguments.overrides, arguments.config_dir)
+    workloads = described(arguments)
+    left_out: dict[str, list[str]] = {}
+    if arguments.json and workloads.left_out:
+        left_out["left_out"] = list(workloads.left_out)
+    elif workloads.left_out:
+        print("\n".join(map(printable, workloads.left_out)))  # noqa: T201 - a part of the answer
+    resolved = resolve(workloads.overrides, arguments.config_dir)
     check_any_accepted(resolved)
     from kareus.prediction.workload_prediction import predict  # noqa: PLC0415 - bad overrides need not wait for it
 
     for number, one in enumerate(resolved):
         if one.workload is None:
-            refused = {"workload": one.name, "refused": one.refusal}
+            refused = {"workload": one.name, **left_out, "refused": one.refusal}
             lines = [json.dumps(refused) if arguments.json else f"{one.name}: refused: {one.refusal}"]
         else:
             found = predict(one.workload, arguments.method, arguments.frequency)
             if arguments.json:
                 model = sizes(one.workload.model, one.workload.sequence_length)
-                proposed = {"proposed": list(one.proposed)} if one.proposed else {}
-                lines = [json.dumps({"workload": one.name, **proposed, **model, **to_plain(found)}, allow_nan=False)]
+                told = left_out | ({"proposed": list(one.proposed)} if one.proposed else {})
+                lines = [json.dumps({"workload": one.name, **told, **model, **to_plain(found)}, allow_nan=False)]
             else:
-                told = [*([""] if number else []), *proposals([one])]
-                lines = [*told, *prediction_lines(one.name, one.workload, found)]
+                before = [*([""] if number else []), *proposals([one])]
+                lines = [*before, *prediction_lines(one.name, one.workload, found)]
         print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command
 
 

@@ -1,18 +1,97 @@
-"""Arguments of all commands that describe workloads: the overrides, and the folder of the Hydra groups."""
+"""Arguments of all commands that describe workloads: overrides, files that give some, and the folder of the groups."""
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from kareus.errors import ConfigError
+from kareus.workload.overrides import key_of, replaced
 from kareus.workload.resolve import CONFIG_DIR
+
+if TYPE_CHECKING:
+    from kareus.interchange.reading import Training
 
 SWEEPS = (
     "Hydra overrides and sweeps, such as gpu=h200 software=megatron-core precision=fp8 microbatch_size=8,16 (default: "
     "the default workload)"
 )
 """What the overrides of most commands are."""
+MODEL = "model."
+"""Begins overrides that complete a model whose sizes a file gives."""
 
 
 def add_overrides(parser: argparse.ArgumentParser, text: str = SWEEPS) -> None:
     """Declare `overrides` and `--config-dir`; `text` is the help of the overrides."""
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=text)
     parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+
+
+def add_from(parser: argparse.ArgumentParser) -> None:
+    """Declare `--from` and `--trainer`."""
+    text = "file of your trainer, or workload file, that gives overrides (see kareus help from); give it again for more"
+    parser.add_argument("--from", dest="files", action="append", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--trainer", metavar="NAME", help="whose files they are (default: as their keys tell)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """The workloads that the arguments of a command describe."""
+
+    overrides: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    """What of its files is lost or missing, as lines for people."""
+
+
+def described(arguments: argparse.Namespace) -> Described:
+    """Return the overrides of a command: those of its files, and in their place those that are given.
+
+    Raises:
+        ConfigError: a file cannot be read or names no model, or `--trainer` is given without a file.
+    """
+    given: list[str] = arguments.overrides
+    if not arguments.files:
+        if arguments.trainer is not None:
+            raise ConfigError(f"--trainer {arguments.trainer}: tells whose files --from gives; give --from FILE.")
+        return Described(overrides=tuple(given))
+    training, overrides = brought(arguments.files, arguments.trainer, given)
+    check_has_model(arguments.files, training, overrides)
+    left_out = (*(one.lost_words for one in training.lost), *(f"not said: {text}" for text in unsaid(training, given)))
+    place = " ".join(map(str, arguments.files))
+    return Described(overrides=tuple(overrides), left_out=tuple(f"{place}: {text}" for text in left_out))
+
+
+def unsaid(training: "Training", given: Sequence[str]) -> list[str]:
+    """Return what files do not say and what no override of `given` says either."""
+    keys = {key_of(text) for text in given}
+    return [one.words for one in training.missing if keys.isdisjoint(one.keys)]
+
+
+def check_has_model(files: Sequence[Path], training: "Training", overrides: Sequence[str]) -> None:
+    """Check that files, or overrides beside them, say which model is trained.
+
+    Raises:
+        ConfigError: they do not; that of the default workload would be another.
+    """
+    if not any(key_of(text) == "model" for text in overrides):
+        (why,) = [one.words for one in training.missing if "model" in one.keys]
+        raise ConfigError(f"{' '.join(map(str, files))}: does not say {why}.")
+
+
+def brought(files: list[Path], trainer: str | None, given: list[str]) -> tuple["Training", list[str]]:
+    """Return what files say, and the overrides of the workload that they and `given` describe.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
+    from kareus.interchange.reading import read_training  # noqa: PLC0415 - most commands are given no file
+    from kareus.interchange.syntax import scalar  # noqa: PLC0415 - as above
+
+    fields: dict[str, Any] = {}
+    if not any(key_of(text) == "model" for text in given):
+        fields = {key_of(text): scalar(text.partition("=")[2]) for text in given if text.startswith(MODEL)}
+    training = read_training(files, trainer, fields)
+    has_sizes = any(text.startswith("model={") for text in training.overrides)
+    kept = [text for text in given if not (has_sizes and key_of(text) in fields)]
+    return training, replaced(training.overrides, kept)

@@ -23,10 +23,11 @@ from kareus.artifacts.configuration import check_aliases
 from kareus.artifacts.names import check_name
 from kareus.artifacts.records import content_hash, differences, from_plain, to_plain
 from kareus.errors import ConfigError
+from kareus.model.config import Model
 from kareus.software.record import GROUP, SET_BY_SOFTWARE, USUAL_SOFTWARE, Software, driven, gpu_values
 from kareus.workload.config import Workload
 from kareus.workload.huggingface import read_architecture
-from kareus.workload.overrides import Setting, expand, groups, is_file
+from kareus.workload.overrides import Setting, expand, groups, is_file, is_record
 from kareus.workload.words import DEGREES, DP, MICROBATCH, MICROBATCHES, WORDS, followed
 
 PRIMARY = "config"
@@ -161,8 +162,8 @@ def _composed(
     for setting in combination:
         if setting.key not in groups(record):
             values[setting.key] = setting.value
-        elif is_file(setting.key, setting.value):
-            choices.append(f"model={stored[setting.value]}")
+        elif is_file(setting.key, setting.value) or is_record(setting.key, setting.value):
+            choices.append(f"model={stored[setting.text]}")
         else:
             choices.append(setting.text)
     options, before = _with_usual_software(merged, choices)
@@ -287,18 +288,22 @@ def _not_text(config_dir: Path) -> Path:
 
 @contextmanager
 def _stored_models(combinations: Sequence[Sequence[Setting]]) -> Iterator[dict[str, str]]:
-    """Offer the Hugging Face models of `combinations` to Hydra as options of the group `model`, by path."""
-    settings = {setting for combination in combinations for setting in combination if setting.key == "model"}
-    paths = sorted({setting.value for setting in settings if is_file("model", setting.value)})
-    read = {path: read_architecture(Path(path).expanduser()) for path in paths}
-    for path, found in read.items():
+    """Offer the models of `combinations` that are no options to Hydra as ones, by override."""
+    settings = {one.text: one.value for combination in combinations for one in combination if one.key == "model"}
+    read = {
+        text: read_architecture(Path(value).expanduser())
+        for text, value in sorted(settings.items())
+        if is_file("model", value)
+    }
+    for text, found in read.items():
         for note in found.notes:
-            _say(path, note)
-    models = {path: found.model for path, found in read.items()}
-    names = {path: f"{model.name}-{content_hash(model)[:8]}" for path, model in models.items()}
+            _say(settings[text], note)
+    models = {text: found.model for text, found in read.items()}
+    models |= {text: from_plain(Model, value, "model") for text, value in settings.items() if is_record("model", value)}
+    names = {text: f"{model.name}-{content_hash(model)[:8]}" for text, model in models.items()}
     store = ConfigStore.instance()
-    for path, model in models.items():
-        store.store(group="model", name=names[path], node=to_plain(model))
+    for text, model in models.items():
+        store.store(group="model", name=names[text], node=to_plain(model))
     try:
         yield names
     finally:

@@ -13,7 +13,7 @@ from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
 from kareus.workload.memory import MemoryEstimate, check_memory, estimate_memory, tightness
 from kareus.workload.naming import workload_name
-from kareus.workload.overrides import expand
+from kareus.workload.overrides import expand, key_of
 from kareus.workload.pipelining import check_pipeline
 from kareus.workload.propose import PROPOSED, layouts_on, smallest_layouts
 from kareus.workload.split import layers_per_stage
@@ -66,7 +66,7 @@ def resolve(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Res
 
 def _compositions(overrides: Sequence[str], config_dir: Path) -> Iterator[tuple[ComposedWorkload, tuple[str, ...]]]:
     """Yield every combination, and what is proposed for it where it has a number of GPUs and no layout."""
-    if not any(_key(text) == GPUS for text in overrides):
+    if not any(key_of(text) == GPUS for text in overrides):
         yield from ((composition, ()) for composition in compose(overrides, config_dir))
         return
     for combination in expand(overrides, config_dir):
@@ -80,10 +80,10 @@ def _layout_on_gpus(texts: Sequence[str], config_dir: Path) -> tuple[str, ...]:
 
     Where nothing fits it is the one that needs least memory, so that the refusal says by how much.
     """
-    given = {_key(text): text.partition("=")[2] for text in texts}
+    given = {key_of(text): text.partition("=")[2] for text in texts}
     if "parallelism" in given or all(key in given for key in DEGREES):
         return ()
-    (base,) = compose([text for text in texts if _key(text) not in (GPUS, GLOBAL_BATCH)], config_dir)
+    (base,) = compose([text for text in texts if key_of(text) not in (GPUS, GLOBAL_BATCH)], config_dir)
     counts = {word: int(given[word]) for word in (GPUS, GLOBAL_BATCH) if given.get(word, "").isdecimal()}
     chosen_for = base.workload.parallelism.gpus
     if GPUS not in counts or ("model" not in given and counts[GPUS] % chosen_for == 0):
@@ -118,7 +118,7 @@ def with_proposal(one: Resolved, config_dir: Path) -> Resolved:
         one: a combination of a sweep.
         config_dir: Hydra groups.
     """
-    groups = {_key(text).partition(".")[0] for text in one.overrides}
+    groups = {key_of(text).partition(".")[0] for text in one.overrides}
     if one.refusal is None or "model" not in groups or not groups.isdisjoint(("parallelism", GPUS)):
         return one
     for laid_out in smallest_layouts(one.composed):
@@ -135,10 +135,6 @@ def _overrides(before: Workload, after: Workload, keys: Sequence[str]) -> tuple[
     """Return the overrides of `keys` in which two workloads differ."""
     old, new = dict(leaves(to_plain(before))), dict(leaves(to_plain(after)))
     return tuple(f"{key}={new[key]}" for key in keys if old[key] != new[key])
-
-
-def _key(override: str) -> str:
-    return override.partition("=")[0]
 
 
 def resolve_accepted(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> dict[str, Workload]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
 from kareus.errors import RefusedWorkloadError
-from kareus.workload.arguments import add_overrides
+from kareus.workload.arguments import add_from, add_overrides, described
 from kareus.workload.memory import tightness
 from kareus.workload.model_words import engine_words, size_words
 from kareus.workload.overlap import nothing_to_overlap
@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the overrides, the configuration and the output."""
     add_overrides(parser)
+    add_from(parser)
     parser.add_argument("--output", type=Path, help="folder to write to (default: nothing is written)")
     add_force(parser)
 
@@ -35,7 +36,10 @@ def run(arguments: argparse.Namespace) -> None:
         from kareus.workload.writing import write_resolved  # noqa: PLC0415 - as above
 
         check_outputs(arguments, [(arguments.output / "workloads.parquet", table(WORKLOADS))])
-    found = resolve(arguments.overrides, arguments.config_dir)
+    workloads = described(arguments)
+    for line in workloads.left_out:
+        logger.info("%s", line)
+    found = resolve(workloads.overrides, arguments.config_dir)
     resolved = [with_proposal(one, arguments.config_dir) for one in found]
     for line in proposals(resolved):
         logger.info("%s", line)

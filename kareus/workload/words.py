@@ -36,25 +36,25 @@ def followed(words: Mapping[str, Any], given: Mapping[str, Any], usual: Mapping[
         if type(value) is not int or value < 1:
             raise ConfigError(f"{word}={value}: must be a whole number, 1 or more.")
     values: dict[str, Any] = {**usual, **given}
-    found: dict[str, int] = {}
+    derived: dict[str, int] = {}
     if GPUS in words:
         replica = [values[key] for key in DEGREES]
-        found[DP] = _share(words, GPUS, replica, "tp x pp x cp of parallelism")
+        derived[DP] = _share(words, GPUS, replica, "tp x pp x cp of parallelism")
     if ACCUMULATION in words:
-        found[MICROBATCHES] = words[ACCUMULATION]
+        derived[MICROBATCHES] = words[ACCUMULATION]
     if GLOBAL_BATCH in words:
-        replicas = found.get(DP, values.get(DP))
+        replicas = derived.get(DP, values.get(DP))
         key, other = (MICROBATCHES, MICROBATCH)
-        if MICROBATCH not in given and (MICROBATCHES in given or MICROBATCHES in found):
+        if MICROBATCH not in given and (MICROBATCHES in given or MICROBATCHES in derived):
             key, other = other, key
-        size = found.get(other, values.get(other))
+        size = derived.get(other, values.get(other))
         share = _share(words, GLOBAL_BATCH, [replicas, size], f"{DP} x {other}")
-        if found.setdefault(key, share) != share:
-            raise ConfigError(_disagreement(words, key, share, found[key]))
-    for key, value in found.items():
+        if derived.setdefault(key, share) != share:
+            raise ConfigError(_disagreement(words, key, share, derived[key]))
+    for key, value in derived.items():
         if given.get(key, value) != value:
             raise ConfigError(_disagreement(words, key, value, given[key]))
-    return found
+    return derived
 
 
 def _share(words: Mapping[str, int], word: str, parts: list[Any], product: str) -> int:

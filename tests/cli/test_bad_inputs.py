@@ -67,6 +67,10 @@ advise model={unknown} --gpus 8 --global-batch 8 | advise model={network} --gpus
 advise --gpus 8 --global-batch 8 --price {empty} | advise --gpus 3.5 --global-batch 8
 advise --gpus 7 --global-batch 8 tp=2 | advise --gpus 8 --global-batch 8 --max-power 35
 advise sequence_length=4096 --gpus 8 --global-batch 8 --sequence-length 8192
+from | from {file} | from {empty} | from /no/where.sh | from gpu=h200 | from {network} | from {cut}
+from {file} --trainer titan | from {folder}/pipeline/iteration.parquet | from {network} --output {file}
+predict --from {file} | predict --from {empty} | predict --trainer nemo | plan --from /no/where.yaml | resolve --from
+predict pipeline=dualpipe | resolve recomputation=offload | predict gpu=b200,gb200 | advise gpu=gb200 --gpus 8
 doctor --jsn | doctor now | stage report-advice tp=3 --output {file}
 slect fastest {folder} | search | stage | stage serch | stage search | stage report-campaign nope --results {folder}
 select | select fastest {empty} | select fastest /no/where | select fastest {folder} --method best

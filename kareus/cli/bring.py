@@ -1,0 +1,103 @@
+"""Command `from`: what the files that a job is trained with mean here, and a workload file of it.
+
+A workload file is a campaign of one workload, so that `--from` reads it, and `snakemake` too where it is in
+`config/campaign/`.
+"""
+
+import argparse
+import logging
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kareus.artifacts.configuration import parse_yaml
+from kareus.artifacts.files import read_text, write_text
+from kareus.artifacts.outputs import OutputKind, add_force, check_files
+from kareus.errors import ArtifactError, ConfigError, printable
+from kareus.interchange.reading import WORKLOADS, Training
+from kareus.workload.arguments import brought, check_has_model, unsaid
+from kareus.workload.resolve import CONFIG_DIR, resolve
+
+logger = logging.getLogger(__name__)
+
+WIDTH = 110
+"""Columns of a list of keys."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the files, overrides that replace what they say, and the workload file."""
+    text = (
+        "files of one trainer: a script with arguments of Megatron-LM, or files (YAML, JSON, TOML) of NeMo, "
+        "Megatron-Bridge, torchtitan, nanotron, LLM Foundry, DeepSpeed, Hugging Face's Trainer or axolotl; and "
+        "overrides, such as gpu=h200"
+    )
+    parser.add_argument("inputs", nargs="+", metavar="FILE|KEY=VALUE", help=text)
+    parser.add_argument("--trainer", metavar="NAME", help="whose files they are (default: as their keys tell)")
+    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="workload file to write, for --from")
+    add_force(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read, tell, resolve, and write where there is a file for it."""
+    files = [Path(text) for text in arguments.inputs if Path(text).exists() or "=" not in text]
+    given = [text for text in arguments.inputs if not (Path(text).exists() or "=" not in text)]
+    if not files:
+        raise ConfigError(f"{' '.join(given)}: no file; give one of your trainer's, such as train.sh.")
+    if arguments.output is not None:
+        check_files(arguments, [(arguments.output, OutputKind("a workload file", is_workload_file))], files)
+    training, overrides = brought(files, arguments.trainer, given)
+    for line in lines(files, training, overrides, given):
+        logger.info("%s", printable(line))
+    check_has_model(files, training, overrides)
+    if arguments.output is not None:
+        write_text(arguments.output, workload_file(files, training, overrides))
+        logger.info("%s: written; kareus predict --from %s", arguments.output, shlex.quote(str(arguments.output)))
+    for one in resolve(overrides, arguments.config_dir):
+        logger.info("%s", f"as it is refused: {one.refusal}" if one.refusal else f"workload: {one.name}")
+
+
+def lines(files: Sequence[Path], training: Training, overrides: Sequence[str], given: Sequence[str]) -> Iterator[str]:
+    """Yield what files say, a line for each key that matters; `given` are the overrides beside them."""
+    yield f"{' '.join(map(str, files))}: {training.says}"
+    if training.understood:
+        yield "understood:"
+        width = max(len(one.key) for one in training.understood)
+        yield from (f"  {one.key:<{width}}  {one.shown} -> {one.words}" for one in training.understood)
+    if training.lost:
+        yield "matters, and cannot be said:"
+        yield from (f"  {one.lost_words}" for one in training.lost)
+    if missing := unsaid(training, given):
+        yield "not said:"
+        yield from (f"  {text}" for text in missing)
+    for heading, names in (
+        ("could not be followed", training.unknown),
+        ("not known to Kareus", training.unread),
+        ("does not matter", training.ignored),
+    ):
+        if names:
+            yield f"{heading}:"
+            yield from textwrap.wrap(", ".join(names), WIDTH, initial_indent="  ", subsequent_indent="  ")
+    yield f"overrides: {' '.join(shlex.quote(text) for text in overrides)}"
+
+
+def workload_file(files: Sequence[Path], training: Training, overrides: Sequence[str]) -> str:
+    """Return the text of a workload file."""
+    names = " ".join(printable(path.name) for path in files)
+    head = [
+        f"# What {names} trains ({training.says}), by `kareus from`. Use it with",
+        "# --from FILE, or as config/campaign/NAME.yaml with snakemake --config campaign=NAME. Left out of it:",
+    ]
+    notes = [f"# - {printable(one.lost_words)}" for one in training.lost] or ["# - nothing that matters"]
+    words = [f"    {shlex.quote(text)}" for text in overrides]
+    return "\n".join([*head, *notes, f"{WORKLOADS}:", "  - >-", *words]) + "\n"
+
+
+def is_workload_file(path: Path) -> bool:
+    """Return whether a file is one of `workload_file`, or a campaign."""
+    try:
+        content = parse_yaml(read_text(path))
+    except (ArtifactError, ConfigError):
+        return False
+    return isinstance(content, dict) and WORKLOADS in content

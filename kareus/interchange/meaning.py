@@ -1,0 +1,267 @@
+"""What trainers say in other products than Kareus, in both directions.
+
+A table gives each key of a trainer a *term*: a dotted key of a workload, or one of the terms below, from which keys of
+a workload follow. `keys_of` goes from terms to keys, `terms_of` from keys to terms, so that reading what was written
+gives the same keys.
+
+- `nodes`, `gpus_per_node`, `gpus`: of the job.
+- `replicas`, `shards`, `reshards`: replicas that hold weights whole, GPUs that share them out (-1: all that are left),
+  and when gathered weights are dropped (FSDP of PyTorch).
+- `rank_batch`: sequences of a replica between two steps of gradient accumulation, cut in microbatches by a pipeline.
+- `layers_per_chunk`, `first_layers`, `last_layers`, `even_layers`, `embedding_counts`, `head_counts`: blocks of chunks
+  and stages, which are even but for the ends, and whether embedding and head count as one (Megatron Core).
+- `recomputed`, `recomputed_by`, `recomputed_layers`: what is recomputed, and in pieces of how many blocks (likewise).
+- `model`: an option of the group `model`, or a file; `model.*`: fields of its record, and `model.expansion`, the width
+  of the MLP over the hidden size, `model.grouped`, whether `model.num_key_value_heads` counts, and `model.family` and
+  `model.flavor`, by which torchtitan names models.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kareus.graph.recomputation import Recomputation
+from kareus.model.config import ActivationKind, Sharding
+from kareus.pipeline.config import PipelineSchedule
+
+SHARDINGS = tuple(Sharding)
+"""From nothing shared out to everything; of two settings the one that shares out more counts."""
+DEGREES = ("parallelism.tp", "parallelism.pp", "parallelism.cp")
+PLAIN = (
+    *DEGREES,
+    "parallelism.dp",
+    "parallelism.sequence_parallel",
+    "precision",
+    "recomputation",
+    "microbatch_size",
+    "num_microbatches",
+    "global_batch_size",
+    "sequence_length",
+    "gpus",
+    "software.tensor_overlap",
+    "software.reduction",
+    "software.gather_beside_forward",
+    "software.gradient_bytes",
+    "software.stream_dropout",
+)
+"""Terms that are keys of a workload, or words for them."""
+EVERY_LEFT = -1
+"""GPUs that share weights: all that are not told otherwise."""
+ALWAYS, NEVER, USUAL = "always", "never", "default"
+HYBRID = "weights are shared out over a part of the replicas only (HSDP): taken as shared out over all"
+LLAMA: Mapping[str, Any] = {
+    "tie_embeddings": False,
+    "qk_norm": False,
+    "qkv_bias": False,
+    "norm_epsilon": 1e-5,
+    "rotary_base": 10_000.0,
+    "rotary_scaling": None,
+    "layers_per_stage": {},
+}
+"""Fields of a model that a file need not have."""
+SIZES = ("hidden_size", "num_layers", "num_attention_heads", "vocab_size")
+"""Fields without which there is no model."""
+Terms = Mapping[str, Any]
+
+
+def keys_of(terms: Terms, lost: list[str]) -> dict[str, Any]:
+    """Return the keys of a workload that terms give; what of them cannot be said is added to `lost`.
+
+    The value of `model` is a mapping where the terms give the sizes of one.
+    """
+    keys = {name: terms[name] for name in PLAIN if terms.get(name) is not None}
+    if (model := _model(terms)) is not None:
+        keys["model"] = model
+    nodes, per_node = terms.get("nodes") or 1, terms.get("gpus_per_node")
+    if "gpus" not in keys and isinstance(nodes, int) and isinstance(per_node, int):
+        keys["gpus"] = nodes * per_node
+    keys |= _pipeline(terms, lost)
+    keys |= _recomputation(terms, keys, lost)
+    keys |= _sharing(terms, keys, lost)
+    keys |= _rank_batch(terms, keys)
+    return keys
+
+
+def terms_of(workload: Mapping[str, Any], gpus_per_node: int) -> dict[str, Any]:
+    """Return every term that the keys of a workload give, the inverse of `keys_of`.
+
+    Args:
+        workload: plain values by dotted key, the number of blocks of each stage among them.
+        gpus_per_node: GPUs of a node.
+    """
+    terms = {key: value for key, value in workload.items() if key in PLAIN or key.startswith("model.")}
+    dp, pp = workload["parallelism.dp"], workload["parallelism.pp"]
+    gpus = dp * math.prod(workload[key] for key in DEGREES)
+    microbatch, batch = workload["microbatch_size"], workload["microbatch_size"] * workload["num_microbatches"]
+    per_node = math.gcd(gpus, gpus_per_node)
+    terms |= {
+        "gpus": gpus,
+        "nodes": gpus // per_node,
+        "gpus_per_node": per_node,
+        "global_batch_size": batch * dp,
+        "rank_batch": batch if pp > 1 else microbatch,
+        "pipeline.schedule": workload["pipeline.schedule"],
+        "pipeline.chunks": workload["pipeline.chunks"],
+        "parallelism.sharding": workload["parallelism.sharding"],
+        "recomputation": workload["recomputation"],
+        "model.grouped": workload["model.num_key_value_heads"] != workload["model.num_attention_heads"],
+        "model.expansion": workload["model.intermediate_size"] / workload["model.hidden_size"],
+    }
+    return terms | dict(_layer_terms(workload)) | _sharing_terms(workload)
+
+
+def _pipeline(terms: Terms, lost: list[str]) -> dict[str, Any]:
+    """Schedule, chunks and blocks of the stages."""
+    pp, layers = terms.get("parallelism.pp") or 1, terms.get("model.num_layers")
+    schedule = terms.get("pipeline.schedule") or str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)
+    chunks, piece = terms.get("pipeline.chunks"), terms.get("layers_per_chunk")
+    interleaves = schedule == PipelineSchedule.INTERLEAVED
+    if piece and chunks is None and isinstance(layers, int):
+        chunks = max(layers // (pp * piece), 1)
+    elif piece and chunks is None:
+        taken = "two chunks" if interleaves else "one chunk"
+        lost.append(f"blocks of a virtual stage, where the number of blocks is not given: taken as {taken} a stage")
+    if chunks is None and interleaves:
+        chunks = 2
+    if pp == 1:
+        return {"pipeline": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)}
+    keys: dict[str, Any] = {"pipeline": schedule}
+    if chunks is not None and chunks > 1:
+        keys = {"pipeline": str(PipelineSchedule.INTERLEAVED), "pipeline.chunks": chunks}
+    elif interleaves:
+        keys = {"pipeline": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)}
+    split = _split(terms, pp, layers)
+    return keys | ({"parallelism.layers_per_stage": split} if split else {})
+
+
+def _split(terms: Terms, pp: int, layers: Any) -> list[Any] | None:
+    """Blocks of the stages of software that gives all stages the same, but for what the first and the last are told."""
+    first, last = terms.get("first_layers"), terms.get("last_layers")
+    if not terms.get("even_layers") or not isinstance(layers, int):
+        return None
+    ends = [bool(terms.get("embedding_counts")), bool(terms.get("head_counts"))]
+    middle, places = layers + sum(ends), pp
+    for end in (first, last):
+        if isinstance(end, int):
+            middle, places = middle - end, places - 1
+    if places == 0 and middle == sum(ends):
+        return [first, last]
+    if places < 1 or middle % places:
+        return None
+    whole = middle // places
+    split = [whole] * pp
+    split[0] = first if isinstance(first, int) else whole - ends[0]
+    split[-1] = last if isinstance(last, int) else split[-1] - ends[1]
+    return split if sum(split) == layers and min(split) > 0 else None
+
+
+def _layer_terms(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what says how blocks lie on stages and chunks, and in which pieces they are recomputed."""
+    split, chunks = list(workload["parallelism.layers_per_stage"]), workload["pipeline.chunks"]
+    with_ends = {split[0] + 1, *split[1:-1], split[-1] + 1}
+    if chunks > 1 and len(with_ends) == 1 and split[0] % chunks:
+        yield "layers_per_chunk", max(with_ends) // chunks
+        yield "embedding_counts", True
+        yield "head_counts", True
+    elif chunks > 1 and len(set(split)) == 1:
+        yield "layers_per_chunk", split[0] // chunks
+    elif len(split) > 1 and len(set(split)) > 1 and len(set(split[1:-1])) <= 1:
+        yield "first_layers", split[0]
+        yield "last_layers", split[-1]
+    recomputation, piece = workload["recomputation"], split[0] // chunks
+    if recomputation == Recomputation.SELECTIVE:
+        yield "recomputed", "selective"
+    elif recomputation != Recomputation.NONE:
+        yield "recomputed", "full"
+        yield "recomputed_by", "uniform"
+        yield "recomputed_layers", piece if recomputation == Recomputation.STAGE and len(set(split)) == 1 else 1
+
+
+def _recomputation(terms: Terms, keys: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:
+    """What a backward recomputes, where the terms are Megatron Core's."""
+    said = terms.get("recomputed")
+    if said != "full":
+        return {"recomputation": said} if said else {}
+    pp, layers, piece = terms.get("parallelism.pp") or 1, terms.get("model.num_layers"), terms.get("recomputed_layers")
+    of_chunk = layers // (pp * keys.get("pipeline.chunks", 1)) if isinstance(layers, int) else None
+    if not isinstance(piece, int) or piece == 1 or of_chunk is None:
+        return {"recomputation": str(Recomputation.FULL)}
+    if terms.get("recomputed_by") == "block":
+        if piece < of_chunk:
+            lost.append(f"recomputation of {piece} of {of_chunk} blocks of a chunk: taken as of all of them")
+        return {"recomputation": str(Recomputation.FULL)}
+    if piece >= of_chunk:
+        return {"recomputation": str(Recomputation.STAGE)}
+    lost.append(f"recomputation in pieces of {piece} blocks: taken as of one block at a time")
+    return {"recomputation": str(Recomputation.FULL)}
+
+
+def _sharing(terms: Terms, keys: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:
+    """What replicas share out, and how many there are."""
+    shards, replicas = terms.get("shards"), terms.get("replicas") or 1
+    if shards is None:
+        return {name: terms[name] for name in ("parallelism.sharding",) if name in terms}
+    pp, shared = keys.get("parallelism.pp", 1), dict[str, Any]()
+    if shards == EVERY_LEFT and "gpus" in keys:
+        rest = keys["gpus"] // (replicas * math.prod(keys.get(key, 1) for key in DEGREES))
+        shards = rest if rest else shards
+    if shards != EVERY_LEFT:
+        shared["parallelism.dp"] = replicas * shards
+    if replicas > 1 and shards != 1:
+        lost.append(HYBRID)
+    if shards == 1:
+        sharding = Sharding.NONE
+    elif terms.get("reshards") == ALWAYS or (pp == 1 and terms.get("reshards") != NEVER):
+        sharding = Sharding.FULL
+    else:  # gathered weights stay from the first microbatch to the last, whose backward reduces the gradients
+        sharding = Sharding.OPTIMIZER if pp > 1 else Sharding.GRADIENTS
+    return shared | {"parallelism.sharding": str(sharding)}
+
+
+def _sharing_terms(workload: Mapping[str, Any]) -> dict[str, Any]:
+    dp, pp, sharding = (workload[f"parallelism.{name}"] for name in ("dp", "pp", "sharding"))
+    if sharding == Sharding.NONE:
+        return {"replicas": dp, "shards": 1, "reshards": USUAL}
+    told = {Sharding.FULL: ALWAYS if pp > 1 else USUAL, Sharding.GRADIENTS: NEVER, Sharding.OPTIMIZER: USUAL}
+    return {"replicas": 1, "shards": dp, "reshards": told[Sharding(sharding)]}
+
+
+def _rank_batch(terms: Terms, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Microbatches of a trainer that gives the batch of a replica; without a pipeline it is one microbatch."""
+    batch = terms.get("rank_batch")
+    if not isinstance(batch, int):
+        return {}
+    microbatch = batch if keys.get("parallelism.pp", 1) == 1 else keys.get("microbatch_size", 1)
+    batches = {"microbatch_size": microbatch}
+    if "global_batch_size" not in keys and microbatch > 0 and batch % microbatch == 0:
+        batches["num_microbatches"] = batch // microbatch
+    return batches
+
+
+def _model(terms: Terms) -> Any:
+    """Return the record of a model as plain values, the option that is named, or nothing."""
+    fields = {key.removeprefix("model."): value for key, value in terms.items() if key.startswith("model.")}
+    expansion, grouped = fields.pop("expansion", None), fields.pop("grouped", True)
+    family, flavor = fields.pop("family", None), fields.pop("flavor", None)
+    if flavor is not None:
+        return f"{family or ''} {flavor}".strip()
+    if not all(isinstance(fields.get(size), int) for size in SIZES):
+        return terms.get("model")
+    hidden, heads = fields["hidden_size"], fields["num_attention_heads"]
+    if not grouped or fields.get("num_key_value_heads") is None:
+        fields["num_key_value_heads"] = heads
+    if fields.get("head_dim") is None:
+        fields["head_dim"] = hidden // heads if heads else 0
+    if fields.get("intermediate_size") is None:
+        fields["intermediate_size"] = _width(hidden, expansion, fields.get("activation"))
+    if fields.get("positions", "rope") != "learned":
+        fields.pop("max_positions", None)
+    return {**LLAMA} | {name: value for name, value in fields.items() if value is not None or name in LLAMA}
+
+
+def _width(hidden: int, expansion: Any, activation: Any) -> int:
+    """Width of an MLP that no key gives: four times the hidden size, with a gate two thirds of that (Megatron Core)."""
+    if isinstance(expansion, (int, float)):
+        return round(hidden * expansion)
+    is_gated = activation in tuple(kind for kind in ActivationKind if kind.gated)
+    return int(4 * hidden * 2 / 3 / 64) * 64 if is_gated else 4 * hidden

@@ -1,0 +1,204 @@
+"""Tables of trainers: what each key means, as data in `tables/`.
+
+A row of `means` gives a key its term (see `meaning`), with `words` where the trainer's values are others than Kareus',
+and with `nearest` where a value of Kareus has none. A row of `lost` says what is lost of a key that matters and that
+Kareus has not; `unless` are values that lose nothing. Keys of `ignored`, which may have `*`, do not matter. `usual` has
+the terms that hold where no key says anything.
+"""
+
+import fnmatch
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kareus.artifacts.configuration import parse_yaml
+from kareus.artifacts.files import read_text
+from kareus.artifacts.records import suggest
+from kareus.errors import ConfigError
+
+FOLDER = Path(__file__).parent / "tables"
+SHARED = "features"
+"""File of what is lost by features that several trainers have, by name."""
+NAMES = "models"
+"""File of the options of the group `model` by names that trainers and hubs give models."""
+OFF: tuple[Any, ...] = (None, False, 0, "", "none", "off", "disabled", "auto", -1)
+"""Values that switch off whatever a key is of."""
+ANY, SAME = "*", "same"
+"""In `words`: any other value, and that it is Kareus' too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What a key means."""
+
+    key: str
+    term: str | None = None
+    """None where the key cannot be said."""
+    words: tuple[tuple[Any, Any], ...] = ()
+    """Pairs of the trainer's value and Kareus'; empty: the same value."""
+    lost: str | None = None
+    """What is lost where a value is none of `words`, or of any value that is not among `unless`."""
+    unless: tuple[Any, ...] = OFF
+    instead: Any = None
+    """What is taken in its place."""
+    alias: bool = False
+    """Whether it is read and never written, since another row writes its term."""
+    omit: tuple[Any, ...] = ()
+    """Values of the trainer that are not written, since they are what it does anyway."""
+    also: tuple[tuple[str, Any], ...] = ()
+    """Settings that are written beside it."""
+    nearest: tuple[tuple[Any, Any], ...] = ()
+    """Pairs of Kareus' value that the trainer has not and the trainer's value that is written for it."""
+
+    def value(self, said: Any) -> Any:
+        """Return Kareus' value of a trainer's; of a list, that of the first item that has one.
+
+        Raises:
+            KeyError: it is none of `words`.
+        """
+        if not self.words:
+            return said
+        for item in said if isinstance(said, list) else (said,):
+            for one, other in self.words:
+                if _equal(one, item):
+                    return other
+        for one, other in self.words:
+            if one == ANY:
+                return said if other == SAME else other
+        raise KeyError(said)
+
+    def said(self, value: Any) -> Any:
+        """Return the trainer's value of Kareus'; the inverse of `value`.
+
+        Raises:
+            KeyError: the trainer has none.
+        """
+        if not self.words:
+            return value
+        for one, other in self.words:
+            if one != ANY and other is not None and _equal(other, value):
+                return one
+        if (ANY, SAME) in self.words:
+            return value
+        for other, one in self.nearest:
+            if _equal(other, value):
+                return one
+        raise KeyError(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """A table."""
+
+    name: str
+    says: str
+    """What it is a table of, for people."""
+    software: str
+    """Option of the group `software` that predicts it."""
+    software_note: str | None
+    """What is lost by that; None where the profile is of this very trainer."""
+    syntaxes: tuple[str, ...]
+    marks: tuple[str, ...]
+    """Keys, with `*`, that tell its files from those of others."""
+    by_leaf: bool
+    """Whether a key is known by its last part alone, wherever it is."""
+    rows: Mapping[str, Row]
+    ignored: tuple[str, ...]
+    usual: Mapping[str, Any]
+    always: Mapping[str, Any]
+    """Settings that are written whatever the workload is."""
+
+    def row(self, key: str) -> Row | None:
+        """Return the row of a dotted key, if there is one."""
+        if key in self.rows or not self.by_leaf:
+            return self.rows.get(key)
+        return self.rows.get(key.rpartition(".")[2])
+
+    def ignores(self, key: str) -> bool:
+        """Whether a key does not matter."""
+        names = {key, key.rpartition(".")[2]} if self.by_leaf else {key}
+        return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in self.ignored)
+
+
+def trainers() -> tuple[str, ...]:
+    """Names of the trainers whose files are read."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem not in (SHARED, NAMES)))
+
+
+def trainer_named(name: str) -> Trainer:
+    """Return a table.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if name not in trainers():
+        raise ConfigError(f"trainer {name}: not known; {suggest(name, trainers())}.")
+    return _trainer(name)
+
+
+@cache
+def model_names() -> Mapping[str, str]:
+    """Options of the group `model` by patterns of names, in lower case."""
+    return {str(name).lower(): str(option) for name, option in _content(NAMES).items()}
+
+
+@cache
+def _content(name: str) -> dict[str, Any]:
+    content = parse_yaml(read_text(FOLDER / f"{name}.yaml"))
+    return {str(key): value for key, value in content.items()}
+
+
+@cache
+def _trainer(name: str) -> Trainer:
+    content = _content(name)
+    base = _trainer(content["extends"]) if "extends" in content else None
+    first = {row.key: row for row in _rows(content)}
+    rows = first | {key: row for key, row in (base.rows if base else {}).items() if key not in first}
+    return Trainer(
+        name=name,
+        says=content["says"],
+        software=content["software"],
+        software_note=content.get("software_note"),
+        syntaxes=tuple(content["syntaxes"]),
+        marks=tuple(content["marks"]),
+        by_leaf=content.get("by_leaf", False),
+        rows=rows,
+        ignored=(*content.get("ignored", ()), *(base.ignored if base else ())),
+        usual={**(base.usual if base else {}), **content.get("usual", {})},
+        always=content.get("always", {}),
+    )
+
+
+def _rows(content: Mapping[str, Any]) -> Iterator[Row]:
+    features = _content(SHARED)
+    for key, meaning in content.get("means", {}).items():
+        more: dict[str, Any] = {"is": meaning} if isinstance(meaning, str) else dict(meaning)
+        words = more.pop("words", {})
+        also = tuple(more.pop("also", {}).items())
+        yield Row(key=key, term=more.pop("is"), words=tuple(words.items()), also=also, **_loss(more, features))
+    for key, meaning in content.get("lost", {}).items():
+        yield Row(key=key, **_loss({"lost": meaning} if isinstance(meaning, str) else dict(meaning), features))
+
+
+def _loss(more: dict[str, Any], features: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row about what is lost, which may be the name of a feature."""
+    if "lost" in more:
+        more["lost"] = features.get(more["lost"], more["lost"])
+    if "unless" in more:
+        more["unless"] = (*OFF, *more["unless"])
+    if "omit" in more:
+        more["omit"] = tuple(more["omit"])
+    if "nearest" in more:
+        more["nearest"] = tuple(more["nearest"].items())
+    return more
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two plain values are the same; true is not 1, and case does not matter."""
+    if isinstance(one, bool) is not isinstance(other, bool):
+        return False
+    if isinstance(one, str) and isinstance(other, str):
+        return one.lower() == other.lower()
+    return bool(one == other)

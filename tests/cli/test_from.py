@@ -1,0 +1,102 @@
+"""`kareus from` and `--from`: what files of trainers mean, and workload files."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers.builders import CONFIG
+
+from kareus.cli import main
+
+FILES = Path(__file__).parents[1] / "interchange/files"
+SCRIPT = str(FILES / "train_llama_8b.sh")
+WORDS = ["gpu=h100-sxm5-80gb", "--config-dir", str(CONFIG)]
+
+
+@pytest.fixture
+def said(caplog):
+    caplog.set_level("INFO")
+    return lambda: [record.message for record in caplog.records]
+
+
+def test_what_a_file_says_is_told_by_kind(said):
+    assert main(["from", SCRIPT, *WORDS]) == 0
+    lines = said()
+    headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["understood:", "matters, and cannot be said:", "could not be followed:", "does not matter:"]
+    assert "  tensor_model_parallel_size             2 -> parallelism.tp=2" in lines
+    assert lines[-1].startswith("workload: train-llama-8b-")
+    assert "overrides: 'model={name:train_llama_8b" in lines[-2]
+
+
+def test_an_override_replaces_what_a_file_says(said):
+    assert main(["from", SCRIPT, *WORDS, "parallelism.tp=4", "model=llama3.1-8b"]) == 0
+    assert said()[-1].startswith("workload: llama3.1-8b_dp4-pp2-tp4_")
+
+
+def test_a_workload_file_is_one_campaign_that_can_be_read_again(tmp_path, said):
+    made = tmp_path / "mine.yaml"
+    assert main(["from", SCRIPT, *WORDS, "--output", str(made)]) == 0
+    (text,) = yaml.safe_load(made.read_text())["workloads"]
+    assert "parallelism.tp=2" in text
+    name = said()[-1].removeprefix("workload: ")
+    assert "a batch that grows" in made.read_text()
+    assert main(["resolve", "--from", str(made), "--config-dir", str(CONFIG)]) == 0
+    assert any(name in line for line in said()[-4:])
+    assert main(["from", str(made), "--config-dir", str(CONFIG)]) == 0
+    assert said()[-1] == f"workload: {name}"
+
+
+def test_a_file_of_another_kind_is_not_replaced(tmp_path, capsys):
+    other = tmp_path / "notes.yaml"
+    other.write_text("notes: 1\n")
+    assert main(["from", SCRIPT, *WORDS, "--output", str(other)]) == 2
+    assert other.read_text() == "notes: 1\n"
+    assert "--force" in capsys.readouterr().err
+
+
+def test_a_file_without_a_model_asks_for_one_and_writes_nothing(tmp_path, capsys, said):
+    part, made = tmp_path / "part.yaml", tmp_path / "made.yaml"
+    part.write_text("model_config: {tensor_model_parallel_size: 2}\ntrain_config: {global_batch_size: 256}\n")
+    assert main(["from", str(part), *WORDS, "--output", str(made)]) == 2
+    assert "give model=NAME" in capsys.readouterr().err
+    assert not made.exists()
+    assert said()[0] == f"{part}: a recipe of NeMo or Megatron-Bridge, 2 settings"
+    assert main(["predict", "--from", str(part), *WORDS]) == 2
+    assert main(["from", str(part), *WORDS, "model=llama3.1-8b", "gpus=16", "--output", str(made)]) == 0
+    assert "num_microbatches" not in made.read_text()
+
+
+def test_a_prediction_says_what_of_the_file_is_left_out(capsys):
+    assert main(["predict", "--from", SCRIPT, *WORDS]) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert (
+        first
+        == f"{SCRIPT}: rampup_batch_size=[32, 32, 1000000]: a batch that grows: every iteration has the whole batch"
+    )
+    assert second.startswith("train-llama-8b-")
+    assert main(["predict", "--from", SCRIPT, "--config-dir", str(CONFIG), "--json", "gpu=h100-sxm5-80gb"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == [first]
+
+
+def test_a_refused_layout_of_a_file_is_told_by_its_reason(said):
+    assert main(["from", SCRIPT, *WORDS, "parallelism.tp=64", "gpus=128"]) == 0
+    assert said()[-1].startswith("as it is refused: parallelism.tp=64")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["predict", "--trainer", "nemo"], "give --from FILE"),
+        (["from", "gpu=h200"], "no file"),
+        (["from", "missing.sh"], "missing.sh: cannot be read"),
+        (["predict", "--from", "missing.sh"], "missing.sh: cannot be read"),
+        (["from", SCRIPT, "--trainer", "titan"], "perhaps you meant torchtitan"),
+        (["from", SCRIPT, "gpus=7"], "gpus=7: must be a multiple of 4"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(arguments, part, capsys):
+    assert main([*arguments, "--config-dir", str(CONFIG)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert part in line

@@ -1,0 +1,180 @@
+"""What is said of the settings of a file: understood, lost, no matter, not known."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kareus.errors import ConfigError
+from kareus.interchange.reading import override, read_training
+from kareus.interchange.syntax import parse_settings, scalar
+from kareus.interchange.table import model_names, trainer_named, trainers
+from kareus.workload.overrides import expand, options, replaced
+from kareus.workload.resolve import CONFIG_DIR
+
+MINIMAL = "torchrun t.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 1 --micro-batch-size 1 "
+
+
+@pytest.fixture
+def read(tmp_path):
+    def _read(text, name="train.sh", **options):
+        path = tmp_path / name
+        path.write_text(text)
+        return read_training([path], **options)
+
+    return _read
+
+
+def overrides(training):
+    return dict(text.split("=", 1) for text in training.overrides)
+
+
+@pytest.mark.parametrize("name", trainers())
+def test_what_a_table_writes_always_it_reads_without_loss(name):
+    table = trainer_named(name)
+    for key, value in table.always.items():
+        row = table.row(key)
+        assert row is not None or table.ignores(key), key
+        if row is not None and row.term is None:
+            assert value in row.unless, key
+
+
+@pytest.mark.parametrize("name", trainers())
+def test_a_key_is_written_by_one_row_of_a_table(name):
+    rows = [row for row in trainer_named(name).rows.values() if row.term is not None and not row.alias]
+    for row in rows:
+        for one, other in row.words:
+            if one != "*" and other is not None:
+                assert row.value(row.said(other)) == other, (row.key, other)
+
+
+def test_names_of_models_stand_for_options():
+    assert set(model_names().values()) <= set(options("model", CONFIG_DIR))
+
+
+def test_a_key_that_no_table_has_is_named(read):
+    assert read(MINIMAL + "--new-thing 3").unread == ("new_thing",)
+
+
+def test_a_value_that_a_table_has_not_is_lost(read):
+    training = read(MINIMAL + "--position-embedding-type relative")
+    assert [(one.key, one.value) for one in training.lost][-1] == ("position_embedding_type", "relative")
+
+
+def test_experts_are_lost(read):
+    (one,) = read(MINIMAL + "--num-experts 8 --hidden-dropout 0 --attention-dropout 0").lost
+    assert one.key == "num_experts"
+    assert "another network" in one.words
+
+
+def test_an_option_without_its_value_is_not_taken_as_one(read):
+    training = read(MINIMAL + "--context-parallel-size $CP")
+    assert overrides(training)["parallelism.cp"] == "1"
+    assert "$CP" in training.unknown
+    assert training.lost[0].key == "context_parallel_size"
+
+
+def test_sizes_of_a_model_that_are_missing_are_asked_for(read):
+    training = read(MINIMAL + "--num-layers 4 --hidden-size 512 --num-attention-heads 8")
+    assert training.missing[0].words == "the model's vocab_size; give model.vocab_size=N"
+    given = read(
+        MINIMAL + "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --max-position-embeddings 2048",
+        given={"model.vocab_size": 32000},
+    )
+    assert "vocab_size:32000" in overrides(given)["model"]
+
+
+def test_a_model_beside_the_file_is_found(read, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/config.json").write_text("{}")
+    training = read("base_model: mine\nsequence_len: 512\nmicro_batch_size: 1\n", "a.yaml")
+    assert overrides(training)["model"] == str(tmp_path / "mine/config.json")
+
+
+def test_a_later_file_replaces_what_an_earlier_one_says_but_not_by_auto(tmp_path):
+    for name, text in {
+        "a.json": '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 4}',
+        "b.json": '{"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto"}',
+    }.items():
+        (tmp_path / name).write_text(text)
+    found = overrides(read_training([tmp_path / "a.json", tmp_path / "b.json"]))
+    assert (found["parallelism.sharding"], found["microbatch_size"]) == ("full", "4")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "layers"),
+    [
+        ("--decoder-first-pipeline-num-layers 5 --decoder-last-pipeline-num-layers 3", "[5,4,4,3]"),
+        ("--decoder-last-pipeline-num-layers 1", "[5,5,5,1]"),
+        ("--num-layers 14 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split", "[3,4,4,3]"),
+        ("--num-layers 15 --account-for-loss-in-pipeline-split", "[4,4,4,3]"),
+        ("", "[4,4,4,4]"),
+    ],
+)
+def test_stages_of_megatron_are_even_but_for_what_the_ends_are_told(read, arguments, layers):
+    text = "python t.py --tensor-model-parallel-size 1 --pipeline-model-parallel-size 4 --num-layers 16 "
+    assert overrides(read(text + arguments))["parallelism.layers_per_stage"] == layers
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        ("nothing: here\n", "a.yaml", "not known as a file of any trainer"),
+        ("cfg.model.tensor_model_parallel_size = 2\n", "a.py", "give the configuration that a run writes"),
+        ("a: [1\n", "a.yaml", "a.yaml"),
+        ("- 1\n", "a.yaml", "no keys and values"),
+        ("a = \n", "a.toml", "not valid TOML"),
+        ('{"a": 1', "a.json", "a.json"),
+        ("workloads: [a, b]\n", "a.yaml", "a list of one text"),
+        ('workloads: ["a \'b"]\n', "a.yaml", "write overrides as on a command line"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_in_one_line(read, text, name, said):
+    with pytest.raises(ConfigError, match=said) as raised:
+        read(text, name)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_trainer_that_is_not_known_is_refused(read):
+    with pytest.raises(ConfigError, match=r"trainer megatron: not known; .*megatron-lm"):
+        read(MINIMAL, trainer="megatron")
+
+
+def test_keys_of_another_place_are_followed():
+    found = parse_settings("v: {seq: 512}\nmax: ${v.seq}\nmodel:\n  a: ${.b}\n  b: 3\n  c: ${oc.env:HOME}\n", "yaml")
+    assert found.values == {"v.seq": 512, "max": 512, "model.a": 3, "model.b": 3, "model.c": None}
+    assert len(found.unknown) == 1
+
+
+@given(
+    st.one_of(
+        st.integers(-(10**15), 10**15), st.floats(allow_nan=False, allow_infinity=False), st.booleans(), st.none()
+    )
+)
+def test_a_scalar_is_read_from_its_text(value):
+    read = scalar(str(value))
+    assert read == value
+    assert (type(read) is bool) is (type(value) is bool)
+
+
+LEAVES = st.one_of(
+    st.none(), st.booleans(), st.integers(-999, 999), st.from_regex(r"[a-z][a-z0-9_.-]{0,8}", fullmatch=True)
+)
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.one_of(LEAVES, st.lists(st.integers(0, 9)))))
+def test_hydra_reads_an_override_as_it_was_meant(fields):
+    (((setting,),)) = expand([override("model", {"name": "a", **fields})], CONFIG_DIR)
+    assert setting.value == {"name": "a", **fields}
+
+
+def test_what_is_given_replaces_what_decides_it():
+    own = [
+        "gpus=64",
+        "pipeline=interleaved",
+        "pipeline.chunks=2",
+        "parallelism.layers_per_stage=[1,1]",
+        "parallelism.pp=2",
+    ]
+    assert replaced(own, ["pipeline=1f1b"]) == ["gpus=64", own[3], "parallelism.pp=2", "pipeline=1f1b"]
+    assert replaced(own, ["parallelism.pp=4"]) == ["gpus=64", *own[1:3], "parallelism.pp=4"]
+    assert replaced(own, ["parallelism=tp8"]) == [*own[1:3], "parallelism=tp8"]

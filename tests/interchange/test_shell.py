@@ -1,0 +1,115 @@
+"""Arguments in shell scripts, followed without running anything, against bash where it decides."""
+
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kareus.errors import ConfigError
+from kareus.interchange.shell import read_arguments
+
+BASH = shutil.which("bash")
+
+
+def values(text):
+    return read_arguments(text).values
+
+
+def test_words_of_arrays_and_variables_are_put_in():
+    text = 'TP=4\nARGS=(--tp $TP --name "a b")\nARGS+=(--swiglu)\ntorchrun train.py ${ARGS[@]} --pp=2 # --cp 8'
+    assert values(text) == {"tp": ["4"], "name": ["a", "b"], "swiglu": [], "pp": ["2"]}
+
+
+def test_options_go_on_after_a_continued_line():
+    assert values("python train.py --tp 4 \\\n  --pp 2\necho --cp 8") == {"tp": ["4"], "pp": ["2"]}
+
+
+def test_a_default_stands_for_a_variable_that_is_not_set():
+    assert values("python t.py --tp ${TP:-8} --pp ${PP-2}") == {"tp": ["8"], "pp": ["2"]}
+
+
+def test_a_variable_that_nothing_sets_is_told():
+    found = read_arguments("python t.py --tp $TP --data $(ls | head -1) --n $((A + 1))")
+    assert found.values == {"tp": [], "data": [], "n": []}
+    assert set(found.unknown) >= {"$TP", "a command's output"}
+
+
+def test_a_branch_is_taken_by_its_condition():
+    lines = [
+        "D=fp8",
+        'if [[ "$D" == "fp8" ]] || [ -z "$E" ]; then',
+        'A="--fp8"',
+        "elif [ 1 -gt 0 ]; then",
+        "A=--one",
+        "else",
+        "A=--bf16",
+        "fi",
+        "python t.py $A",
+    ]
+    text = "\n".join(lines)
+    assert values(text) == {"fp8": []}
+    assert values(text.replace("D=fp8", "D=x E=y").replace('-z "$E"', '-z "$D"')) == {"one": []}
+
+
+def test_a_condition_that_nothing_decides_is_told_and_not_taken():
+    found = read_arguments('A=--two\nif [ -f "$1" ]; then A=--one; fi\npython t.py $A')
+    assert found.values == {"two": []}
+    assert any("condition" in text for text in found.unknown)
+
+
+def test_comments_and_quotes_do_not_end_each_other():
+    text = "X=1 # don't\nA='--x # 2'\npython t.py $A --tp \"$X\" '# none'"
+    assert values(text)["tp"] == ["1", "#", "none"]
+
+
+def test_texts_that_a_script_writes_elsewhere_are_no_arguments():
+    assert values("cat <<EOF > x\n--tp 9\nEOF\npython t.py --tp 2") == {"tp": ["2"]}
+
+
+def test_a_list_of_arguments_without_a_program_is_read():
+    assert values("--tp 2 --swiglu") == {"tp": ["2"], "swiglu": []}
+
+
+def test_a_batch_script_says_its_nodes():
+    assert values("#SBATCH -N 2\npython t.py --tp 2") == {"nodes": ["2"], "tp": ["2"]}
+    assert values("#SBATCH --nodes=4\n#SBATCH --ntasks-per-node 8\nsrun python t.py --tp 2") == {
+        "nodes": ["4"],
+        "ntasks-per-node": ["8"],
+        "tp": ["2"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("A='1", "line"),
+        ("A=$((1 + 2", "a bracket does not end"),
+        ("A=`ls", "a backquote does not end"),
+        ("A=aaaaaaaaaa\n" + "A=$A$A$A$A$A$A$A$A$A$A\n" * 7 + "python t.py --x $A", "more than 1,000,000 characters"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(text, said):
+    with pytest.raises(ConfigError, match=said):
+        read_arguments(text)
+
+
+def test_nothing_of_a_script_is_run(tmp_path):
+    read_arguments(f"touch {tmp_path}/made\nX=$(touch {tmp_path}/made)\npython t.py --x `touch {tmp_path}/made`")
+    assert not list(tmp_path.iterdir())
+
+
+NUMBERS = st.integers(1, 64)
+
+
+@pytest.mark.skipif(BASH is None, reason="bash is the oracle")
+@settings(max_examples=15, deadline=None)
+@given(a=NUMBERS, b=NUMBERS, operator=st.sampled_from("+-*/%"), compare=st.sampled_from(["-lt", "-ge", "-eq", "-ne"]))
+def test_sums_and_comparisons_are_those_of_bash(a, b, operator, compare):
+    script = (
+        f"A={a}\nB={b}\nif [ $A {compare} $B ]; then X=--yes; else X=--no; fi\n"
+        f"ARGS=($X --sum $(($A {operator} B)) --both $((A * (B + 1))))\n"
+    )
+    run = subprocess.run([BASH, "-c", f"{script}echo ${{ARGS[@]}}"], capture_output=True, text=True, check=True)
+    assert values(f"{script}python t.py ${{ARGS[@]}}") == values(f"python t.py {run.stdout}")
