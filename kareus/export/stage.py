@@ -10,7 +10,10 @@ from pathlib import Path
 from kareus.artifacts.files import write_text
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.outputs import OutputKind, add_force, check_files
+from kareus.export.comments import starts_with
 from kareus.export.constant_counts import constant_counts, overlapping
+from kareus.export.layouts import FIRST, layout_text
+from kareus.export.listing import is_plan_csv, is_plan_markdown, plan_csv, plan_markdown
 from kareus.export.megatron import communicator_config, is_communicator_config, is_overlap_config, overlap_config
 from kareus.export.torchtitan import is_schedule_csv, is_schedule_notes, schedule_csv, schedule_notes
 from kareus.export.trace import chrome_trace, is_chrome_trace
@@ -69,7 +72,38 @@ def _zeus(exported: ExportedPlan) -> list[str | None]:
     return [frequency_schedule(exported.plan, exported.folder, exported.path)]
 
 
+def _csv(exported: ExportedPlan) -> list[str | None]:
+    return [plan_csv(exported.plan)]
+
+
+def _markdown(exported: ExportedPlan) -> list[str | None]:
+    return [plan_markdown(exported.plan)]
+
+
+def _layout(trainer: str, syntax: str, suffix: str) -> ExportFormat:
+    """Return the format of a layout as the settings of a trainer."""
+    return ExportFormat(
+        meaning=f"the layout as settings of {trainer}, which kareus from reads as the same",
+        kinds={suffix: OutputKind(f"a layout for {trainer}", lambda path: starts_with(path, FIRST.format(trainer)))},
+        texts=lambda exported: [layout_text(exported.plan, exported.workload, trainer, syntax)],
+    )
+
+
 FORMATS = {
+    "axolotl": _layout("axolotl", "yaml", ".axolotl.yaml"),
+    "csv": ExportFormat(
+        meaning="a row for each instruction: clock, start, time, energy, execution",
+        kinds={".csv": OutputKind("a plan as CSV", is_plan_csv)},
+        texts=_csv,
+    ),
+    "markdown": ExportFormat(
+        meaning="what the plan costs, and a table of its stages, for people",
+        kinds={".md": OutputKind("a plan in Markdown", is_plan_markdown)},
+        texts=_markdown,
+    ),
+    "megatron-args": _layout("megatron-lm", "shell", ".megatron.sh"),
+    "nanotron": _layout("nanotron", "yaml", ".nanotron.yaml"),
+    "torchtitan-toml": _layout("torchtitan", "toml", ".torchtitan.toml"),
     "megatron": ExportFormat(
         meaning="SM counts for Megatron-LM's --nccl-communicator-config-path and --tp-comm-overlap-cfg (YAML), with "
         "what constant counts lose against the plan",

@@ -123,6 +123,7 @@ def clone(default_workload, tmp_path_factory) -> Path:
     write_microbatch(WorkloadFolder(folder / "measured"), job, true_frontiers(job, true_costs(job)), SIMULATED)
     (folder / "path/to").mkdir(parents=True)
     (folder / "path/to/config.json").write_text(TINY)
+    shutil.copy(ROOT / "tests/interchange/files/train_llama_8b.sh", folder / "train.sh")
     return folder
 
 

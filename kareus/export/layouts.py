@@ -1,0 +1,38 @@
+"""The layout of a plan as a trainer's own settings, which `kareus from` reads as the same layout."""
+
+from kareus.artifacts.records import leaves, to_plain
+from kareus.export.comments import header
+from kareus.interchange.table import trainer_named
+from kareus.interchange.writing import written
+from kareus.plans.document import Plan
+from kareus.workload.config import Workload
+
+FIRST = "Layout for {}, by Kareus"
+
+
+def layout_text(plan: Plan, workload: Workload, trainer: str, syntax: str) -> str:
+    """Return a layout as settings, below comments on what they carry and what they leave out.
+
+    Args:
+        plan: for the comments.
+        workload: the one that it is for, resolved.
+        trainer: name of its table.
+        syntax: `shell`, `toml` or `yaml`.
+    """
+    table = trainer_named(trainer)
+    plain = dict(leaves(to_plain(workload)))
+    layout = written(table, {**MODEL_FIELDS, **plain}, workload.gpu.gpus_per_node, syntax)
+    unsaid = [f"  {text}" for text in layout.unsaid] or ["  nothing"]
+    lines = [
+        FIRST.format(trainer),
+        f"Of a plan of {plan.gpus} GPUs for {plan.workload} ({plan.testbed.label}).",
+        "Carries: parallelism, batch, what is recomputed and shared out, and the model as far as it has keys for it.",
+        "Leaves out: clocks, SM counts, data and optimizer; what is not here is for you to add.",
+        "Of the layout these settings do not say:",
+        *unsaid,
+    ]
+    return header(lines) + layout.text
+
+
+MODEL_FIELDS = {"model.rotary_share": 1.0}
+"""Fields of a model that plain values leave out at their defaults, and that trainers name."""

@@ -1,0 +1,185 @@
+"""From a workload to settings of a trainer, by the table that reads them, and what of the workload they do not say.
+
+What is not said is found by reading the written text again: it is what comes back as something else.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kareus.artifacts.configuration import to_yaml
+from kareus.errors import ConfigError
+from kareus.interchange.meaning import DEGREES, keys_of, terms_of
+from kareus.interchange.reading import terms_said
+from kareus.interchange.syntax import SHELL, parse_settings
+from kareus.interchange.table import Trainer, model_names
+from kareus.pipeline.config import PipelineSchedule
+
+LAUNCHED = ("nodes", "gpus_per_node")
+"""Terms of what starts a job's processes, in shell scripts."""
+OF_MORE = {
+    "pipeline.schedule": "parallelism.pp",
+    "parallelism.sequence_parallel": "parallelism.tp",
+    "parallelism.sharding": "parallelism.dp",
+}
+"""Keys of a layout that mean nothing where another is 1."""
+LAYOUT = (
+    *DEGREES,
+    "parallelism.dp",
+    "parallelism.sharding",
+    "parallelism.sequence_parallel",
+    "pipeline.schedule",
+    "pipeline.chunks",
+    "parallelism.layers_per_stage",
+    "microbatch_size",
+    "num_microbatches",
+    "sequence_length",
+    "precision",
+    "recomputation",
+)
+"""Keys of a workload that its layout is made of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A layout in a trainer's own settings."""
+
+    text: str
+    unsaid: tuple[str, ...]
+    """Keys of the layout that reading the text does not give back, with what it gives."""
+
+
+def written(table: Trainer, workload: Mapping[str, Any], gpus_per_node: int, syntax: str) -> Written:
+    """Return a layout as settings.
+
+    Args:
+        table: of the trainer.
+        workload: plain values by dotted key, resolved.
+        gpus_per_node: GPUs of a node.
+        syntax: `shell`, `toml` or `yaml`.
+    """
+    terms = terms_of(workload, gpus_per_node)
+    settings = _settings(table, terms | _named(table, terms), flags=syntax == SHELL)
+    text = WRITERS[syntax](table, settings)
+    return Written(text=text, unsaid=tuple(_unsaid(table, text, syntax, workload)))
+
+
+def layout_said(table: Trainer, text: str, syntax: str, num_layers: int) -> dict[str, Any]:
+    """Return the keys of the layout that a text of settings gives a model, and whatever else it gives."""
+    values = parse_settings(text, syntax).values
+    keys = keys_of(terms_said(table, values, {"model.num_layers": num_layers}), [])
+    replica = 1
+    for key in DEGREES:
+        replica *= keys.get(key, 1)
+    if "gpus" in keys:
+        keys.setdefault("parallelism.dp", keys["gpus"] // replica)
+    batch = keys.get("parallelism.dp", 1) * keys.get("microbatch_size", 1)
+    if "global_batch_size" in keys and "num_microbatches" not in keys:
+        keys["num_microbatches"] = keys["global_batch_size"] // batch
+    keys["pipeline.schedule"] = keys.pop("pipeline", str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD))
+    keys.setdefault("pipeline.chunks", 1)
+    return keys
+
+
+def _unsaid(table: Trainer, text: str, syntax: str, workload: Mapping[str, Any]) -> list[str]:
+    said = layout_said(table, text, syntax, workload["model.num_layers"])
+    lines = list[str]()
+    for key in LAYOUT:
+        value, back = workload[key], said.get(key)
+        if key == "parallelism.layers_per_stage":
+            value, back = list(value), back or (list(value) if len(value) == 1 else None)
+        if key in OF_MORE and workload[OF_MORE[key]] == 1:
+            continue
+        if back != value:
+            lines.append(f"{key}={value}" + (f" (read as {back})" if back is not None else ""))
+    return lines
+
+
+def _settings(table: Trainer, terms: Mapping[str, Any], *, flags: bool) -> dict[str, Any]:
+    """Return the trainer's settings; without those that are off, where a setting is a flag."""
+    settings: dict[str, Any] = dict(table.always)
+    done: set[str] = set()
+    for row in table.rows.values():
+        if row.term is None or row.alias or row.term in done or terms.get(row.term) is None:
+            continue
+        try:
+            said = row.said(terms[row.term])
+        except KeyError:  # another row of the term may have a word for it
+            continue
+        done.add(row.term)
+        if not (said is None or (flags and said is False) or said in row.omit):
+            settings |= {row.key: said, **dict(row.also)}
+    return settings
+
+
+def _named(table: Trainer, terms: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the name of the model among those that the trainer knows, where its table has one for it."""
+    names = [name for name, option in model_names().items() if option == terms.get("model.name")]
+    plain = [name.strip("*/") for name in names]
+    for name in plain:
+        family, _, flavor = name.partition(" ")
+        if flavor and any(row.term == "model.flavor" for row in table.rows.values()):
+            return {"model.family": family, "model.flavor": flavor.upper()}
+    hub = next((name for name in plain if "*" not in name and " " not in name and "-" in name), None)
+    return {"model": hub} if hub else {}
+
+
+def _as_arguments(table: Trainer, settings: Mapping[str, Any]) -> str:
+    """Two arrays of bash: of what starts the processes, and of the trainer."""
+    launched = [key for key in settings if key in table.rows and table.rows[key].term in LAUNCHED]
+    groups = {"DISTRIBUTED_ARGS": launched, "LAYOUT_ARGS": [key for key in settings if key not in launched]}
+    lines = list[str]()
+    for name, keys in groups.items():
+        arguments = [f"    {_argument(key, settings[key], launches=keys is launched)}" for key in keys]
+        lines += [f"{name}=(", *arguments, ")"]
+    return "\n".join(lines) + "\n"
+
+
+def _argument(key: str, value: Any, *, launches: bool) -> str:
+    option = f"--{key if launches else key.replace('_', '-')}"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # for options of whole numbers, such as a base of angles
+    return option if value is True else f"{option} {value}"
+
+
+def _as_toml(_table: Trainer, settings: Mapping[str, Any]) -> str:
+    lines = list[str]()
+    sections: dict[str, list[str]] = {}
+    for key, value in settings.items():
+        section, _, name = key.rpartition(".")
+        sections.setdefault(section, []).append(f"{name} = {_toml(value)}")
+    for name, texts in sections.items():
+        lines += [f"[{name}]", *texts, ""]
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, str):
+        if re.search(r'["\\\x00-\x1f]', value):
+            raise ConfigError(f"{value!r}: cannot be written as TOML; rename it.")
+        return f'"{value}"'
+    return str(value)
+
+
+def _as_yaml(_table: Trainer, settings: Mapping[str, Any]) -> str:
+    nested: dict[str, Any] = {}
+    for key, value in settings.items():
+        place = nested
+        *folders, name = key.split(".")
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[name] = value
+    return to_yaml(nested)
+
+
+WRITERS: Mapping[str, Callable[[Trainer, Mapping[str, Any]], str]] = {
+    SHELL: _as_arguments,
+    "toml": _as_toml,
+    "yaml": _as_yaml,
+}
+"""What writes settings in a syntax."""

@@ -1,0 +1,154 @@
+"""Layouts as settings of trainers, and read again: where both can say them, they are the same."""
+
+import math
+from functools import cache
+
+import pytest
+from helpers.builders import CONFIG
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kareus.artifacts.records import leaves, to_plain
+from kareus.export.layouts import MODEL_FIELDS
+from kareus.interchange.reading import read_training
+from kareus.interchange.table import trainer_named
+from kareus.interchange.writing import LAYOUT, OF_MORE, layout_said, written
+from kareus.workload.resolve import resolve
+
+ENDS = {"megatron-lm": "sh", "torchtitan": "toml", "nanotron": "yaml", "axolotl": "yaml"}
+SYNTAXES = {"sh": "shell", "toml": "toml", "yaml": "yaml"}
+COMPUTED = "parallelism.layers_per_stage"
+"""What torchtitan and nanotron compute themselves."""
+SAYS = {
+    "megatron-lm": {
+        "parallelism.tp": [1, 2, 4],
+        "parallelism.pp": [1, 2, 4],
+        "parallelism.cp": [1, 2],
+        "parallelism.dp": [1, 2, 8],
+        "parallelism.sequence_parallel": [True, False],
+        "parallelism.sharding": ["none", "optimizer", "full"],
+        "pipeline.schedule": ["1f1b", "interleaved"],
+        "recomputation": ["none", "selective", "full", "stage"],
+        "precision": ["bf16", "fp8"],
+    },
+    "torchtitan": {
+        "parallelism.tp": [1, 2, 4],
+        "parallelism.pp": [1, 2, 4],
+        "parallelism.cp": [1, 2],
+        "parallelism.dp": [1, 2, 8],
+        "parallelism.sequence_parallel": [True, False],
+        "parallelism.sharding": ["none", "full"],
+        "pipeline.schedule": ["1f1b", "gpipe", "interleaved"],
+        "recomputation": ["none", "selective", "full"],
+        "precision": ["bf16", "fp8"],
+    },
+    "nanotron": {
+        "parallelism.tp": [1, 2, 4],
+        "parallelism.pp": [1, 2, 4],
+        "parallelism.cp": [1, 2],
+        "parallelism.dp": [1, 2, 8],
+        "parallelism.sequence_parallel": [True, False],
+        "parallelism.sharding": ["none", "optimizer"],
+        "pipeline.schedule": ["1f1b", "gpipe"],
+        "recomputation": ["none", "full"],
+    },
+    "axolotl": {
+        "parallelism.tp": [1, 2, 4],
+        "parallelism.pp": [1],
+        "parallelism.cp": [1, 2],
+        "parallelism.dp": [1, 2, 8],
+        "parallelism.sequence_parallel": [False],
+        "parallelism.sharding": ["none", "gradients", "full"],
+        "recomputation": ["none", "full"],
+    },
+}
+"""What layouts a trainer has settings for, of what Kareus has."""
+
+
+MODELS = {"llama3.1-8b": 4, "gpt2-xl": 1, "nemotron4-15b": 8, "qwen3-1.7b": 2}
+"""Models that differ in norms, activations, positions, biases and heads, and tensor parallelism that fits them."""
+
+
+@cache
+def usual(*overrides):
+    """Plain values of the default workload with overrides, by dotted key, and the GPUs of a node."""
+    (one,) = resolve(["gpu=b200", "gpu.memory_gib=100000", *overrides], CONFIG)
+    return {**MODEL_FIELDS, **dict(leaves(to_plain(one.workload)))}
+
+
+def settings_of(trainer, workload):
+    syntax = SYNTAXES[ENDS[trainer]]
+    return written(trainer_named(trainer), workload, 8, syntax), syntax
+
+
+def keys_unsaid(own):
+    return [text.partition("=")[0] for text in own.unsaid]
+
+
+@st.composite
+def layouts(draw, trainer):
+    """Plain values of a workload whose layout the trainer has settings for."""
+    chosen = {key: draw(st.sampled_from(values), label=key) for key, values in SAYS[trainer].items()}
+    pp, blocks = chosen["parallelism.pp"], draw(st.integers(2, 6), label="blocks")
+    chunks = 1
+    if pp == 1:
+        chosen.pop("pipeline.schedule", None)
+    elif chosen.get("pipeline.schedule") == "interleaved":
+        chunks = draw(st.sampled_from([2, 3]), label="chunks")
+    split = [blocks * chunks] * pp
+    if pp > 1 and trainer == "megatron-lm" and draw(st.booleans(), label="ends"):
+        split[0], split[-1] = split[0] + (-1 if chunks > 1 else 1), split[-1] - 1  # for embedding and head
+    if chosen["recomputation"] == "stage" and len(set(split)) > 1:
+        chosen["recomputation"] = "full"  # uneven stages have no setting
+    if chosen.get("parallelism.sharding") == "gradients" and pp > 1:
+        chosen["parallelism.sharding"] = "optimizer"
+    sizes = {key: draw(st.integers(1, 64), label=key) for key in ("microbatch_size", "num_microbatches")}
+    sizes["sequence_length"] = draw(st.sampled_from([1024, 4096, 131072]))
+    layers = {"parallelism.layers_per_stage": split, "model.num_layers": sum(split), "pipeline.chunks": chunks}
+    return {**usual(), "pipeline.schedule": "1f1b", **chosen, **sizes, **layers}
+
+
+@pytest.mark.parametrize("trainer", SAYS)
+@given(data=st.data())
+def test_a_layout_is_read_as_it_was_written(trainer, data):
+    workload = data.draw(layouts(trainer))
+    own, syntax = settings_of(trainer, workload)
+    assert keys_unsaid(own) in ([], [COMPUTED] if trainer != "megatron-lm" else [])
+    said = layout_said(trainer_named(trainer), own.text, syntax, workload["model.num_layers"])
+    for key in LAYOUT:
+        meaningless = OF_MORE.get(key) and workload[OF_MORE[key]] == 1
+        if not meaningless and key != COMPUTED:
+            assert said[key] == workload[key], key
+    assert math.prod(said[f"parallelism.{degree}"] for degree in ("dp", "pp", "cp", "tp")) == math.prod(
+        workload[f"parallelism.{degree}"] for degree in ("dp", "pp", "cp", "tp")
+    )
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_arguments_of_megatron_give_back_the_whole_workload(model, tmp_path):
+    degrees = {"tp": MODELS[model], "pp": 2, "dp": 2, "sharding": "optimizer"}
+    layout = [f"parallelism.{key}={value}" for key, value in degrees.items()]
+    words = [f"model={model}", "software=megatron-core", "sequence_length=1024", "recomputation=selective", *layout]
+    own, _ = settings_of("megatron-lm", usual(*words))
+    path = tmp_path / "train.sh"
+    path.write_text(f"{own.text}torchrun ${{DISTRIBUTED_ARGS[@]}} pretrain_gpt.py ${{LAYOUT_ARGS[@]}}\n")
+    again = usual(*read_training([path]).overrides)
+    first = usual(*words)
+    same = [key for key in first if key in LAYOUT or key.startswith(("model.", "software."))]
+    free = ("model.name", "model.rotary", "model.layers_per_stage")  # names, angles, and splits of other layouts
+    same = [key for key in same if not key.startswith(free)]
+    assert {key: again.get(key) for key in same} == {key: first[key] for key in same}
+
+
+def test_what_a_trainer_has_no_setting_for_is_named():
+    workload = usual("parallelism.pp=4", "parallelism.tp=2", "pipeline=zb-h1", "parallelism.dp=2")
+    for trainer, expected in {"nanotron": "1f1b", "torchtitan": "1f1b", "megatron-lm": "1f1b"}.items():
+        own, _ = settings_of(trainer, workload)
+        assert f"pipeline.schedule=zb-h1 (read as {expected})" in own.unsaid
+
+
+def test_what_is_nearest_is_written_where_there_is_no_setting():
+    workload = {**usual("parallelism.pp=1", "parallelism.tp=2"), "recomputation": "selective"}
+    own, _ = settings_of("nanotron", workload)
+    assert "recompute_layer: true" in own.text  # it needs no more memory
+    assert "recomputation=selective (read as full)" in own.unsaid
