@@ -8,7 +8,7 @@ from kareus.gpu_model.launching import LaunchesAhead
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Parallelism, Sharding
 from kareus.pipeline.config import PipelineSchedule
-from kareus.software.record import driven
+from kareus.software.record import driven, spans_nodes
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import divisors
 
@@ -101,7 +101,7 @@ class Layout:
         """
         return replace(
             base,
-            gpu=base.gpu if _is_of(base, self.gpus) else driven(base.gpu, base.software, self.gpus),
+            gpu=base.gpu if _is_of(base, self.gpus, self.pp) else driven(base.gpu, base.software, self.gpus, self.pp),
             parallelism=Parallelism(
                 dp=self.dp,
                 pp=self.pp,
@@ -118,9 +118,12 @@ class Layout:
         )
 
 
-def _is_of(base: Workload, gpus: int) -> bool:
-    """Whether a workload's GPU is one of a job of as many: driving it again checks all its numbers for nothing."""
-    return base.gpu.job_gpus == gpus or base.software.launches_ahead is LaunchesAhead.STEP
+def _is_of(base: Workload, gpus: int, pp: int) -> bool:
+    """Whether a workload's GPU is one of such a job: driving it again checks all its numbers for nothing."""
+    if base.software.launches_ahead is LaunchesAhead.STEP:
+        return True
+    host_rank_s = base.software.host_rank_s if spans_nodes(base.gpu, gpus, pp) else 0.0
+    return base.gpu.job_gpus == gpus and base.gpu.coefficients.host_rank_s == host_rank_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

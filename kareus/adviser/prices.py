@@ -115,6 +115,7 @@ class BlockShape:
     sequence_parallel: bool
     microbatch_size: int
     job_gpus: int
+    host_rank_s: float
 
 
 class InstructionPrices:
@@ -130,8 +131,8 @@ class InstructionPrices:
     def of(self, workload: Workload) -> "StructureCosts":
         """Return the costs of what a workload's GPUs compute."""
         own = workload.parallelism
-        size = workload.gpu.job_gpus
-        structure = BlockShape(own.tp, own.cp, own.sequence_parallel, workload.microbatch_size, size)
+        size, host_rank_s = workload.gpu.job_gpus, workload.gpu.coefficients.host_rank_s
+        structure = BlockShape(own.tp, own.cp, own.sequence_parallel, workload.microbatch_size, size, host_rank_s)
         if structure not in self._structures:
             alike = replace(
                 workload,

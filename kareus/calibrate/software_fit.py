@@ -133,7 +133,8 @@ def errors(data: IterationData, values: Mapping[str, float]) -> Array:
 def changed(workload: Workload, values: Mapping[str, float]) -> Workload:
     """Return the same iteration of a software with other numbers."""
     software = with_numbers(workload.software, values)
-    return replace(workload, software=software, gpu=driven(workload.gpu, software, workload.parallelism.gpus))
+    own = workload.parallelism
+    return replace(workload, software=software, gpu=driven(workload.gpu, software, own.gpus, own.pp))
 
 
 def _weights(rows: Sequence[MeasuredIteration]) -> Array:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from kareus.artifacts.ranges import not_negative, share, within
+from kareus.artifacts.records import ADDED
 from kareus.gpu_model.declarations import (
     Coefficient,
     FitData,
@@ -362,6 +363,15 @@ class GpuCoefficients:
     """Time of collectives of tensor parallelism over that of the library that the other coefficients are of."""
     warm_leakage_w: float = field(metadata=declared("W", 0, 1000, TextbookPrior(0.0, None, LITTLE_EFFECT)))
     """What a chip leaks beyond `static_power_w` at `reference_temperature_c`, where that is a warm one."""
+    host_rank_s: float = field(
+        default=0.0, metadata={**declared("s", 0, 10, TextbookPrior(0.0, None, LITTLE_EFFECT)), **ADDED}
+    )
+    """Further time of the host for a collective of tensor parallelism, for each GPU of its group, in a job whose
+    pipeline spans nodes: hosts then serve its messages, too, and all ranks wait for the latest."""
+    network_slowdown: float = field(
+        default=1.0, metadata={**declared("times", 0.1, 100, TextbookPrior(1.0, None, LITTLE_EFFECT)), **ADDED}
+    )
+    """Time of bytes between nodes over that of NICs which reach the same share of their bandwidth as links."""
 
     def __post_init__(self) -> None:
         not_negative(self, *COEFFICIENTS)
@@ -381,6 +391,8 @@ OF_SOFTWARE = (
     "traffic",
     "attention_slowdown",
     "collective_slowdown",
+    "host_rank_s",
+    "network_slowdown",
 )
 """Coefficients that the software sets which drives a GPU, by its own numbers of these names (`kareus.software`)."""
 SHARES = frozenset(name for name, known in COEFFICIENTS.items() if known.is_share)

@@ -160,6 +160,11 @@ class Gpu:
         return replace(self, coefficients=replace(self.coefficients, **known)) if known else self
 
     @property
+    def nic_gb_per_s(self) -> float:
+        """Bandwidth of one GPU's share of the node's NICs, in one direction, as its software reaches it."""
+        return self.node_gb_per_s / self.gpus_per_node / self.coefficients.network_slowdown
+
+    @property
     def throttling_power_w(self) -> float:
         """Power of a phase of work above which the clock fluctuates."""
         return self.power_limit_w * self.coefficients.throttle_share

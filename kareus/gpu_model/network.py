@@ -51,13 +51,13 @@ def placed_collective_s(
 
     On one node that is `laws.collective_time_s`. Between nodes links move the bytes as in a ring of one node, in the
     protocol for large messages, and the latencies of all steps are those of this module. NICs reach the same share of
-    their bandwidth as links (`bus_efficiency`), which is assumed; neither the clock nor the number of SMs changes
-    theirs.
+    their bandwidth as links (`bus_efficiency`), which is assumed where `network_slowdown` was not fitted; neither the
+    clock nor the number of SMs changes theirs.
     """
     if placement.nodes == 1:
         return laws.collective_time_s(gpu, collective, frequency_mhz, sm_count)
     base_s, slowdown = gpu.coefficients.collective_latency_s, laws.collective_slowdown(gpu, collective)
-    nic_bytes_per_s = gpu.node_gb_per_s / gpu.gpus_per_node * 1e9 * gpu.coefficients.bus_efficiency
+    nic_bytes_per_s = gpu.nic_gb_per_s * 1e9 * gpu.coefficients.bus_efficiency
     on_links_s = ring_moving_s(
         gpu,
         bus_bytes=collective.bus_bytes,
@@ -73,6 +73,12 @@ def placed_collective_s(
     bus_bytes_per_s = collective.bus_bytes / moving_s
     tree_s = _tree_latency_s(placement) + collective.message_bytes / (bus_bytes_per_s * TREE_BUS_SHARE)
     return slowdown * (base_s + np.minimum(ring_s, tree_s))
+
+
+def message_latency_s(gpu: Gpu, collective: Collective, placement: Placement) -> float:
+    """Return the time of a message by a ring that moves no bytes: what each further one of a collective costs."""
+    ring_s = _ring_latency_s(collective, placement) if placement.nodes > 1 else 0.0
+    return gpu.coefficients.collective_latency_s + ring_s
 
 
 def _ring_latency_s(collective: Collective, placement: Placement) -> float:

@@ -19,7 +19,7 @@ from kareus.gpu_model.coefficients import shape_of
 from kareus.gpu_model.energy import Switching, collective_switching, operator_switching
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.network import Placement, placed_collective_s
-from kareus.graph.records import Collective, Operator, OperatorKind, PlacedCollective
+from kareus.graph.records import TENSOR_PARALLEL, Collective, Operator, OperatorKind, PlacedCollective
 
 _DONE = 1e-12
 """Share of work left below which it counts as done (rounding)."""
@@ -111,7 +111,8 @@ def host_time_s(gpu: Gpu, operators: Sequence[Operator], collective: Collective 
     """Return the time in which the host launches a step's kernels: ahead of them, at a rate that no clock changes."""
     c, collectives = gpu.coefficients, int(collective is not None)
     launched = sum(laws.launches(gpu, o) for o in operators) + collectives
-    return launched * c.host_launch_s + collectives * c.host_collective_s
+    ranks = collective.group_size if collective is not None and collective.group == TENSOR_PARALLEL else 0
+    return launched * c.host_launch_s + collectives * c.host_collective_s + ranks * c.host_rank_s
 
 
 def _alone(gpu: Gpu, operator: Operator, frequency_mhz: Array) -> Phase:

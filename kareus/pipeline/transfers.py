@@ -47,7 +47,7 @@ def boundary_message(config: PipelineSlice, value_bytes: int = BF16_BYTES) -> Bo
 def transfers_s(config: PipelineSlice) -> tuple[float, ...]:
     """Seconds to send a microbatch's activations (or their gradients) over each boundary between stages.
 
-    Bandwidths are peaks, so these are the least times possible.
+    Bandwidths are peaks, so these are the least times possible where `network_slowdown` was not fitted.
 
     Returns:
         One time for each boundary, `pp - 1` in all; the boundary `n` lies between the stages `n` and `n + 1`. With
@@ -73,5 +73,5 @@ def _gb_per_s(gpu: Gpu, parallelism: Parallelism, boundary: int) -> float:
     ranks = range(boundary * size, (boundary + 1) * size)
     total = parallelism.gpus
     if any(rank // gpu.gpus_per_node != (rank + size) % total // gpu.gpus_per_node for rank in ranks):
-        return gpu.node_gb_per_s / gpu.gpus_per_node
+        return gpu.nic_gb_per_s
     return gpu.link_gb_per_s

@@ -97,7 +97,7 @@ class MeasuredWorkloads:
         workload = replace(
             base,
             software=software,
-            gpu=driven(base.gpu, software, row.gpus),
+            gpu=driven(base.gpu, software, row.gpus, row.pp),
             model=model,
             parallelism=_parallelism(row, model),
             pipeline=replace(

@@ -8,12 +8,12 @@ iteration, with its update. The head, attention and sums of weight gradients sta
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
 from kareus.graph.records import BlockGraph, Fp8Product, Operator, OperatorKind, Segment
 from kareus.model.config import Model, Parallelism
-from kareus.model.precision import BF16_BYTES, Precision
+from kareus.model.precision import BF16_BYTES, FP32_BYTES, Precision
 from kareus.software.record import Software
 
 MASK_BYTES = 1
@@ -45,6 +45,19 @@ def of_software(
         graph = _changed(graph, _named("softmax", _in_single_kernels), _named("softmax", _in_single_kernels))
     if software.stream_dropout:
         graph = _changed(graph, _named("norm", _with_mask), _named("norm", _with_gradient_of_dropout))
+    if software.fp32_logits:
+        graph = replace(
+            graph,
+            head_forward=_all(graph.head_forward, _named("loss", _of_cast_logits)),
+            head_backward=_all(graph.head_backward, _named("loss", _of_cast_logits)),
+        )
+    if not software.fused_accumulation:
+        graph = replace(
+            graph,
+            backward=_all(graph.backward, _accumulated),
+            head_backward=_all(graph.head_backward, _accumulated),
+            embedding_backward=_all(graph.embedding_backward, _accumulated),
+        )
     return _changed(graph, _in_fp8, _in_fp8) if precision is Precision.FP8 else graph
 
 
@@ -52,9 +65,13 @@ def _changed(graph: BlockGraph, forward: Change, backward: Change) -> BlockGraph
     """Return the graph with other operators in its blocks; a backward that recomputes takes them from the forward."""
     return replace(
         graph,
-        forward=tuple(_with(segment, forward) for segment in graph.forward),
-        backward=tuple(_with(segment, backward) for segment in graph.backward),
+        forward=_all(graph.forward, forward),
+        backward=_all(graph.backward, backward),
     )
+
+
+def _all(segments: Sequence[Segment], change: Change) -> tuple[Segment, ...]:
+    return tuple(_with(segment, change) for segment in segments)
 
 
 def _with(segment: Segment, change: Change) -> Segment:
@@ -88,6 +105,33 @@ def _with_gradient_of_dropout(norm: Operator) -> Operator:
         kernels=norm.kernels + 1,
         bytes_read=norm.bytes_read + (BF16_BYTES + MASK_BYTES) * values,
         bytes_written=norm.bytes_written + BF16_BYTES * values,
+    )
+
+
+def _of_cast_logits(loss: Operator) -> Operator:
+    """The loss works on logits of 32 bits, which are cast before its forward, and their gradient after its backward."""
+    logits = max(loss.bytes_read, loss.bytes_written) // BF16_BYTES
+    more, writes_gradient = (FP32_BYTES - BF16_BYTES) * logits, loss.bytes_written >= BF16_BYTES * logits
+    return replace(
+        loss,
+        bytes_read=loss.bytes_read + more,
+        bytes_written=loss.bytes_written + (more if writes_gradient else 0),
+        copies=loss.copies + 1,
+        copied_bytes=loss.copied_bytes + (BF16_BYTES + FP32_BYTES) * logits,
+    )
+
+
+def _accumulated(operator: Operator) -> Operator:
+    """A product that is a weight gradient writes 16 bits; a kernel reads these and the sum, and writes the sum."""
+    if not operator.is_weight_gradient or operator.kind is not OperatorKind.GEMM:
+        return operator
+    weights = operator.shape[0] * operator.shape[1]
+    return replace(
+        operator,
+        bytes_read=operator.bytes_read - FP32_BYTES * weights,
+        bytes_written=operator.bytes_written - (FP32_BYTES - BF16_BYTES) * weights,
+        copies=operator.copies + 1,
+        copied_bytes=operator.copied_bytes + (BF16_BYTES + 2 * FP32_BYTES) * weights,
     )
 
 

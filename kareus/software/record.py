@@ -6,7 +6,7 @@ so that one law serves every software; a GPU's own file has none of them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from kareus.artifacts.configuration import parse_yaml
 from kareus.artifacts.files import read_text
 from kareus.artifacts.names import check_product
 from kareus.artifacts.ranges import within
+from kareus.artifacts.records import ADDED
 from kareus.errors import ArtifactError, ConfigError
 from kareus.gpu_model.coefficients import OF_SOFTWARE
 from kareus.gpu_model.gpu import Gpu
@@ -112,6 +113,26 @@ class Software:
     """Time of its fused attention over that of the library that the GPU's coefficients are of."""
     collective_slowdown: float
     """Time of its collectives of tensor parallelism over that of the library that the GPU's coefficients are of."""
+    fp32_logits: bool = field(default=False, metadata=ADDED)
+    """Whether logits are cast to 32 bit for the loss by a kernel of its own, and their gradient back."""
+    fused_accumulation: bool = field(default=True, metadata=ADDED)
+    """Whether products add weight gradients to those of other microbatches; else a kernel adds them in 32 bit."""
+    host_rank_s: float = field(default=0.0, metadata=ADDED)
+    """Further time of the host for a collective of tensor parallelism, for each GPU of its group, in a job whose
+    pipeline spans nodes."""
+    hidden_reduction: float = field(default=1.0, metadata=ADDED)
+    """Share of each reduction in buckets that runs beside the backward, as far as that lasts."""
+    hidden_gather: float = field(default=1.0, metadata=ADDED)
+    """Share of the gathers of new weights that runs beside forwards, where these wait for buckets alone."""
+    sums_whole: bool = field(default=False, metadata=ADDED)
+    """Whether replicas that share out the optimizer each sum all gradients, in one piece after the last backward; else
+    each sums its shard, when `reduction` says."""
+    network_slowdown: float = field(default=1.0, metadata=ADDED)
+    """Time of bytes between nodes over that of NICs which reach the same share of their bandwidth as links: of the
+    cluster, and of the cuts that the trainer makes."""
+    block_messages: float = field(default=0.0, metadata=ADDED)
+    """Further messages for each block, embedding and head of reduce-scatters and gathers of a sharded optimizer: where
+    every tensor has its own."""
 
     @property
     def attention_kernel(self) -> AttentionKernel | None:
@@ -140,6 +161,12 @@ class Software:
         within(self, 1, 1_000, "kernels", "streaming_kernels")
         within(self, 0.1, 10, "times", "collective_slowdown", "attention_slowdown")
         within(self, 1, 10, "times", "traffic")
+        within(self, 0, 1e-2, "s", "host_rank_s")
+        within(self, 0, 1, "share of a time", "hidden_reduction", "hidden_gather")
+        within(self, 0.5, 20, "times", "network_slowdown")
+        within(self, 0, 100, "messages", "block_messages")
+        if self.host_rank_s and self.launches_ahead is LaunchesAhead.STEP:
+            raise ConfigError("host_rank_s: must be 0 where launches_ahead is step; use part or pass.")
 
 
 def gpu_values(gpu: Mapping[str, Any], software: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,15 +194,18 @@ def numbers_of(software: Software, gpu: Gpu) -> dict[str, float]:
     return numbers
 
 
-def driven(gpu: Gpu, software: Software, gpus: int) -> Gpu:
+def driven(gpu: Gpu, software: Software, gpus: int, pp: int = 1) -> Gpu:
     """Return a GPU as a software drives it in a job.
 
     Args:
         gpu: of any software; what it has of another one's numbers is replaced.
         software: that launches its kernels.
         gpus: of the job, which wait for the slowest among them.
+        pp: stages of its pipeline.
     """
     numbers: dict[str, Any] = numbers_of(software, gpu)
+    if not spans_nodes(gpu, gpus, pp):
+        numbers["host_rank_s"] = 0.0
     library = gpu.libraries.get(software.attention_library or "", {})
     whole = _cooled(gpu)
     coefficients = replace(whole.coefficients, **{**library, **numbers})
@@ -183,6 +213,11 @@ def driven(gpu: Gpu, software: Software, gpus: int) -> Gpu:
     if software.launches_ahead is LaunchesAhead.STEP:  # fitted to profiles, and to jobs of 16 GPUs
         return replace(whole, job_gpus=1)
     return replace(_settled(whole), job_gpus=gpus)
+
+
+def spans_nodes(gpu: Gpu, gpus: int, pp: int) -> bool:
+    """Return whether a pipeline of `pp` stages sends messages between nodes."""
+    return pp > 1 and gpus > gpu.gpus_per_node
 
 
 def _cooled(gpu: Gpu) -> Gpu:

@@ -18,9 +18,9 @@ def reduction_collectives(
 ) -> tuple[Placed, ...]:
     """Return the collectives that sum the gradients of `parameters` over the ranks of a stage with the same weights.
 
-    One all-reduce over data and context parallelism; or, with a sharded optimizer, a reduce-scatter over the ranks that
-    each optimize a shard. Where these are the replicas alone, an all-reduce of the shard over context parallelism
-    follows.
+    One all-reduce over data and context parallelism; or, with a sharded optimizer whose shards alone are summed, a
+    reduce-scatter over the ranks that each optimize one. Where these are the replicas alone, an all-reduce of the shard
+    over context parallelism follows.
     """
     whole = Collective(
         kind=CollectiveKind.ALL_REDUCE,
@@ -29,7 +29,7 @@ def reduction_collectives(
         message_bytes=software.gradient_bytes * parameters,
         fused=1,
     )
-    if not parallelism.shards_states:
+    if software.sums_whole or not parallelism.shards_states:
         return _placed([(whole, _copies(parallelism, stage, range(parallelism.dp), range(parallelism.cp)))], gpu)
     if software.shares_over_context:
         ranks = parallelism.sharing_ranks(stage, over_context=True)

@@ -26,7 +26,7 @@ from kareus.arrays import Array
 from kareus.gpu_model.energy import collective_switching, held_power_w, idle_power_w
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import KnownSteps, known_step_cost, run_program
-from kareus.gpu_model.network import placed_collective_s
+from kareus.gpu_model.network import message_latency_s, placed_collective_s
 from kareus.gpu_model.overlap import slowdowns
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.interleave import block_segments
@@ -199,6 +199,9 @@ def _gathering(
     costs the same.
     """
     whole = _collectives(config, gathers, clocks_mhz)
+    pieces = config.parallelism.split[stage] + (stage == 0) + (stage == config.parallelism.pp - 1)
+    waiting_s = pieces * _messages_s(config, gathers)
+    whole += np.array([np.full_like(clocks_mhz, waiting_s), idle_power_w(config.gpu, clocks_mhz) * waiting_s])
     if not config.software.gather_beside_forward:
         return whole
     parts = scope_parameters(config.model, config.parallelism)
@@ -209,7 +212,7 @@ def _gathering(
     window = window_s(config.parallelism.pp, passes.forward_s)
     ready_s, shares = [at_s for _, at_s in buckets], [parts[scope] / total for scope, _ in buckets]
     exposed_s = np.array([added_time_s(window, ready_s, [s * share for share in shares], ALONE) for s in whole[0]])
-    hidden_s = whole[0] - exposed_s
+    hidden_s = config.software.hidden_gather * (whole[0] - exposed_s)
     left: CostsByClock = whole - np.array([hidden_s, idle_power_w(config.gpu, clocks_mhz) * hidden_s])
     return left
 
@@ -259,13 +262,14 @@ def _reduction(
     known: KnownSteps,
 ) -> CostsByClock:
     """What the reduction adds to the last backward of the stage, with the sums of norms after it; energy of it all."""
-    gpu, parts = config.gpu, reduced_parameters(config.model, config.parallelism)
-    if config.software.reduction is Reduction.WHOLE:
+    gpu, software, parts = config.gpu, config.software, reduced_parameters(config.model, config.parallelism)
+    whole_sum = software.sums_whole and config.parallelism.shards_states
+    if whole_sum or software.reduction is Reduction.WHOLE:
         whole = _reductions(config, stage, [stage_parameters(config, stage)])
         return _collectives(config, whole, clocks_mhz) + _norm_sums(config, stage, clocks_mhz)
     buckets = _buckets(config, graph, stage, backward_s, known)
     placed = {scope: _reductions(config, stage, parts[scope]) for scope in dict.fromkeys(scope for scope, _ in buckets)}
-    times_s = {scope: _times_s(config, own, clocks_mhz) for scope, own in placed.items()}
+    times_s = {scope: _times_s(config, own, clocks_mhz) + _messages_s(config, own) for scope, own in placed.items()}
     slower = _slowdowns(config, graph, placed, clocks_mhz)
     whole_s = window_s(config.parallelism.pp, backward_s)
     added_s = np.array(
@@ -278,6 +282,7 @@ def _reduction(
     moving_j = sum(switching.at_j(gpu, clocks_mhz) for switching in moving)
     held_s = sum(times_s[scope] for scope, _ in buckets)  # alone: that they hold SMs longer beside it is left out
     held_j = held_power_w(gpu, config.default_collective_sm_count, clocks_mhz) * held_s
+    added_s += (1 - software.hidden_reduction) * (held_s - added_s)
     added = np.array([added_s, moving_j + held_j + idle_power_w(gpu, clocks_mhz) * added_s])
     return added + _norm_sums(config, stage, clocks_mhz)
 
@@ -363,6 +368,13 @@ def _times_s(config: UpdateSubject, placed: Sequence[Placed], clocks_mhz: Array)
     for collective, placement in placed:
         total_s += placed_collective_s(config.gpu, collective, placement, clocks_mhz, sm_counts)
     return total_s
+
+
+def _messages_s(config: UpdateSubject, placed: Sequence[Placed]) -> float:
+    """Time of the further messages of a block's collectives that share out an optimizer."""
+    if not config.parallelism.shards_states or not config.software.block_messages:
+        return 0.0
+    return config.software.block_messages * sum(message_latency_s(config.gpu, *one) for one in placed)
 
 
 def _memory_bound(name: str, *, read: int, written: int) -> Operator:

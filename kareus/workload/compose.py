@@ -190,7 +190,10 @@ def _composed(
     changes = differences(usual, to_plain(workload)) if values else {}
     return ComposedWorkload(
         overrides=tuple(setting.text for setting in combination),
-        workload=replace(workload, gpu=driven(workload.gpu, workload.software, workload.parallelism.gpus)),
+        workload=replace(
+            workload,
+            gpu=driven(workload.gpu, workload.software, workload.parallelism.gpus, workload.parallelism.pp),
+        ),
         options=options,
         changes={key: value for key, value in changes.items() if key not in KEYS_OF_SOFTWARE},
     )

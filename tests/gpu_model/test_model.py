@@ -340,6 +340,14 @@ def test_only_what_hbm_bounds_runs_in_many_kernels(operator, more):
     assert host_time_s(launching, [operator], None) == pytest.approx((1 + more) * 1e-5)
 
 
+@pytest.mark.parametrize(("group", "ranks"), [("tp", 8), ("cp", 0)])
+def test_the_host_takes_longer_for_collectives_of_many_gpus_of_tensor_parallelism(group, ranks):
+    c = dataclasses.replace(a100().coefficients, host_rank_s=1e-4)
+    collective = dataclasses.replace(REDUCE, group=group, group_size=8)
+    slow, fast = (host_time_s(a100(coefficients=own), [], collective) for own in (c, a100().coefficients))
+    assert slow - fast == pytest.approx(ranks * 1e-4)
+
+
 def test_an_instruction_costs_more_than_its_isolated_steps():
     gpu = a100()
     steps, c = [step([NORM, LINEAR], REDUCE, 0, 12)] * 4, gpu.coefficients

@@ -7,7 +7,7 @@ import pytest
 from helpers.builders import a100, all_reduce
 
 from kareus.gpu_model.laws import collective_time_s
-from kareus.gpu_model.network import Placement, placed_collective_s, placement_of
+from kareus.gpu_model.network import Placement, message_latency_s, placed_collective_s, placement_of
 from kareus.graph.records import CollectiveKind
 
 CLOCK, SMS = np.array([1410.0]), np.array([24.0])
@@ -71,3 +71,25 @@ def test_more_nodes_never_make_a_collective_faster():
     for elements in (1, 10**5, 10**9):
         times_s = [seconds(elements, nodes, 8) for nodes in (1, 2, 4, 8, 16)]
         assert times_s == sorted(times_s)
+
+
+@pytest.mark.parametrize("slowdown", [0.8, 2.0, 5.0])
+def test_a_slow_network_takes_its_time_for_bytes_between_nodes_alone(slowdown):
+    slow = dataclasses.replace(GPU, coefficients=dataclasses.replace(GPU.coefficients, network_slowdown=slowdown))
+    assert slow.nic_gb_per_s == pytest.approx(50 / 8 / slowdown)
+    collective = all_reduce(10**9, 4)
+
+    def moving_s(gpu, placement):
+        return float(placed_collective_s(gpu, collective, placement, CLOCK, SMS)[0]) - 2 * 3 * 9.6e-6
+
+    base_s = GPU.coefficients.collective_latency_s
+    between = Placement(4, 1)
+    assert moving_s(slow, between) - base_s == pytest.approx(slowdown * (moving_s(GPU, between) - base_s), rel=1e-6)
+    assert moving_s(slow, Placement(1, 4)) == moving_s(GPU, Placement(1, 4))
+
+
+def test_a_further_message_costs_what_a_ring_without_bytes_does():
+    collective = dataclasses.replace(all_reduce(10**9, 16), kind=CollectiveKind.ALL_GATHER)
+    base_s = GPU.coefficients.collective_latency_s
+    assert message_latency_s(GPU, collective, Placement(2, 8)) == pytest.approx(base_s + 14 * 3.4e-6 + 9.6e-6)
+    assert message_latency_s(GPU, collective, Placement(1, 16)) == base_s

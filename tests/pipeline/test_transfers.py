@@ -72,3 +72,11 @@ def test_chunks_close_the_ring_from_the_last_stage_to_the_first():
 
 def test_one_stage_sends_nothing():
     assert transfers_s(config(tp=8, pp=1)) == ()
+
+
+def test_a_message_between_nodes_is_as_slow_as_the_network():
+    plain = config(tp=8)
+    coefficients = dataclasses.replace(plain.gpu.coefficients, network_slowdown=3.0)
+    slow = dataclasses.replace(plain, gpu=dataclasses.replace(plain.gpu, coefficients=coefficients))
+    share, rest = TENSOR / 8, TENSOR * 7 / 8
+    assert transfers_s(slow) == pytest.approx((3 * share / (50e9 / 8) + rest / 300e9,))

@@ -95,3 +95,26 @@ def test_copies_that_attention_makes_are_kept_in_fp8() -> None:
     copying = replace(PRODUCT, copies=2, copied_bytes=100)
     (found,) = launched(graph_of(copying), precision=Precision.FP8).forward[0].operators
     assert (found.copies, found.copied_bytes) == (3, 100 + 4 * 64 * 32)
+
+
+def test_logits_of_the_loss_may_be_cast_to_more_bits() -> None:
+    """4,096 logits: a kernel reads two bytes of each and writes four, which the loss reads and, backward, writes."""
+    forward = replace(streaming("loss", 64, 64), bytes_read=2 * 4096, bytes_written=8 * 64)
+    backward = replace(streaming("loss", 64, 64), bytes_read=2 * 4096, bytes_written=2 * 4096)
+    for loss, written in ((forward, 8 * 64), (backward, 4 * 4096)):
+        graph = launched(graph_of(loss), software("kareus", fp32_logits=True))
+        (cast,) = graph.head_backward[0].operators
+        assert (cast.bytes_read, cast.bytes_written) == (4 * 4096, written)
+        assert (cast.copies, cast.copied_bytes) == (1, 6 * 4096)
+        assert graph.forward == graph_of(loss).forward
+
+
+def test_weight_gradients_may_be_added_to_their_sums_by_a_kernel() -> None:
+    """The product writes two bytes of each of 64 x 128 weights; the kernel reads them and the sum, and writes that."""
+    product = gemm("up.wgrad", 64, 128, 32)
+    fused = replace(product, bytes_read=product.bytes_read + 4 * 64 * 128, bytes_written=4 * 64 * 128)
+    graph = launched(graph_of(fused, PRODUCT), software("kareus", fused_accumulation=False))
+    apart, other = graph.backward[0].operators
+    assert (apart.bytes_read, apart.bytes_written) == (product.bytes_read, 2 * 64 * 128)
+    assert (apart.copies, apart.copied_bytes) == (1, (2 + 4 + 4) * 64 * 128)
+    assert other == PRODUCT

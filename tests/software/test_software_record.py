@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from helpers.builders import CONFIG, software
 
+from kareus.artifacts.records import added_fields
 from kareus.errors import ConfigError
 from kareus.gpu_model.coefficients import OF_SOFTWARE
 from kareus.gpu_model.gpu import Gpu
@@ -105,3 +106,28 @@ def test_vocabularies_are_padded_as_the_software_does() -> None:
 def test_numbers_beyond_what_makes_sense_are_refused() -> None:
     with pytest.raises(ConfigError, match="traffic"):
         dataclasses.replace(software(), traffic=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("hidden_reduction", 1.1), ("hidden_gather", -0.1), ("network_slowdown", 0.1), ("block_messages", -1.0)],
+)
+def test_numbers_of_a_network_have_physical_bounds(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=name):
+        dataclasses.replace(software("nanotron"), **{name: value})
+
+
+def test_a_host_waits_for_more_ranks_only_where_a_pipeline_spans_nodes() -> None:
+    bare, late = gpu("gpu=h100-sxm5-80gb"), software("nanotron", host_rank_s=1e-4)
+    waits = {(gpus, pp): driven(bare, late, gpus, pp).coefficients.host_rank_s for gpus in (8, 16) for pp in (1, 2)}
+    assert waits == {(8, 1): 0.0, (8, 2): 0.0, (16, 1): 0.0, (16, 2): 1e-4}
+
+
+def test_a_host_that_begins_anew_with_every_collective_waits_for_no_more_ranks() -> None:
+    with pytest.raises(ConfigError, match="host_rank_s"):
+        dataclasses.replace(software("megatron-paper"), host_rank_s=1e-4)
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option != "nanotron"])
+def test_profiles_of_which_no_network_was_measured_have_the_neutral_numbers(option: str) -> None:
+    assert not added_fields(software(option))

@@ -28,6 +28,7 @@ LARGE = small_model(
 )  # fmt: skip
 BLOCK = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336
 """Parameters of the matrices of a block: queries and projection, keys and values, and three of SwiGLU."""
+SHARED = Sharding.OPTIMIZER
 LONG = PassTimes(forward_s=[10.0], backward_s=[20.0])
 
 
@@ -165,3 +166,53 @@ def test_the_update_is_held_to_the_power_limit(limiter_s: float) -> None:
     (time_s,), (energy_j,) = step(limit_w, [1410.0])
     assert energy_j <= limit_w * time_s * (1 + 1e-6)
     assert time_s >= free_s[1]
+
+
+def reduced(passes: PassTimes = LONG, dp: int = 2, sharding: Sharding = Sharding.NONE, **profile: Any) -> CostsByClock:
+    """What sums of gradients add to a backward that is long enough to hide them."""
+    return reduction(large(replace(CORE, **profile), dp=dp, sharding=sharding), passes)
+
+
+@pytest.mark.parametrize("hidden", [0.0, 0.25, 0.5])
+def test_what_a_trainer_hides_of_a_reduction_is_between_all_and_none(hidden: float) -> None:
+    hides, share, waits = (reduced(hidden_reduction=one)[0] for one in (1.0, hidden, 0.0))
+    assert share == pytest.approx(hidden * hides + (1 - hidden) * waits)
+    assert waits == pytest.approx(reduced(reduction=Reduction.WHOLE)[0], rel=0.02)
+
+
+@pytest.mark.parametrize("hidden", [0.0, 0.25, 0.5])
+def test_what_a_trainer_hides_of_a_gather_is_between_all_and_none(hidden: float) -> None:
+    hides, share, waits = (
+        gathering(large(replace(CORE, hidden_gather=one), dp=2, sharding=Sharding.OPTIMIZER))[0]
+        for one in (1.0, hidden, 0.0)
+    )
+    assert share == pytest.approx(hidden * hides + (1 - hidden) * waits)
+    exposed = large(replace(CORE, gather_beside_forward=False), dp=2, sharding=Sharding.OPTIMIZER)
+    assert waits == pytest.approx(gathering(exposed)[0])
+
+
+def test_a_trainer_that_sums_all_gradients_takes_as_long_with_a_shared_optimizer_as_without() -> None:
+    shared = reduced(sharding=Sharding.OPTIMIZER, sums_whole=True)
+    alone = reduced(reduction=Reduction.WHOLE)
+    assert shared[0] == pytest.approx(alone[0], rel=0.02)  # norms sum shards
+    shards = reduced(sharding=Sharding.OPTIMIZER, reduction=Reduction.WHOLE)
+    assert (shared[0] > 1.5 * shards[0]).all()
+    assert reduced(sums_whole=True) == pytest.approx(reduced())
+
+
+@pytest.mark.parametrize("messages", [1.0, 8.0])
+def test_messages_for_each_tensor_cost_the_latency_of_their_groups(messages: float) -> None:
+    """Sixteen blocks, the embedding and the head: 18 pieces, and a ring of 128 ranks on 16 nodes."""
+    one, many = (
+        gathering(large(replace(CORE, block_messages=more, gather_beside_forward=False), dp=128, sharding=SHARED))
+        for more in (0.0, messages)
+    )
+    latency_s = a100().coefficients.collective_latency_s + (127 - 15) * 3.4e-6 + 15 * 9.6e-6
+    assert many[0] - one[0] == pytest.approx(messages * 18 * latency_s)
+    assert (many[1] > one[1]).all()
+
+
+def test_what_replicas_hold_whole_is_summed_in_as_few_messages_as_before() -> None:
+    assert reduced(block_messages=8.0) == pytest.approx(reduced())
+    exposed, many = (reduced(LONG, 128, SHARED, block_messages=n, hidden_reduction=0.0)[0] for n in (0.0, 8.0))
+    assert (many > exposed).all()
