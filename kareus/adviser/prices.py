@@ -118,12 +118,21 @@ class BlockShape:
     host_rank_s: float
 
 
+KnownGraphs = dict[BlockShape, dict[Batch, BlockGraph]]
+
+
 class InstructionPrices:
     """Costs of the instructions of all layouts of one model on one GPU; each is computed once."""
 
-    def __init__(self, base: Workload) -> None:
-        """Prepare for layouts of `base`."""
+    def __init__(self, base: Workload, graphs: KnownGraphs | None = None) -> None:
+        """Prepare for layouts of `base`.
+
+        Args:
+            base: what is trained.
+            graphs: operator graphs of its model, read and extended; numbers of GPU and software do not change them.
+        """
         self._base = base
+        self._graphs = {} if graphs is None else graphs
         self._clocks = np.array(base.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
         self._known: KnownSteps = {}  # jobs of all sizes share what steps cost
         self._structures: dict[BlockShape, StructureCosts] = {}
@@ -140,7 +149,10 @@ class InstructionPrices:
                 model=replace(workload.model, num_layers=1, layers_per_stage={}),
             )
             base = replace(self._base, gpu=workload.gpu)
-            self._structures[structure] = StructureCosts(base, operator_graphs(alike), self._clocks, self._known)
+            shape = replace(structure, job_gpus=1, host_rank_s=0.0)
+            if shape not in self._graphs:
+                self._graphs[shape] = operator_graphs(alike)
+            self._structures[structure] = StructureCosts(base, self._graphs[shape], self._clocks, self._known)
         return self._structures[structure]
 
 

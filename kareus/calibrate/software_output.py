@@ -2,12 +2,15 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 from kareus.arrays import Array
 from kareus.artifacts.files import read_text, write_text
+from kareus.artifacts.records import to_plain
 from kareus.calibrate.coefficient_space import bound_note
 from kareus.calibrate.gpu_file import number
 from kareus.calibrate.software_fit import (
@@ -20,17 +23,21 @@ from kareus.calibrate.software_fit import (
     groups_of,
     left_out,
 )
+from kareus.calibrate.trainer import TrainerCalibration
 from kareus.errors import ArtifactError, ConfigError
-from kareus.prediction.errors import PairError, pair_error, pair_errors, with_errors
+from kareus.prediction.errors import PairError, numbers_for, pair_error, pair_errors, percentages, with_errors
 from kareus.prediction.measured import MeasuredWorkloads, software_of
 from kareus.prediction.rows import MeasuredIteration
+from kareus.software.record import MeasuredRuns, Software, driven, with_numbers
 from kareus.workload.compose import compose
+from kareus.workload.config import Workload
 
 logger = logging.getLogger(__name__)
 
 NOT_FITTED = "# NOT FITTED: no measurements of it ship"
 """Begins the line of a profile that nothing was fitted to."""
 FITTED = "[fit to measured iterations]"
+CALIBRATED = "[calibrated]"
 
 
 def fit_and_write(
@@ -98,6 +105,43 @@ def documented(text: str, values: Mapping[str, float]) -> str:
         name: f"{name}: {number(value)} # {FITTED}{bound_note(PRIORS[name], value)}" for name, value in values.items()
     }
     return "\n".join(shown.get(line.partition(":")[0], line) for line in lines) + "\n"
+
+
+def calibrated_software(base: Workload, name: str, found: TrainerCalibration) -> Software:
+    """Return the software of a workload with the numbers of a calibration, as they are written, and their errors."""
+    written = {number_name: float(number(value)) for number_name, value in found.posterior.values.items()}
+    software = replace(with_numbers(base.software, written), name=name, measured=None)
+    driven_by_it = replace(base, software=software, gpu=driven(base.gpu, software, 1))
+    measured = MeasuredRuns(
+        gpu=base.gpu.name,
+        runs=len(found.chosen),
+        **percentages(found.left_out),
+        tau=round(found.tau, 3),
+        may_rank=not found.doubts,
+        made_for=numbers_for(driven_by_it),
+    )
+    return replace(software, measured=measured)
+
+
+def calibrated_document(text: str, software: Software, found: TrainerCalibration) -> str:
+    """Return a profile with the numbers of a calibration, each with its interval, and their errors.
+
+    Args:
+        text: of the profile that the calibration started from.
+        software: of `calibrated_software`.
+        found: numbers and intervals.
+    """
+    lines = {"name": f"name: {software.name}"} | {
+        name: f"{name}: {number(value)} # {CALIBRATED} {found.posterior.note(name)}"
+        for name, value in found.posterior.values.items()
+    }
+    kept = [
+        lines.pop(key, line)
+        for line in re.sub(r"^measured:.*\n(?:  .*\n)*", "", text, flags=re.MULTILINE).splitlines()
+        if not line.startswith((NOTE, NOT_FITTED)) and (key := line.partition(":")[0]) is not None
+    ]
+    block = yaml.safe_dump({"measured": to_plain(software.measured)}, sort_keys=False)
+    return "\n".join([*kept, *lines.values()]) + "\n" + block
 
 
 def _data(rows: Sequence[MeasuredIteration], option: str, config_dir: Path) -> IterationData:

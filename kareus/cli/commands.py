@@ -41,7 +41,7 @@ GPUS = {
     "validate": Command(
         "kareus.evidence.validate_stage", "compare predictions with measurements: those that ship, or files of yours"
     ),
-    "calibrate": Command("kareus.calibrate.stage", "measure one GPU for ten minutes and write its file"),
+    "calibrate": Command("kareus.cli.calibrate", "measure one GPU, or a few runs of your trainer, and write its file"),
     "fit": Command("kareus.evidence.fit_stage", "fit a GPU's coefficients to frontiers, reductions or kernels"),
 }
 GROUPS = {

@@ -42,15 +42,16 @@ class PairError:
     """Share of the rows that are within the 90 % of the rows of all other models."""
     rows: int
     groups: int
-    """Models; of a software that was measured with one, widths of it."""
+    """Models; of a software that was measured with one, widths of it. 0 where each row was left out by itself."""
     made_for: str
     """Name of the numbers that the errors are of (`numbers_for`)."""
 
 
 def numbers_for(workload: Workload) -> str:
     """Return the name of the numbers of a GPU and a software, whatever they train and on however many GPUs."""
-    gpu = replace(workload.gpu, job_gpus=1)
-    return content_hash((numbers_of(gpu), workload.software))
+    coefficients = replace(workload.gpu.coefficients, host_rank_s=workload.software.host_rank_s)  # of pipelines or not
+    gpu = replace(workload.gpu, job_gpus=1, coefficients=coefficients)
+    return content_hash((numbers_of(gpu), replace(workload.software, measured=None)))
 
 
 def pair_error(workload: Workload, logarithms: Array, groups: Sequence[str]) -> PairError:
@@ -72,14 +73,21 @@ def pair_error(workload: Workload, logarithms: Array, groups: Sequence[str]) -> 
     return PairError(
         gpu=workload.gpu.name,
         software=workload.software.name,
-        percent_90=round(100 * math.expm1(_quantile(sizes)), 1),
-        mean_percent=round(100 * float(np.abs(np.expm1(logarithms)).mean()), 1),
-        median_percent=round(100 * float(np.median(np.expm1(logarithms))), 1),
+        **percentages(logarithms),
         coverage_percent=round(100 * covered, 1) if inside else 0.0,
         rows=len(logarithms),
         groups=len(set(groups)),
         made_for=numbers_for(workload),
     )
+
+
+def percentages(logarithms: Array) -> dict[str, float]:
+    """Return the error that 90 % do not exceed, the mean absolute one, and the median, by name, in percent."""
+    return {
+        "percent_90": round(100 * math.expm1(_quantile(np.abs(logarithms))), 1),
+        "mean_percent": round(100 * float(np.abs(np.expm1(logarithms)).mean()), 1),
+        "median_percent": round(100 * float(np.median(np.expm1(logarithms))), 1),
+    }
 
 
 def _quantile(sizes: Array) -> float:
@@ -121,7 +129,19 @@ def error_of(workload: Workload) -> PairError | None:
     """
     if workload.precision is Precision.FP8:
         return None
-    name = numbers_for(workload)
+    name, runs = numbers_for(workload), workload.software.measured
+    if runs is not None and runs.made_for == name:
+        return PairError(
+            gpu=runs.gpu,
+            software=workload.software.name,
+            percent_90=runs.percent_90,
+            mean_percent=runs.mean_percent,
+            median_percent=runs.median_percent,
+            coverage_percent=0.0,
+            rows=runs.runs,
+            groups=0,
+            made_for=name,
+        )
     return next((pair for pair in pair_errors() if pair.made_for == name), None)
 
 
@@ -151,7 +171,8 @@ def error_words(workload: Workload) -> str:
             f"iterations are within {least:g} to {most:g} % of time; energy: not measured"
         )
     count = f"90 % of {pair.rows}" if pair.rows >= LEAST_ROWS else f"all {pair.rows}"
+    left_out = "of models left out of the fit" if pair.groups else "each left out of the fit"
     return (
-        f"time within {pair.percent_90:g} % in {count} measured iterations of {software} on this GPU, of models left "
-        "out of the fit; energy: not measured"
+        f"time within {pair.percent_90:g} % in {count} measured iterations of {software} on this GPU, {left_out}; "
+        "energy: not measured"
     )

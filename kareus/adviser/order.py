@@ -1,0 +1,29 @@
+"""The order in which layouts are recommended: the fastest first; of those that are as fast, what needs least memory."""
+
+from collections.abc import Sequence
+
+TIED_SHARE = 0.03
+"""Times within this of the least are equal: GPUs of one kind, and releases of one software, differ by more."""
+FULL_SHARE = 0.95
+"""Share of a GPU's memory above which nothing is recommended without a word: the allocator needs the rest."""
+
+
+def recommended(times_s: Sequence[float], memory_gib: Sequence[float]) -> list[int]:
+    """Return the indices of layouts in the order of recommendation.
+
+    Args:
+        times_s: predicted times of an iteration.
+        memory_gib: of the fullest GPU of each.
+
+    Example:
+        >>> recommended([1.00, 1.02, 1.10], [40.0, 20.0, 10.0])
+        [1, 0, 2]
+    """
+    left = sorted(range(len(times_s)), key=lambda one: times_s[one])
+    order = []
+    while left:
+        tied = [one for one in left if times_s[one] <= times_s[left[0]] * (1 + TIED_SHARE)]
+        chosen = min(tied, key=lambda one: memory_gib[one])
+        left.remove(chosen)
+        order.append(chosen)
+    return order

@@ -1,0 +1,150 @@
+"""Runs of layouts: the file that has them, and what they are predicted to take for other numbers of the trainer.
+
+A file of runs is CSV with a row for each layout. A row without a time is a layout that has not run yet.
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+
+from kareus.adviser.feasible import Candidate, sort_layouts
+from kareus.adviser.layouts import Layout
+from kareus.adviser.predictions import LayoutPredictor
+from kareus.adviser.prices import InstructionPrices, KnownGraphs
+from kareus.arrays import Array
+from kareus.errors import ArtifactError
+from kareus.graph.recomputation import Recomputation
+from kareus.model.config import MOST_GPUS, Sharding
+from kareus.pipeline.config import PipelineSchedule
+from kareus.prediction.lines import Line, check_filled, read_lines
+from kareus.prediction.rows import LEAST_S, MOST_S
+from kareus.software.record import driven, with_numbers
+from kareus.workload.config import Workload
+
+TIME = "iteration_time_s"
+FAILED = "failed"
+"""What stands for the time of a run that failed."""
+DEGREES = ("dp", "pp", "tp", "microbatch_size", "num_microbatches")
+"""Columns that every file of runs has; others have usual values."""
+USUAL: Mapping[str, str] = {
+    "cp": "1",
+    "schedule": PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
+    "chunks": "1",
+    "recomputation": Recomputation.NONE,
+    "sharding": Sharding.NONE,
+    "sequence_parallel": "",  # with tensor parallelism
+    TIME: "",
+}
+OF_UPDATE = frozenset({"hidden_reduction", "hidden_gather", "block_messages"})
+"""Numbers of a trainer that passes through the model do not depend on."""
+MOST_MEMORY_GIB = 1e6
+KEPT_PRICES = 32
+"""Sets of numbers whose prices of passes are kept: those of one fit and its slopes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutRun:
+    """One layout as the user's trainer ran it, or has yet to."""
+
+    layout: Layout
+    time_s: float | None = None
+    """Of an iteration; None where it did not run, or failed."""
+    has_failed: bool = False
+
+
+def read_runs(path: Path) -> list[LayoutRun]:
+    """Return the runs of a file.
+
+    Raises:
+        ArtifactError: a column is missing, there are no rows, or a value cannot be used; with its line.
+    """
+    _, lines = read_lines(path)
+    check_filled(lines, path)
+    return [_run(line) for line in lines]
+
+
+def _run(line: Line) -> LayoutRun:
+    cells = {**USUAL, **{name: text.strip() for name, text in line.cells.items() if text and text.strip()}}
+    cells["sequence_parallel"] = cells["sequence_parallel"] or str(cells.get("tp") != "1").lower()
+    line = replace(line, cells=cells)
+    numbers = {name: line.positive(name, int, 1, MOST_GPUS) for name in (*DEGREES, "cp", "chunks")}
+    layout = Layout(
+        **numbers,
+        schedule=PipelineSchedule(line.choice("schedule", [str(one) for one in PipelineSchedule])),
+        recomputation=Recomputation(line.choice("recomputation", [str(one) for one in Recomputation])),
+        sharding=Sharding(line.choice("sharding", [str(one) for one in Sharding])),
+        sequence_parallel=line.switch("sequence_parallel"),
+    )
+    time = line.text(TIME)
+    if time in ("", FAILED):
+        return LayoutRun(layout=layout, has_failed=time == FAILED)
+    return LayoutRun(layout=layout, time_s=line.positive(TIME, float, LEAST_S, MOST_S))
+
+
+def runs_text(runs: Sequence[LayoutRun]) -> str:
+    """Return the text of a file of runs."""
+    text = io.StringIO()
+    names = [field.name for field in fields(Layout)]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*names, TIME])
+    for run in runs:
+        values = [getattr(run.layout, name) for name in names]
+        cells = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
+        writer.writerow([*cells, FAILED if run.has_failed else "" if run.time_s is None else f"{run.time_s:.6g}"])
+    return text.getvalue()
+
+
+def runnable(base: Workload, layouts: Sequence[Layout], path: Path) -> list[Candidate]:
+    """Return the layouts of runs with their workloads, whatever memory they are estimated to need.
+
+    Raises:
+        ArtifactError: one cannot be predicted; with the reason.
+    """
+    found = sort_layouts(roomy(base), layouts)
+    if found.refusals:
+        first = found.refusals[0]
+        raise ArtifactError(f"{path}: {first.layout.words}: {first.message}")
+    return found.candidates
+
+
+def roomy(base: Workload) -> Workload:
+    """Return a workload on GPUs with so much memory that no layout is refused for it: what has run has fitted."""
+    return replace(base, gpu=replace(base.gpu, memory_gib=MOST_MEMORY_GIB))
+
+
+class LayoutTimes:
+    """Predicted times of layouts of one training, run as their software does, by numbers of that software.
+
+    Passes are priced anew only where their numbers change, and operator graphs never.
+    """
+
+    def __init__(self, base: Workload, workloads: Sequence[Workload]) -> None:
+        """Prepare for some layouts of `base`."""
+        self._base, self._workloads = base, workloads
+        self._graphs: KnownGraphs = {}
+        self._prices: dict[tuple[tuple[str, float], ...], InstructionPrices] = {}
+
+    def of(self, values: Mapping[str, float], runs: Sequence[int] | None = None) -> Array:
+        """Return times of the layouts, or of some by their indices, in s, shape (layouts,)."""
+        software = with_numbers(self._base.software, values)
+        base = replace(self._base, software=software, gpu=driven(self._base.gpu, software, 1))
+        predictor = LayoutPredictor(base, self._prices_for(base, values))
+        some = self._workloads if runs is None else [self._workloads[n] for n in runs]
+        return np.array([predictor.sequential(_run_by(base, workload))[0].time_s for workload in some])
+
+    def _prices_for(self, base: Workload, values: Mapping[str, float]) -> InstructionPrices:
+        key = tuple(sorted((name, value) for name, value in values.items() if name not in OF_UPDATE))
+        if key not in self._prices:
+            if len(self._prices) >= KEPT_PRICES:
+                del self._prices[next(iter(self._prices))]
+            self._prices[key] = InstructionPrices(base, self._graphs)
+        return self._prices[key]
+
+
+def _run_by(base: Workload, workload: Workload) -> Workload:
+    own = workload.parallelism
+    return replace(workload, software=base.software, gpu=driven(base.gpu, base.software, own.gpus, own.pp))
