@@ -133,6 +133,7 @@ def advise(
     price: str | None = None,
     gpu_price: str | None = None,
     carbon: str | None = None,
+    measured: str | PathLike[str] | None = None,
     config_dir: str | PathLike[str] = "config",
 ) -> "Advice":
     """Return which layout and which plan to take for a model on so many GPUs; nothing is measured or written.
@@ -152,6 +153,8 @@ def advise(
         price: of energy, such as `0.12perkWh`, or a CSV file by the hour.
         gpu_price: of a GPU, such as `2.5perGPUh`.
         carbon: of energy, such as `400gperkWh`, or a CSV file by the hour.
+        measured: CSV file of layouts with the times that they were measured to take; the software's numbers are fitted
+            to them first.
         config_dir: folder of the Hydra groups.
 
     Raises:
@@ -161,6 +164,7 @@ def advise(
     from kareus.adviser.advice import answer  # noqa: PLC0415 - as above
     from kareus.adviser.goals import goals_of  # noqa: PLC0415
     from kareus.adviser.question import ask  # noqa: PLC0415
+    from kareus.adviser.unmeasured import with_measured  # noqa: PLC0415
 
     if isinstance(overrides, str):
         raise ConfigError(f"overrides={overrides!r}: must be a list, such as [{overrides!r}].")
@@ -183,7 +187,7 @@ def advise(
         goals=goals,
         config_dir=Path(config_dir),
     )
-    return answer(question)
+    return answer(question if measured is None else with_measured(question, Path(measured)))
 
 
 def load_plan(path: str | PathLike[str]) -> "Plan":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from threadpoolctl import threadpool_limits
 
-from kareus.adviser.answers import Advice, Depth, Effort, LayoutAnswer, LayoutChoice, SizeAnswer
+from kareus.adviser.answers import Advice, Depth, Effort, LayoutAnswer, LayoutChoice, SizeAnswer, Unmeasured
 from kareus.adviser.bounds import Bound, computing_bound
 from kareus.adviser.feasible import Candidate, Sorted, sort_layouts
 from kareus.adviser.goals import Least
@@ -21,8 +21,9 @@ from kareus.adviser.prices import InstructionPrices
 from kareus.adviser.pruning import KnownPlans
 from kareus.adviser.question import Question
 from kareus.adviser.ties import TieMargin, tie_margin
+from kareus.adviser.unmeasured import unmeasured_of
 from kareus.errors import ConfigError, RefusedWorkloadError
-from kareus.pareto import as_fast_s, pareto_order
+from kareus.pareto import AS_FAST, as_fast_s, pareto_order
 from kareus.plans.units import duration, scaled
 from kareus.software.record import driven
 from kareus.testbed.config import TestbedKind
@@ -61,7 +62,15 @@ def answer(question: Question) -> Advice:
         chosen=chosen,
         chosen_gpus=chosen.layout.candidate.layout.gpus,
         ties=tie_margin(base),
+        unmeasured=_unmeasured(question, base, sizes, chosen),
     )
+
+
+def _unmeasured(
+    question: Question, base: Workload, sizes: Sequence[SizeAnswer], chosen: LayoutChoice
+) -> Unmeasured | None:
+    size = next(size for size in sizes if size.gpus == chosen.layout.candidate.layout.gpus)
+    return unmeasured_of(base, size.layouts, question.config_dir)
 
 
 def limited(question: Question) -> Workload:
@@ -331,13 +340,20 @@ def choose(question: Question, sizes: Sequence[SizeAnswer]) -> LayoutChoice:
     if goals.minimised is Least.TIME:
         within_s = as_fast_s(choice.cost.time_s for choice in kept)
         kept = [choice for choice in kept if choice.cost.time_s <= within_s]
-    measure = {
-        "time": lambda c: (c.cost.energy_j, c.cost.time_s),
-        "energy": lambda c: (c.cost.energy_j, c.cost.time_s),
-        "edp": lambda c: (c.cost.energy_j * c.cost.time_s,),
-        "cost": lambda c: (cost_of(question, c),),
-    }[goals.minimised]
-    return min(kept, key=measure)
+
+    def measure(choice: LayoutChoice) -> tuple[float, ...]:
+        energy_j, time_s = choice.cost.energy_j, choice.cost.time_s
+        match goals.minimised:
+            case Least.EDP:
+                return (energy_j * time_s,)
+            case Least.COST:
+                return (cost_of(question, choice),)
+            case _:
+                return energy_j, time_s
+
+    within = min(measure(choice)[0] for choice in kept) * (1 + AS_FAST)
+    tied = [choice for choice in kept if measure(choice)[0] <= within]
+    return min(tied, key=lambda choice: (choice.layout.candidate.memory.total_gib, *measure(choice)))
 
 
 def cost_of(question: Question, choice: LayoutChoice) -> float:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from kareus.adviser.feasible import Candidate, RefusedLayout
+from kareus.adviser.layouts import Layout
 from kareus.adviser.predictions import LayoutCost
 from kareus.adviser.question import Question
 from kareus.adviser.ties import TieMargin
@@ -101,6 +102,20 @@ class SizeAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unmeasured:
+    """What is known of the order of layouts for software that was never measured."""
+
+    software: str
+    wrong_order_percent: float
+    """By how much the first choice is slower than the best of the compared layouts, for the software most unlike."""
+    most_unlike: str
+    compared: int
+    """Layouts that were compared."""
+    measure_first: tuple[Layout, ...]
+    """Those that tell most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """The answer to a question."""
 
@@ -112,6 +127,8 @@ class Advice:
     chosen: LayoutChoice
     chosen_gpus: int
     ties: TieMargin
+    unmeasured: Unmeasured | None = None
+    """What a wrong order may cost, and what to measure first; None for software that was measured."""
     output: Path = Path("advised")
     """Folder into which the commands that go on from the answer write."""
 

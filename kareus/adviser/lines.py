@@ -4,9 +4,12 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 
 from kareus.adviser.advice import iterations_of
-from kareus.adviser.answers import NOISE, Advice, LayoutAnswer, LayoutChoice, SizeAnswer
+from kareus.adviser.answers import NOISE, Advice, LayoutAnswer, LayoutChoice, SizeAnswer, Unmeasured
 from kareus.adviser.layouts import counted
+from kareus.adviser.order import FULL_SHARE, TIED_SHARE
+from kareus.adviser.runs import LayoutRun, runs_text
 from kareus.adviser.ties import TieMargin
+from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.pipeline.compare import OURS
 from kareus.plans.answer import BASELINE, meaning, model_error_line
@@ -17,6 +20,8 @@ from kareus.workload.resolve import resolve
 
 MOST_ROWS = 12
 """Layouts in the table of the terminal; all are in the files."""
+FIRST_BY_ITSELF = 3
+"""Layouts that are named in the order in which the software runs them by itself."""
 FEW_KG = 10_000
 """Masses below this are given in kilograms."""
 
@@ -26,11 +31,16 @@ def answer_lines(advice: Advice) -> Iterator[str]:
     yield headline(advice)
     yield comparison(advice)
     yield model_error_line(chips(advice), advice.ties.error)
+    if full := full_line(advice):
+        yield full
     for size in advice.sizes:
         yield ""
         yield from _size_lines(size, advice.ties)
     for gpus, reason in advice.left_out.items():
         yield f"{gpus} GPUs: {reason}"
+    yield from order_lines(advice)
+    if advice.unmeasured is not None:
+        yield from unmeasured_lines(advice.unmeasured)
     yield ""
     yield from commands(advice)
 
@@ -109,7 +119,8 @@ def shown(size: SizeAnswer) -> list[LayoutAnswer]:
 
 
 HEADS = (
-    "#", "s", "kJ", "tokens/s", "mJ/token", "MFU %", "least kJ", "at s", "by itself s", "GiB", "bubbles %", "exposed %",
+    "#", "s", "kJ", "tokens/s", "mJ/token", "MFU %", "least kJ", "at s", "by itself s", "GiB", "% of memory",
+    "bubbles %", "exposed %",
 )  # fmt: skip
 
 
@@ -128,9 +139,64 @@ def cells(one: LayoutAnswer) -> tuple[str, ...]:
         significant(last.time_s),
         significant(one.sequential.time_s) if one.sequential else "",
         f"{one.candidate.memory.total_gib:.1f}",
+        f"{100 * memory_share(one):.0f}",
         f"{100 * (one.bubble_share or 0.0):z.1f}",
         f"{100 * (one.exposed_share or 0.0):z.1f}",
     )
+
+
+def memory_share(one: LayoutAnswer) -> float:
+    """Return the share of a GPU's memory that a layout is estimated to need."""
+    return one.candidate.memory.total_gib / one.candidate.workload.gpu.memory_gib
+
+
+def full_line(advice: Advice) -> str:
+    """Return a word on a chosen layout that fills a GPU's memory, with the fastest that does not; or nothing."""
+    share = memory_share(advice.chosen.layout)
+    if share <= FULL_SHARE:
+        return ""
+    others = [one for one in advice.size.layouts if one.plans and memory_share(one) <= FULL_SHARE]
+    least = min(others, key=lambda one: one.fastest.time_s, default=None)
+    instead = (
+        "all others need as much"
+        if least is None
+        else f"the fastest below {100 * FULL_SHARE:.0f} % is {least.candidate.layout.words}, "
+        f"{scaled(least.fastest.time_s, 's', digits=4)} and {100 * memory_share(least):.0f} %"
+    )
+    return f"memory: {100 * share:.0f} % of a GPU's, so try it before a long training; {instead}"
+
+
+def order_lines(advice: Advice) -> Iterator[str]:
+    """Yield the first layouts to take where the software runs them by itself, without a plan."""
+    measured = advice.question.base.software.measured
+    if measured is not None:
+        yield (
+            f"{measured.runs} measured layouts: Kendall's tau {measured.tau:.2f}, each left out; rank by it: "
+            f"{'yes' if measured.may_rank else 'no, measure more'}"
+        )
+    yield ""
+    yield (
+        f"as {advice.question.base.software.name} runs them by itself, without a plan; of those within "
+        f"{100 * TIED_SHARE:.0f} % of time the least memory is first:"
+    )
+    for one in sorted_by_trainer(advice.size.layouts)[:FIRST_BY_ITSELF]:
+        time_s = one.sequential.time_s if one.sequential else float("nan")
+        full = ", full: try it first" if memory_share(one) > FULL_SHARE else ""
+        yield (
+            f"  {significant(time_s)} s, {100 * memory_share(one):.0f} % of memory{full}: {one.candidate.layout.words}"
+        )
+
+
+def unmeasured_lines(known: Unmeasured) -> Iterator[str]:
+    """Yield what a wrong order may cost, and the file of layouts to measure first."""
+    yield ""
+    yield (
+        f"{known.software} was never measured on this GPU: were it like {known.most_unlike}, the first of these "
+        f"{known.compared} layouts would be {known.wrong_order_percent:.0f} % slower than the best of them. Measure "
+        f"these {len(known.measure_first)}, which tell most, write the seconds of an iteration behind the last comma, "
+        "and ask again with --measured FILE:"
+    )
+    yield from runs_text([LayoutRun(layout=one) for one in known.measure_first]).splitlines()
 
 
 def table_lines(layouts: Sequence[LayoutAnswer], on_frontier: Collection[int]) -> Iterator[str]:

@@ -3,9 +3,10 @@
 import dataclasses
 from typing import Any
 
-from kareus.adviser.answers import Advice, LayoutChoice, SizeAnswer
-from kareus.adviser.lines import chips, commands, comparison, headline
+from kareus.adviser.answers import Advice, LayoutAnswer, LayoutChoice, SizeAnswer
+from kareus.adviser.lines import chips, commands, comparison, full_line, headline, memory_share
 from kareus.adviser.tables import layouts_frame, plans_frame
+from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.artifacts.records import to_plain
 
 
@@ -25,6 +26,9 @@ def plain(advice: Advice) -> dict[str, Any]:
         "left_out": {str(gpus): reason for gpus, reason in advice.left_out.items()},
         "chips": chips(advice),
         "ties": to_plain(advice.ties),
+        "memory": full_line(advice),
+        "by_itself": [_by_itself(one) for one in sorted_by_trainer(advice.size.layouts)],
+        "unmeasured": to_plain(advice.unmeasured),
     }
 
 
@@ -37,6 +41,16 @@ def _size(advice: Advice, size: SizeAnswer) -> dict[str, Any]:
         "effort": {**to_plain(size.effort), "total_s": size.effort.total_s},
         "frontier": plans_frame(own).to_dicts(),
         "layouts": layouts.filter(layouts["depth"].is_in(["predicted", "planned"])).to_dicts(),
+    }
+
+
+def _by_itself(one: LayoutAnswer) -> dict[str, Any]:
+    return {
+        "layout": to_plain(one.candidate.layout),
+        "words": one.candidate.layout.words,
+        "number": one.number,
+        "time_s": None if one.sequential is None else one.sequential.time_s,
+        "memory_share": memory_share(one),
     }
 
 

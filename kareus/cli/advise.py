@@ -42,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("time", "energy", "cost", "edp"),
         help="what the plan has the least of (default: cost with prices, energy with a deadline, else time)",
     )
+    text = "CSV file of layouts with the times that you measured, such as of those that an answer asks for"
+    parser.add_argument("--measured", type=Path, metavar="FILE", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     text = "folder for the tables (Parquet), the answer (JSON) and the page (default: nothing is written)"
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=text)
@@ -58,6 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
     from kareus.adviser.lines import answer_lines  # noqa: PLC0415
     from kareus.adviser.plain import plain  # noqa: PLC0415
     from kareus.adviser.question import ask  # noqa: PLC0415
+    from kareus.adviser.unmeasured import with_measured  # noqa: PLC0415
 
     question = ask(
         arguments.overrides,
@@ -77,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
         ),
         config_dir=arguments.config_dir,
     )
-    advice = answer(question)
+    advice = answer(question if arguments.measured is None else with_measured(question, arguments.measured))
     if arguments.output is not None:
         advice = dataclasses.replace(advice, output=arguments.output)
     lines: Sequence[str] = [json.dumps(plain(advice), allow_nan=False)] if arguments.json else [*answer_lines(advice)]

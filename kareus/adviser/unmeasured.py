@@ -1,0 +1,94 @@
+"""What to say of software that was never measured: what a wrong order may cost, and which layouts to measure first.
+
+How far orders differ is told by the profiles that were measured: each is asked for the times of the same layouts, and
+our first choice is compared with the one that would be its best. Layouts to measure are chosen as a calibration chooses
+its runs, by what they would tell of the numbers of host and network.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from kareus.adviser.answers import LayoutAnswer, Unmeasured
+from kareus.adviser.order import recommended
+from kareus.adviser.question import Question
+from kareus.adviser.runs import LayoutTimes, read_runs, runnable
+from kareus.calibrate.gpu_file import number
+from kareus.calibrate.software_fit import PRIORS, trainer_numbers
+from kareus.calibrate.software_output import calibrated_software
+from kareus.calibrate.trainer import LinearTimes, fit_runs, telling_runs
+from kareus.gpu_model.trust import known_uncertainty
+from kareus.prediction.errors import error_of, pair_errors
+from kareus.software.record import Software, driven
+from kareus.workload.compose import compose
+from kareus.workload.config import Workload
+
+MEASURED_FIRST = 5
+COMPARED = 16
+"""Layouts that are compared: the fastest, as far as they were predicted."""
+
+
+def is_measured(workload: Workload) -> bool:
+    """Return whether predictions for a workload's software on its GPU were ever compared with measurements."""
+    return error_of(workload) is not None or known_uncertainty(workload.gpu) is not None
+
+
+def unmeasured_of(base: Workload, layouts: Sequence[LayoutAnswer], config_dir: Path) -> Unmeasured | None:
+    """Return what is known of the order of layouts; None where the software was measured, or there is no choice."""
+    run = sorted_by_trainer(layouts)[:COMPARED]
+    if is_measured(base) or len(run) < 2:  # noqa: PLR2004 - an order is of two at least
+        return None
+    workloads = [one.candidate.workload for one in run]
+    losses = {}
+    for name in sorted({pair.software for pair in pair_errors()} - {base.software.name}):
+        (other,) = compose([f"software={name}"], config_dir)
+        times_s = LayoutTimes(replace(base, software=other.workload.software), workloads).of({})
+        losses[name] = 100 * float(times_s[0] / times_s.min() - 1)
+    priors = {name: PRIORS[name] for name in trainer_numbers(base.software)}
+    values = {name: getattr(base.software, name) or prior.value for name, prior in priors.items()}
+    linear = LinearTimes.of(priors, LayoutTimes(base, workloads).of, values, range(len(run)))
+    covariance = np.diag([prior.spread**2 for prior in priors.values()])
+    most = max(losses, key=lambda name: losses[name])
+    return Unmeasured(
+        software=base.software.name,
+        wrong_order_percent=losses[most],
+        most_unlike=most,
+        compared=len(run),
+        measure_first=tuple(run[n].candidate.layout for n in telling_runs(linear.slopes, covariance, MEASURED_FIRST)),
+    )
+
+
+def sorted_by_trainer(layouts: Sequence[LayoutAnswer]) -> list[LayoutAnswer]:
+    """Return layouts in the order in which they are recommended where the software runs them by itself."""
+    run = [(one, one.sequential.time_s) for one in layouts if one.sequential is not None]
+    order = recommended([time_s for _, time_s in run], [one.candidate.memory.total_gib for one, _ in run])
+    return [run[n][0] for n in order]
+
+
+def with_measured(question: Question, path: Path) -> Question:
+    """Return a question whose software has the numbers that measured layouts leave of it.
+
+    Args:
+        question: of a software.
+        path: file of runs; those without a time are left out.
+
+    Raises:
+        ArtifactError: the file cannot be used.
+        ConfigError: fewer than three runs were measured.
+    """
+    base = question.base
+    runs = [one for one in read_runs(path) if one.time_s is not None]
+    workloads = [one.workload for one in runnable(base, [one.layout for one in runs], path)]
+    priors = {name: PRIORS[name] for name in trainer_numbers(base.software)}
+    times = LayoutTimes(base, workloads)
+    measured_s = [one.time_s for one in runs if one.time_s is not None]
+    found = fit_runs(priors, times.of, range(len(runs)), measured_s)
+    software: Software = calibrated_software(base, base.software.name, found)
+    numbers = [f"software.{name}={number(value)}" for name, value in found.posterior.values.items()]
+    return replace(
+        question,
+        base=replace(base, software=software, gpu=driven(base.gpu, software, base.parallelism.gpus)),
+        overrides=(*question.overrides, *numbers),
+    )

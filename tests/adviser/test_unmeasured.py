@@ -1,0 +1,134 @@
+"""Software that was never measured: what a wrong order may cost, what to measure first, and the answer after that."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.builders import CONFIG
+
+import kareus
+from kareus.adviser.answers import Advice
+from kareus.adviser.lines import answer_lines, full_line, memory_share
+from kareus.adviser.order import TIED_SHARE
+from kareus.adviser.plain import plain
+from kareus.adviser.runs import LayoutRun, LayoutTimes, read_runs, runs_text
+from kareus.adviser.unmeasured import sorted_by_trainer
+from kareus.errors import ConfigError
+from kareus.software.record import driven, with_numbers
+from kareus.workload.compose import compose
+
+FEW = (
+    "model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "cp=1", "tp=1,2", "pp=1,2", "microbatch_size=1,2", "recompute=none",
+    "schedule=1f1b", "sharding=none,optimizer",
+)  # fmt: skip
+BATCH = {"gpus": 16, "global_batch": 32, "sequence_length": 1024}
+
+
+def advised(software: str, measured: Path | None = None) -> Advice:
+    return kareus.advise([*FEW, f"software={software}"], **BATCH, measured=measured, config_dir=CONFIG)
+
+
+@pytest.fixture(scope="module")
+def unmeasured() -> Advice:
+    return advised("nanotron")
+
+
+def test_the_answer_says_what_a_wrong_order_may_cost(unmeasured: Advice) -> None:
+    """By hand: times of the compared layouts by the software that is named."""
+    known = unmeasured.unmeasured
+    assert known is not None
+    compared = sorted_by_trainer(unmeasured.size.layouts)[: known.compared]
+    (other,) = compose([f"software={known.most_unlike}"], CONFIG)
+    times_s = []
+    for one in compared:
+        workload, software = one.candidate.workload, other.workload.software
+        own = workload.parallelism
+        alike = replace(workload, software=software, gpu=driven(workload.gpu, software, own.gpus, own.pp))
+        times_s.append(kareus.predict(alike).time_s)
+    assert known.wrong_order_percent == pytest.approx(100 * (times_s[0] / min(times_s) - 1), abs=1e-6)
+    assert any("nanotron was never measured on this GPU" in line for line in answer_lines(unmeasured))
+
+
+def test_five_layouts_to_measure_are_printed_as_a_file_of_runs(unmeasured: Advice, tmp_path: Path) -> None:
+    lines = list(answer_lines(unmeasured))
+    begin = next(n for n, line in enumerate(lines) if line.startswith("dp,pp,tp,"))
+    path = tmp_path / "layout.csv"
+    path.write_text("\n".join(lines[begin : begin + 6]))
+    runs = read_runs(path)
+    known = unmeasured.unmeasured
+    assert known is not None
+    assert tuple(run.layout for run in runs) == known.measure_first
+    assert len(set(known.measure_first)) == 5
+    assert all(run.time_s is None for run in runs)
+
+
+def test_software_that_was_measured_is_not_asked_for() -> None:
+    assert advised("megatron-core").unmeasured is None
+
+
+def test_measured_layouts_change_the_answer(unmeasured: Advice, tmp_path: Path) -> None:
+    """They took what a trainer with a slow host and network takes, and so does the answer."""
+    known, base = unmeasured.unmeasured, unmeasured.question.base
+    assert known is not None
+    hidden = {"network_slowdown": 12.0, "host_launch_s": 8e-5, "hidden_reduction": 0.1}
+    by_layout = {one.candidate.layout: one.candidate.workload for one in unmeasured.size.layouts}
+    workloads = [by_layout[layout] for layout in known.measure_first]
+    times_s = LayoutTimes(replace(base, software=with_numbers(base.software, hidden)), workloads).of({})
+    path = tmp_path / "layout.csv"
+    runs = zip(known.measure_first, times_s, strict=True)
+    path.write_text(runs_text([LayoutRun(layout=layout, time_s=float(time_s)) for layout, time_s in runs]))
+    again = advised("nanotron", path)
+    assert again.unmeasured is None
+    assert again.question.base.software.measured is not None
+    assert any(text.startswith("software.network_slowdown=") for text in again.overrides)
+    lines = list(answer_lines(again))
+    assert any("rank by it: no, measure more" in line for line in lines)  # of five runs
+    for one in sorted_by_trainer(again.size.layouts)[:3]:
+        (true_s,) = LayoutTimes(
+            replace(base, software=with_numbers(base.software, hidden)), [one.candidate.workload]
+        ).of({})
+        assert one.sequential is not None
+        assert one.sequential.time_s == pytest.approx(true_s, rel=0.15)
+    (workload,) = kareus.resolve(list(again.overrides), CONFIG)
+    planned = again.chosen.layout.candidate.workload
+    assert replace(workload.software, measured=None) == replace(planned.software, measured=None)
+
+
+def test_too_few_measured_layouts_are_refused(unmeasured: Advice, tmp_path: Path) -> None:
+    path = tmp_path / "layout.csv"
+    path.write_text(runs_text([LayoutRun(layout=unmeasured.chosen.layout.candidate.layout, time_s=1.0)]))
+    with pytest.raises(ConfigError, match="1 measured runs"):
+        advised("nanotron", path)
+
+
+def test_layouts_of_the_trainer_by_itself_are_in_the_order_of_recommendation(unmeasured: Advice) -> None:
+    order = sorted_by_trainer(unmeasured.size.layouts)
+    times_s = [one.sequential.time_s for one in order if one.sequential]
+    assert len(times_s) == len(order)
+    assert times_s[0] <= min(times_s) * (1 + TIED_SHARE)
+    tied = [one for one in order if one.sequential and one.sequential.time_s <= min(times_s) * (1 + TIED_SHARE)]
+    assert order[0].candidate.memory.total_gib == min(one.candidate.memory.total_gib for one in tied)
+    printed = json.loads(json.dumps(plain(unmeasured)))
+    assert [one["number"] for one in printed["by_itself"]] == [one.number for one in order]
+
+
+def test_a_chosen_layout_that_fills_the_memory_is_said_to(unmeasured: Advice) -> None:
+    """On a GPU that has just what the chosen layout needs; those that need less are named."""
+    assert full_line(unmeasured) == ""
+    chosen = unmeasured.chosen.layout
+    layouts = []
+    for one in unmeasured.size.layouts:
+        gpu = replace(one.candidate.workload.gpu, memory_gib=chosen.candidate.memory.total_gib / 0.97)
+        layouts.append(
+            replace(one, candidate=replace(one.candidate, workload=replace(one.candidate.workload, gpu=gpu)))
+        )
+    full = next(one for one in layouts if one.number == chosen.number)
+    advice = replace(
+        unmeasured,
+        sizes=(replace(unmeasured.size, layouts=layouts),),
+        chosen=replace(unmeasured.chosen, layout=full),
+    )
+    assert full_line(advice).startswith("memory: 97 % of a GPU's, so try it before a long training; ")
+    others = [one for one in layouts if one.plans and memory_share(one) <= 0.95]
+    assert ("all others need as much" in full_line(advice)) == (not others)
