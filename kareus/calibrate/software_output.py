@@ -1,6 +1,7 @@
 """Fitting a software profile from the command line: what is printed, and what is written to the profile's file."""
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -138,7 +139,7 @@ def calibrated_document(text: str, software: Software, found: TrainerCalibration
     kept = [
         lines.pop(key, line)
         for line in re.sub(r"^measured:.*\n(?:  .*\n)*", "", text, flags=re.MULTILINE).splitlines()
-        if not line.startswith((NOTE, NOT_FITTED)) and (key := line.partition(":")[0]) is not None
+        if not line.startswith(NOT_FITTED) and (key := line.partition(":")[0]) is not None
     ]
     block = yaml.safe_dump({"measured": to_plain(software.measured)}, sort_keys=False)
     return "\n".join([*kept, *lines.values()]) + "\n" + block
