@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from kareus.artifacts.shipped import config_folder
 from kareus.evidence.iterations.answer import IterationAnswer, answer_iterations
 from kareus.evidence.iterations.power import PowerAnswer, answer_power
 from kareus.evidence.iterations.score import left_out_pct
@@ -26,7 +27,8 @@ from kareus.software.record import GROUP
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 from kareus.workload.overrides import options
-from kareus.workload.resolve import CONFIG_DIR
+
+CONFIG_DIR = config_folder()
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAIRS, KERNELS, FAMILIES = (

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kareus.artifacts.shipped import config_folder
 from kareus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["advise", "load_plan", "measured_iterations", "plan", "predict", "resolve"]
 
 
-def resolve(overrides: Sequence[str] = (), config_dir: str | PathLike[str] = "config") -> "list[Workload]":
+def resolve(overrides: Sequence[str] = (), config_dir: str | PathLike[str] | None = None) -> "list[Workload]":
     """Return the workloads that Hydra overrides describe, in the order of the sweep; nothing is written.
 
     Args:
         overrides: as `kareus resolve` takes them, such as `["parallelism=tp8,cp2tp4", "microbatch_size=8"]`.
-        config_dir: folder of the Hydra groups, as in `kareus resolve --config-dir`.
+        config_dir: folder of the Hydra groups; None: `config/` of the current folder, else what comes with Kareus.
 
     Raises:
         ConfigError: an override or a file of the configuration cannot be used.
@@ -36,7 +37,7 @@ def resolve(overrides: Sequence[str] = (), config_dir: str | PathLike[str] = "co
     if isinstance(overrides, str):
         raise ConfigError(f"overrides={overrides!r}: must be a list, such as [{overrides!r}].")
 
-    return list(resolve_accepted(overrides, Path(config_dir)).values())
+    return list(resolve_accepted(overrides, _folder(config_dir)).values())
 
 
 def predict(workload: "Workload", method: str = "sequential", frequency_mhz: int | None = None) -> "Prediction":
@@ -57,14 +58,14 @@ def predict(workload: "Workload", method: str = "sequential", frequency_mhz: int
 
 
 def measured_iterations(
-    path: str | PathLike[str], overrides: Sequence[str] = (), config_dir: str | PathLike[str] = "config"
+    path: str | PathLike[str], overrides: Sequence[str] = (), config_dir: str | PathLike[str] | None = None
 ) -> "Iterator[tuple[Workload, MeasuredIteration]]":
     """Yield what every row of a file with measured iterations ran, as a workload, and the row.
 
     Args:
         path: CSV, or .csv.gz, with the columns of `kareus/evidence/data/training_iterations.csv.gz`.
         overrides: Hydra overrides of every workload, such as numbers of its GPU.
-        config_dir: folder of the Hydra groups.
+        config_dir: folder of the Hydra groups; None: as in `resolve`.
 
     Raises:
         ArtifactError: the file cannot be read, or a value of a row cannot be used.
@@ -77,7 +78,7 @@ def measured_iterations(
     """
     from kareus.prediction.measured import measured_iterations as measured  # noqa: PLC0415 - as above
 
-    return measured(Path(path), overrides, Path(config_dir))
+    return measured(Path(path), overrides, _folder(config_dir))
 
 
 def plan(
@@ -134,7 +135,7 @@ def advise(
     gpu_price: str | None = None,
     carbon: str | None = None,
     measured: str | PathLike[str] | None = None,
-    config_dir: str | PathLike[str] = "config",
+    config_dir: str | PathLike[str] | None = None,
 ) -> "Advice":
     """Return which layout and which plan to take for a model on so many GPUs; nothing is measured or written.
 
@@ -155,7 +156,7 @@ def advise(
         carbon: of energy, such as `400gperkWh`, or a CSV file by the hour.
         measured: CSV file of layouts with the times that they were measured to take; the software's numbers are fitted
             to them first.
-        config_dir: folder of the Hydra groups.
+        config_dir: folder of the Hydra groups; None: as in `resolve`.
 
     Raises:
         ConfigError: a value cannot be used, or no plan keeps the limits; with what is nearest.
@@ -185,7 +186,7 @@ def advise(
         global_batch=global_batch,
         sequence_length=sequence_length,
         goals=goals,
-        config_dir=Path(config_dir),
+        config_dir=_folder(config_dir),
     )
     return answer(question if measured is None else with_measured(question, Path(measured)))
 
@@ -199,6 +200,11 @@ def load_plan(path: str | PathLike[str]) -> "Plan":
     from kareus.plans.file import read_plan  # noqa: PLC0415 - as above
 
     return read_plan(Path(path))
+
+
+def _folder(config_dir: str | PathLike[str] | None) -> Path:
+    """Folder of the Hydra groups."""
+    return config_folder() if config_dir is None else Path(config_dir)
 
 
 def _check_workload(workload: object) -> None:

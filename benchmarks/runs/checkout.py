@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kareus.artifacts.shipped import PARTS
+
 ROOT = Path(__file__).parents[2]
 DRY = ("-n", "--logger-kareus-show=snakemake")
 """Arguments of a dry run that lists its jobs."""
@@ -14,7 +16,7 @@ DRY = ("-n", "--logger-kareus-show=snakemake")
 
 def checkout(folder: Path, root: Path = ROOT) -> Path:
     """Copy what a clone of `root` has, without its environment and results."""
-    for name in ("Snakefile", "workflow", "config", "profiles", "envs"):
+    for name in PARTS:
         source = root / name
         if source.is_dir():
             shutil.copytree(source, folder / name)

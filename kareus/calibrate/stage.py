@@ -10,6 +10,7 @@ from pathlib import Path
 from kareus.artifacts.files import write_text
 from kareus.artifacts.names import check_name
 from kareus.artifacts.outputs import OutputKind, add_force, check_files, check_folder
+from kareus.artifacts.shipped import is_shipped
 from kareus.calibrate.answer import error_lines, errors_by_kind, missed_lines, notes, untold_line
 from kareus.calibrate.coefficients import OF_LINKS, expectations
 from kareus.calibrate.design import clocks_of, ordered_trials
@@ -63,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         type=Path,
-        help="GPU's file to write (default: config/gpu/OPTION-calibrated.yaml, -rehearsal.yaml if simulated)",
+        help="GPU's file to write (default: OPTION-calibrated.yaml, -rehearsal.yaml if simulated; in config/gpu/, if "
+        "the current folder has it)",
     )
     parser.add_argument("--store", type=Path, default=STORE, help=f"folder of the measurement store (default: {STORE})")
     add_force(parser)
@@ -73,7 +75,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Measure, fit, write the file, and print errors and what to type next."""
     budget_s = 60 * _minutes(arguments.minutes)
     subject = _subject(arguments.overrides, arguments.config_dir)
-    output = arguments.output or arguments.config_dir / "gpu" / f"{subject.option}-{subject.suffix}.yaml"
+    place = Path() if is_shipped(arguments.config_dir) else arguments.config_dir / "gpu"
+    output = arguments.output or place / f"{subject.option}-{subject.suffix}.yaml"
     _check_output(arguments, output, subject.option)
     bench = _bench(subject.config)
     measured = _measured(subject, bench, arguments.store, budget_s)
@@ -221,4 +224,6 @@ def _write(output: Path, subject: CalibratedSubject, bench: Bench, measured: Mea
 def _next_line(output: Path, config_dir: Path) -> str:
     if output.parent.resolve() == (config_dir / "gpu").resolve():
         return f"next: kareus predict gpu={output.stem}"
+    if is_shipped(config_dir):
+        return f"next: kareus init ., move it to config/gpu, then kareus predict gpu={output.stem}"
     return f"next: move it to {config_dir / 'gpu'}, then kareus predict gpu={output.stem}"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from kareus.artifacts.names import check_name
 from kareus.artifacts.records import from_plain, suggest
+from kareus.artifacts.shipped import is_shipped
 from kareus.errors import ConfigError
 from kareus.workload.compose import compose_file
 from kareus.workload.overrides import key_of, options
-from kareus.workload.resolve import CONFIG_DIR
 
 GROUP = "campaign"
 OVERRIDES_FOLLOW = "+"
@@ -37,7 +37,7 @@ class Campaign:
             raise ConfigError("nothing to plan; give workloads, fleets, sweeps, a question or campaigns.")
 
 
-def read_parts(name: str, config_dir: Path = CONFIG_DIR) -> dict[str, Campaign]:
+def read_parts(name: str, config_dir: Path) -> dict[str, Campaign]:
     """Read the campaign `name` and those that it names, each once, those without anything of their own left out.
 
     Raises:
@@ -67,12 +67,19 @@ def _read(name: str, config_dir: Path) -> Campaign:
     known = options(GROUP, config_dir)
     if name not in known:
         raise ConfigError(
-            f"campaign {name}: not known; {suggest(name, known)}; or write {config_dir}/{GROUP}/{name}.yaml."
+            f"campaign {name}: not known; {suggest(name, known)}; or {_where_to_write(name, config_dir)}."
         )
     try:
         return from_plain(Campaign, compose_file(f"{GROUP}/{name}", config_dir).get(GROUP))
     except ConfigError as error:
         raise ConfigError(f"{config_dir}/{GROUP}/{name}.yaml: {error}") from error
+
+
+def _where_to_write(name: str, config_dir: Path) -> str:
+    """What to do for a campaign that is not there yet."""
+    if is_shipped(config_dir):
+        return f"lay out a folder with kareus init FOLDER and write its config/{GROUP}/{name}.yaml"
+    return f"write {config_dir}/{GROUP}/{name}.yaml"
 
 
 def merged(text: str, overrides: Sequence[str]) -> list[str]:

@@ -10,12 +10,13 @@ from typing import TypeVar
 from kareus.adviser.asked import asked
 from kareus.adviser.question import Question
 from kareus.artifacts.records import content_hash
+from kareus.artifacts.shipped import config_folder
 from kareus.campaign.config import OVERRIDES_FOLLOW, merged, read_parts
 from kareus.emulate.resolve import Fleet, expand_fleets
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.sweep.config import ProfilerSweep, expand_sweeps
 from kareus.workload.config import Workload
-from kareus.workload.resolve import CONFIG_DIR, Resolved, resolve
+from kareus.workload.resolve import Resolved, resolve
 
 MOST_READABLE = 60
 """Characters of overrides that the name of a campaign's folder shows."""
@@ -144,19 +145,20 @@ class ResolvedCampaign:
         return {m.workload_name: m.workload for m in self.members if m.refusal is None}
 
 
-def resolve_campaign(name: str, overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> ResolvedCampaign:
+def resolve_campaign(name: str, overrides: Sequence[str], config_dir: Path | None = None) -> ResolvedCampaign:
     """Resolve the campaign `name`.
 
     Args:
         name: of a file of `config/campaign/`.
         overrides: Hydra overrides of every workload, fleet and sweep of it, in the place of its own of the same key.
-        config_dir: folder of the groups.
+        config_dir: folder of the groups; None: that of `config_folder`.
 
     Raises:
         ConfigError: the campaign or something of it cannot be used. What is well formed but cannot run is no error as
             long as something is left to do.
         RefusedWorkloadError: nothing can run.
     """
+    config_dir = config_dir or config_folder()
     members = list[Member]()
     questions = list[CampaignQuestion]()
     for part, campaign in read_parts(name, config_dir).items():

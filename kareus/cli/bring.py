@@ -16,8 +16,8 @@ from kareus.artifacts.files import read_text, write_text
 from kareus.artifacts.outputs import OutputKind, add_force, check_files
 from kareus.errors import ArtifactError, ConfigError, printable
 from kareus.interchange.reading import WORKLOADS, Training
-from kareus.workload.arguments import brought, check_has_model, unsaid
-from kareus.workload.resolve import CONFIG_DIR, resolve
+from kareus.workload.arguments import add_config_dir, brought, check_has_model, unsaid
+from kareus.workload.resolve import resolve
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("inputs", nargs="+", metavar="FILE|KEY=VALUE", help=text)
     parser.add_argument("--trainer", metavar="NAME", help="whose files they are (default: as their keys tell)")
-    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+    add_config_dir(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="workload file to write, for --from")
     add_force(parser)
 

@@ -31,6 +31,7 @@ RESULTS = {
     "train": Command("kareus.training.stage", "train a workload, by a plan or without"),
 }
 CAMPAIGNS = {
+    "init": Command("kareus.campaign.init_stage", "lay out a folder for campaigns: configuration, workflow, profiles"),
     "campaign": Command("kareus.campaign.stage", "list what belongs to a campaign, and what cannot run"),
     "emulate": Command("kareus.emulate.stage", "emulate fleets of pipelines: scaling, stragglers, power caps, hours"),
     "verify": Command("kareus.verify.stage", "recheck everything in a folder, and remove what is damaged"),

@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from kareus.artifacts.shipped import config_folder
 from kareus.cli.commands import BUILT_IN, COMMANDS, COMPLETION, HELP, STAGE, STAGES, Command
 from kareus.errors import ConfigError
 
@@ -48,10 +49,10 @@ def completing_parser(words: list[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def overrides(prefix: str, config_dir: Path = Path("config")) -> Iterator[str]:
+def overrides(prefix: str, config_dir: Path | None = None) -> Iterator[str]:
     """Yield completions of a Hydra override: groups, and once there is one their options."""
     group, equals, _ = prefix.partition("=")
-    for folder in sorted(path for path in config_dir.glob("*") if path.is_dir()):
+    for folder in sorted(path for path in (config_dir or config_folder()).glob("*") if path.is_dir()):
         if equals and folder.name == group:
             yield from (f"{group}={option.stem}" for option in sorted(folder.glob("*.yaml")))
         elif not equals and folder.name.startswith(prefix) and folder.name != "campaign":

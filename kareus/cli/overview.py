@@ -7,12 +7,12 @@ from kareus.cli.commands import BUILT_IN, GROUPS, STAGES
 FIRST = """\
 usage: kareus COMMAND [ARGUMENTS]
 
-Kareus plans the training of a large model for time and energy. Type first, at the top of the
-repository:
+Kareus plans the training of a large model for time and energy. Type first:
 
-  snakemake                          plan the default workload; the run ends with what the plan saves
+  kareus plan gpu=h200 --output look plan a workload in one process, for a first look
+  kareus init plans && cd plans      lay out a folder for campaigns; a checkout is one
+  snakemake                          there: plan the default workload; the run ends with what it saves
   kareus results                     list what was planned; pages and plans are named
-  kareus plan gpu=h200 --output look plan another workload in one process, for a first look
 """
 EXIT_CODES = """\
 Exit codes: 0 done; 1 `verify` has found something, or the reader of the output is gone; 2 refused,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kareus.artifacts.shipped import config_folder
 from kareus.emulate.config import EmulatedWorkload, Emulation, GradientReduction, gpu_cap_w
 from kareus.errors import ConfigError, EngineError, RefusedWorkloadError
 from kareus.model.config import Sharding
@@ -19,7 +20,6 @@ from kareus.workload.model_flops import mfu
 from kareus.workload.naming import changed, joined
 from kareus.workload.overrides import options
 from kareus.workload.pipelining import check_pipeline
-from kareus.workload.resolve import CONFIG_DIR
 
 GROUP = "emulation"
 PRIMARY = "emulation"
@@ -75,7 +75,7 @@ class Fleet:
         return tuple(dict.fromkeys(gpu_cap_w(cap, limit_w) for cap in self.emulation.power_caps))
 
 
-def resolve_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Fleet]:
+def resolve_fleets(overrides: Sequence[str], config_dir: Path | None = None) -> list[Fleet]:
     """Resolve every combination of `overrides` as `expand_fleets` does, and refuse those that cannot run.
 
     Raises:
@@ -88,17 +88,18 @@ def resolve_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> l
     return fleets
 
 
-def expand_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Fleet]:
+def expand_fleets(overrides: Sequence[str], config_dir: Path | None = None) -> list[Fleet]:
     """Resolve every combination of `overrides`, in the order of the sweep; repeated fleets once.
 
     Args:
         overrides: Hydra overrides and sweeps of a workload and of `emulation`; a text without `=` names options of the
             group `emulation`.
-        config_dir: folder of the groups.
+        config_dir: folder of the groups; None: that of `config_folder`.
 
     Raises:
         ConfigError: an override or a file of the configuration that cannot be used.
     """
+    config_dir = config_dir or config_folder()
     texts = [text if "=" in text else f"{GROUP}={text}" for text in overrides]
     named = options(GROUP, config_dir)
     fleets = [_fleet(composition, named) for composition in compose(texts, config_dir, EmulatedWorkload, PRIMARY)]

@@ -44,8 +44,8 @@ from kareus.prediction.errors import pair_errors
 from kareus.prediction.lines import read_lines
 from kareus.prediction.rows import has_iterations, read_iterations
 from kareus.software.record import GROUP, is_software
+from kareus.workload.arguments import add_config_dir
 from kareus.workload.overrides import options
-from kareus.workload.resolve import CONFIG_DIR
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="table of errors left out to update (CSV); of kernels, or of iterations with --software",
     )
-    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+    add_config_dir(parser)
     add_force(parser)
 
 

@@ -49,7 +49,7 @@ TIED_POSITIONS = ("learned", "alibi")
 
 
 def measured_iterations(
-    path: Path, overrides: Sequence[str] = (), config_dir: Path = Path("config")
+    path: Path, overrides: Sequence[str], config_dir: Path
 ) -> Iterator[tuple[Workload, MeasuredIteration]]:
     """Yield what every row of a file with measured iterations ran, and the row.
 

@@ -17,7 +17,6 @@ from kareus.profile.config import MOST_S, MeasurementProtocol
 from kareus.workload.compose import ComposedWorkload, compose
 from kareus.workload.config import Workload
 from kareus.workload.extension import feasible, part
-from kareus.workload.resolve import CONFIG_DIR
 
 GROUP = "sweep"
 PRIMARY = "sweep"
@@ -89,7 +88,7 @@ class ProfilerSweep:
     """Why it cannot run, in one line; None if it can."""
 
 
-def resolve_sweep(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> ProfilerSweep:
+def resolve_sweep(overrides: Sequence[str], config_dir: Path | None = None) -> ProfilerSweep:
     """Resolve overrides that give one sweep, as `expand_sweeps` does.
 
     Raises:
@@ -105,12 +104,12 @@ def resolve_sweep(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> Pr
     return first
 
 
-def expand_sweeps(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[ProfilerSweep]:
+def expand_sweeps(overrides: Sequence[str], config_dir: Path | None = None) -> list[ProfilerSweep]:
     """Resolve every combination of `overrides`, in order; repeated ones once.
 
     Args:
         overrides: Hydra overrides and sweeps of a workload and of the group `sweep`.
-        config_dir: folder of the groups.
+        config_dir: folder of the groups; None: that of `config_folder`.
 
     Raises:
         ConfigError: an override or a file of the configuration that cannot be used.

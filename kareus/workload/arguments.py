@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kareus.artifacts.shipped import config_folder
 from kareus.errors import ConfigError
 from kareus.workload.overrides import key_of, replaced
-from kareus.workload.resolve import CONFIG_DIR
 
 if TYPE_CHECKING:
     from kareus.interchange.reading import Training
@@ -25,7 +25,7 @@ MODEL = "model."
 def add_overrides(parser: argparse.ArgumentParser, text: str = SWEEPS) -> None:
     """Declare `overrides` and `--config-dir`; `text` is the help of the overrides."""
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=text)
-    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+    add_config_dir(parser)
 
 
 def add_from(parser: argparse.ArgumentParser) -> None:
@@ -95,3 +95,13 @@ def brought(files: list[Path], trainer: str | None, given: list[str]) -> tuple["
     has_sizes = any(text.startswith("model={") for text in training.overrides)
     kept = [text for text in given if not (has_sizes and key_of(text) in fields)]
     return training, replaced(training.overrides, kept)
+
+
+def add_config_dir(parser: argparse.ArgumentParser) -> None:
+    """Declare `--config-dir`."""
+    parser.add_argument(
+        "--config-dir",
+        type=Path,
+        default=config_folder(),
+        help="Hydra groups (default: config/ of the current folder, else those that come with Kareus)",
+    )

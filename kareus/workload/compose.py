@@ -22,6 +22,7 @@ from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 from kareus.artifacts.configuration import check_aliases
 from kareus.artifacts.names import check_name
 from kareus.artifacts.records import content_hash, differences, from_plain, to_plain
+from kareus.artifacts.shipped import config_folder
 from kareus.errors import ConfigError
 from kareus.model.config import Model
 from kareus.software.record import GROUP, SET_BY_SOFTWARE, USUAL_SOFTWARE, Software, driven, gpu_values
@@ -59,23 +60,24 @@ class ComposedWorkload:
 
 
 def compose(
-    overrides: Sequence[str], config_dir: Path, record: type[Workload] = Workload, primary: str = PRIMARY
+    overrides: Sequence[str], config_dir: Path | None, record: type[Workload] = Workload, primary: str = PRIMARY
 ) -> list[ComposedWorkload]:
     """Expand `overrides` and compose each combination, in the order of the sweep.
 
     Args:
         overrides: Hydra overrides and sweeps; `model=path/to/config.json` reads a Hugging Face model.
-        config_dir: folder of the groups and of the primary file.
+        config_dir: folder of the groups and of the primary file; None: that of `config_folder`.
         record: what is composed: a workload, or what extends it.
         primary: name of the primary file, which has the default of everything.
 
     Raises:
         ConfigError: an override or a file under `config_dir` that cannot be used, in one line.
     """
+    config_dir = config_dir or config_folder()
     if not (config_dir / f"{primary}.yaml").is_file():
         raise ConfigError(
-            f"{config_dir}: not a configuration folder (no {primary}.yaml); run from the top of the repository, or "
-            "pass --config-dir."
+            f"{config_dir}: not a configuration folder (no {primary}.yaml); pass another --config-dir, or none for the "
+            "configuration that comes with Kareus."
         )
     combinations = expand(overrides, config_dir, record)
     merged = partial(_merged, _content(config_dir), primary, groups(record))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kareus.artifacts.records import leaves, to_plain
+from kareus.artifacts.shipped import config_folder
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.testbed.config import ClockPolicy
 from kareus.workload.combinations import check_combinations
@@ -18,8 +19,6 @@ from kareus.workload.pipelining import check_pipeline
 from kareus.workload.propose import PROPOSED, layouts_on, smallest_layouts
 from kareus.workload.split import layers_per_stage
 from kareus.workload.words import ACCUMULATION, DEGREES, GLOBAL_BATCH, GPUS
-
-CONFIG_DIR = Path("config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +42,7 @@ class Resolved:
     """Overrides among them that nobody gave: of a layout that was proposed."""
 
 
-def resolve(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Resolved]:
+def resolve(overrides: Sequence[str], config_dir: Path | None = None) -> list[Resolved]:
     """Resolve every combination of `overrides`, in the order of the sweep; repeated workloads once.
 
     Raises:
@@ -51,7 +50,7 @@ def resolve(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Res
             but cannot run is no error: it is returned with its `refusal`.
     """
     resolved: dict[str, tuple[Resolved, Workload]] = {}
-    for composition, proposed in _compositions(overrides, config_dir):
+    for composition, proposed in _compositions(overrides, config_dir or config_folder()):
         name = workload_name(composition)
         split = _with_split_if_any(composition.workload)
         if name not in resolved:
@@ -64,7 +63,9 @@ def resolve(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Res
     return [one for one, _ in resolved.values()]
 
 
-def _compositions(overrides: Sequence[str], config_dir: Path) -> Iterator[tuple[ComposedWorkload, tuple[str, ...]]]:
+def _compositions(
+    overrides: Sequence[str], config_dir: Path | None
+) -> Iterator[tuple[ComposedWorkload, tuple[str, ...]]]:
     """Yield every combination, and what is proposed for it where it has a number of GPUs and no layout."""
     if not any(key_of(text) == GPUS for text in overrides):
         yield from ((composition, ()) for composition in compose(overrides, config_dir))
@@ -137,7 +138,7 @@ def _overrides(before: Workload, after: Workload, keys: Sequence[str]) -> tuple[
     return tuple(f"{key}={new[key]}" for key in keys if old[key] != new[key])
 
 
-def resolve_accepted(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> dict[str, Workload]:
+def resolve_accepted(overrides: Sequence[str], config_dir: Path | None = None) -> dict[str, Workload]:
     """Resolve `overrides` into workloads that can run, by name.
 
     Raises:

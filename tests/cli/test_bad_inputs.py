@@ -105,7 +105,7 @@ calibrate --output /no/where/x.yaml | calibrate --minutes ten
 fit --reference {file} --gpu b900 --output {empty}/x.yaml | fit --measurements {empty} | calibrate --minutes 0.5
 fit --measurements {results} --tables {file}
 calibrate gpu=b900 | calibrate gpu=h200,b200 | calibrate testbed=cuda --output {empty}/x.yaml
-help slect | completion | completion tcsh | --nope
+init | init {file} | init /no/where/plans | help slect | completion | completion tcsh | --nope
 stage schedule --config {file} --partitions {file} --space {empty}/x
 stage frontier --config {file} --segments {file} --components {file} --instructions {file} --microbatch {empty}/x
 stage pipeline --config {file} --microbatch {file} --iteration {empty}/x --instructions {empty}/y | stage profile

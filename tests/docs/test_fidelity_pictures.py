@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers.builders import CONFIG
 
 import fidelity_pictures
 from kareus.evidence.page.figures import comparison_figure
 from kareus.evidence.shipped import shipped_files
 from kareus.evidence.validation import validate_file
-from kareus.workload.resolve import CONFIG_DIR
 
 ROOT = Path(__file__).parents[2]
 RERUN = "run make refitted"
@@ -20,7 +20,7 @@ def texts(svg):
 
 
 def found(name):
-    return validate_file(name, shipped_files()[name], (), CONFIG_DIR)
+    return validate_file(name, shipped_files()[name], (), CONFIG)
 
 
 @pytest.mark.parametrize("name", ["kernel_nccl", "training_power"])

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from helpers.builders import CONFIG
 
 import fidelity_tables
 from kareus.prediction.errors import TABLE
-from kareus.workload.resolve import CONFIG_DIR, resolve_accepted
+from kareus.workload.resolve import resolve_accepted
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "fidelity.md").read_text()
@@ -41,7 +42,7 @@ def test_every_pair_that_was_measured_has_its_errors_in_the_table():
         assert f"| {pair['rows']} rows, {pair['groups']} model" in line
 
 
-@pytest.mark.parametrize("path", sorted((CONFIG_DIR / "gpu").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((CONFIG / "gpu").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_usual_software_of_every_gpu_is_in_the_table(path):
     (workload,) = resolve_accepted([f"gpu={path.stem}"]).values()
     begin = f"| {workload.gpu.name} | {workload.software.name} |"
@@ -50,7 +51,7 @@ def test_the_usual_software_of_every_gpu_is_in_the_table(path):
 
 def test_every_software_is_in_the_table():
     named = {name for line in lines_of(fidelity_tables.PAIRS) for name in line.split("|")[2].strip().split(", ")}
-    contents = [yaml.safe_load(path.read_text()) for path in (CONFIG_DIR / "software").glob("*.yaml")]
+    contents = [yaml.safe_load(path.read_text()) for path in (CONFIG / "software").glob("*.yaml")]
     profiles = {content["name"] for content in contents if "name" in content}  # others are further names
     assert profiles <= named
 

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kareus.artifacts.shipped import config_folder
 from kareus.errors import ConfigError
 from kareus.interchange.reading import override, read_training
 from kareus.interchange.syntax import parse_settings, scalar
 from kareus.interchange.table import model_names, trainer_named, trainers
 from kareus.workload.overrides import expand, options, replaced
-from kareus.workload.resolve import CONFIG_DIR
 
 MINIMAL = "torchrun t.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 1 --micro-batch-size 1 "
 
@@ -48,7 +48,7 @@ def test_a_key_is_written_by_one_row_of_a_table(name):
 
 
 def test_names_of_models_stand_for_options():
-    assert set(model_names().values()) <= set(options("model", CONFIG_DIR))
+    assert set(model_names().values()) <= set(options("model", config_folder()))
 
 
 def test_a_key_that_no_table_has_is_named(read):
@@ -163,7 +163,7 @@ LEAVES = st.one_of(
 
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.one_of(LEAVES, st.lists(st.integers(0, 9)))))
 def test_hydra_reads_an_override_as_it_was_meant(fields):
-    (((setting,),)) = expand([override("model", {"name": "a", **fields})], CONFIG_DIR)
+    (((setting,),)) = expand([override("model", {"name": "a", **fields})], config_folder())
     assert setting.value == {"name": "a", **fields}
 
 

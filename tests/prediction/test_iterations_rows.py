@@ -220,7 +220,7 @@ def test_a_validated_row_is_predicted_as_the_workload_that_it_is(tmp_path):
     ]
     path = _written(tmp_path, *rows)
     answer = validate_file("rows", path, (), CONFIG).answer
-    found = list(measured_iterations(path, config_dir=CONFIG))
+    found = list(measured_iterations(path, (), CONFIG))
     assert [row for _, row in found] == rows
     assert [one.workload for one in answer.scored] == [workload for workload, _ in found]
     for one, (workload, row) in zip(answer.scored, found, strict=True):

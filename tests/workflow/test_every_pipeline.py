@@ -17,7 +17,7 @@ from kareus.partition.names import expected_partitions
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
 from kareus.report.workload.timeline import LETTERS
-from kareus.workload.resolve import CONFIG_DIR, resolve_accepted
+from kareus.workload.resolve import resolve_accepted
 from kareus.workload.slices import SLICES, slice_text
 
 pytestmark = pytest.mark.slow
@@ -47,7 +47,7 @@ def run(command: str, *arguments: str | Path, **files: Path) -> None:
 
 def planned(results: Path, pipeline: str) -> Path:
     """Run every stage as the rules do; the folder of the workload."""
-    ((name, workload),) = resolve_accepted([f"pipeline={pipeline}", *SMALL], ROOT / CONFIG_DIR).items()
+    ((name, workload),) = resolve_accepted([f"pipeline={pipeline}", *SMALL], ROOT / "config").items()
     folder, store = results / name, results / "measurements"
     config = {stage: folder / "config" / f"{stage}.yaml" for stage in SLICES}
     (folder / "config").mkdir(parents=True)

@@ -351,6 +351,6 @@ def test_a_folder_without_a_configuration_says_what_to_pass(tmp_path: Path) -> N
     with pytest.raises(ConfigError) as raised:
         compose([], tmp_path)
     assert str(raised.value) == (
-        f"{tmp_path}: not a configuration folder (no config.yaml); run from the top of the repository, or pass "
-        "--config-dir."
+        f"{tmp_path}: not a configuration folder (no config.yaml); pass another --config-dir, or none for the "
+        "configuration that comes with Kareus."
     )
