@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import polars as pl
 
 from kareus.artifacts.tables import Row
-from kareus.frontier.methods import microbatch_rows
-from kareus.frontier.microbatch import Point, frontier
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.methods import microbatch_rows
+from kareus.frontiers.microbatch import Point, frontier
+from kareus.frontiers.tables import MICROBATCH
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Direction

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from kareus.arrays import Array
-from kareus.frontier.makeup import Makeup, overlap_makeup
+from kareus.frontiers.makeup import Makeup, overlap_makeup
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import (
     KnownSteps,

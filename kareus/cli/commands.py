@@ -62,7 +62,7 @@ STAGES = {
     "profile": Command("kareus.profile.stage", "measure components and whole instructions"),
     "sweep": Command("kareus.sweep.stage", "measure a partition over and over under windows and cooldowns"),
     "search": Command("kareus.search.stage", "search the candidates of one partition"),
-    "frontier": Command("kareus.frontier.stage", "compose microbatch frontiers"),
+    "frontier": Command("kareus.frontiers.stage", "compose microbatch frontiers"),
     "pipeline": Command("kareus.pipeline.stage", "solve iteration frontiers"),
     "end-to-end": Command("kareus.training.end_to_end_stage", "run the fastest plan of every method"),
     "report": Command("kareus.report.workload.stage", "write the summary and the page of a workload"),

@@ -15,8 +15,8 @@ from kareus.artifacts.tables import TableSchema, read_provenance, read_table, wr
 from kareus.emulate.resolve import Fleet, resolve_fleets
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.errors import ArtifactError
-from kareus.frontier.config import frontier_hash
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.config import frontier_hash
+from kareus.frontiers.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.pipeline.compare import THROUGHPUT_BASELINE
 from kareus.plans.answer import AS_FAST_WORDS, fastest_answer

@@ -10,7 +10,7 @@ from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS
 from kareus.artifacts.tables import TableSchema
 from kareus.campaign.tables import CAMPAIGN
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.tables import MICROBATCH
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
 from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS, TRIALS

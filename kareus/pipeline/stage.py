@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import polars as pl
 
 from kareus.artifacts.stage import InputTable, OutputTable, TableStage
-from kareus.frontier.config import frontier_hash
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.config import frontier_hash
+from kareus.frontiers.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.frontiers import solve_iteration

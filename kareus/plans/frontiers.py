@@ -9,8 +9,8 @@ from kareus.artifacts.provenance import TestbedIdentity, check_config, check_sub
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.errors import ArtifactError
-from kareus.frontier.config import frontier_hash
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.config import frontier_hash
+from kareus.frontiers.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.pipeline.tables import ITERATION
 from kareus.workload.config import Workload

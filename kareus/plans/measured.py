@@ -10,8 +10,8 @@ from kareus.artifacts.provenance import check_config, check_subject
 from kareus.artifacts.records import differences, leaves, to_plain
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.errors import ArtifactError, ConfigError
-from kareus.frontier.config import FrontierSlice, frontier_hash
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.config import FrontierSlice, frontier_hash
+from kareus.frontiers.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.pipeline.frontiers import solve_iteration
 from kareus.plans.frontiers import Frontiers

@@ -10,8 +10,8 @@ from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, write_table
-from kareus.frontier.config import frontier_hash
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.config import frontier_hash
+from kareus.frontiers.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.partition.extract import partitions_of
 from kareus.partition.rows import partition_rows, segment_rows

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from kareus.artifacts.provenance import TestbedIdentity
 from kareus.errors import ConfigError
-from kareus.frontier.frontiers import compose_frontiers
+from kareus.frontiers.frontiers import compose_frontiers
 from kareus.graph.records import Batch, BlockGraph
 from kareus.partition.extract import operator_graphs, partitions_of
 from kareus.pipeline.frontiers import solve_iteration

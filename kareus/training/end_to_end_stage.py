@@ -17,8 +17,8 @@ from kareus.artifacts.outputs import add_force, check_files, table
 from kareus.artifacts.provenance import Provenance, check_config, check_subject, derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
-from kareus.frontier.config import frontier_hash
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.config import frontier_hash
+from kareus.frontiers.tables import MICROBATCH
 from kareus.gpu_model.model import KnownSteps
 from kareus.launch.machine import check_machine
 from kareus.launch.processes import launch

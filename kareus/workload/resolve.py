@@ -63,9 +63,7 @@ def resolve(overrides: Sequence[str], config_dir: Path | None = None) -> list[Re
     return [one for one, _ in resolved.values()]
 
 
-def _compositions(
-    overrides: Sequence[str], config_dir: Path | None
-) -> Iterator[tuple[ComposedWorkload, tuple[str, ...]]]:
+def _compositions(overrides: Sequence[str], config_dir: Path) -> Iterator[tuple[ComposedWorkload, tuple[str, ...]]]:
     """Yield every combination, and what is proposed for it where it has a number of GPUs and no layout."""
     if not any(key_of(text) == GPUS for text in overrides):
         yield from ((composition, ()) for composition in compose(overrides, config_dir))

@@ -10,7 +10,7 @@ from kareus.artifacts.configuration import narrowed, to_yaml
 from kareus.artifacts.records import suggest
 from kareus.artifacts.seals import sealed_text
 from kareus.errors import ConfigError
-from kareus.frontier.config import FrontierSlice
+from kareus.frontiers.config import FrontierSlice
 from kareus.partition.config import PartitionSlice
 from kareus.pipeline.config import PipelineSlice
 from kareus.profile.config import ProfileSlice

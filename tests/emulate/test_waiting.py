@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kareus.emulate import waiting
 from kareus.emulate.frontiers import method_frontiers
 from kareus.emulate.rows import hour_rows, power_cap_rows
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.tables import MICROBATCH
 from kareus.plans.series import HourlySeries, Unit
 
 PART, WHOLE = "sequential+perseus", "kareus"

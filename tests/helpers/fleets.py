@@ -9,7 +9,7 @@ from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import write_table
 from kareus.emulate.resolve import Fleet, resolve_fleets
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.pipeline.solver.problem import Problem
 from kareus.workload.slices import cut

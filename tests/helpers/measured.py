@@ -7,9 +7,9 @@ import polars as pl
 
 from helpers.builders import CONFIG
 from kareus.artifacts.provenance import TestbedIdentity
-from kareus.frontier.methods import microbatch_rows
-from kareus.frontier.microbatch import Point
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.methods import microbatch_rows
+from kareus.frontiers.microbatch import Point
+from kareus.frontiers.tables import MICROBATCH
 from kareus.gpu_model.model import run_program
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Batch, instruction_directions

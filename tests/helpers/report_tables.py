@@ -9,7 +9,7 @@ from helpers.builders import CONFIG
 from kareus.artifacts.files import write_text
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.tables import TableSchema, write_table
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
 from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, PredictedCost, StagePlan
 from kareus.plans.file import write_plan

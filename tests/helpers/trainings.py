@@ -18,7 +18,7 @@ from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_table, write_table
 from kareus.cli import main
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.tables import MICROBATCH
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import UPDATING, Direction, instruction_directions
 from kareus.launch.processes import free_port

@@ -15,8 +15,8 @@ from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.cli import main
 from kareus.errors import ArtifactError
-from kareus.frontier.config import frontier_hash
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.config import frontier_hash
+from kareus.frontiers.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.pipeline.frontiers import iteration_rows
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION

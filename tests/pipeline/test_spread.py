@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from helpers.builders import CONFIG
 
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.tables import MICROBATCH
 from kareus.pipeline.frontiers import iteration_rows
 from kareus.pipeline.spread import Spread, savings_errors
 from kareus.pipeline.tables import ITERATION

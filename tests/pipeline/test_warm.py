@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from helpers.builders import CONFIG
 
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.tables import MICROBATCH
 from kareus.gpu_model.model import KnownSteps
 from kareus.pipeline.frontiers import solve_iteration
 from kareus.plans.build import select_plan

@@ -16,7 +16,7 @@ from kareus.artifacts.seals import sealed
 from kareus.artifacts.tables import write_table
 from kareus.cli import main
 from kareus.errors import ArtifactError
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.pipeline.tables import ITERATION
 from kareus.pipeline.transfers import transfers_s

@@ -14,7 +14,7 @@ from kareus.artifacts.records import to_plain
 from kareus.artifacts.tables import write_table
 from kareus.cli import main
 from kareus.errors import ArtifactError
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.tables import MICROBATCH
 from kareus.plans.check import check_plan
 from kareus.plans.check_stage import read_checked_plan
 from kareus.plans.file import read_plan

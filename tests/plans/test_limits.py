@@ -13,7 +13,7 @@ from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.cli import main
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.pipeline.frontiers import iteration_rows, method_problem
 from kareus.pipeline.methods import method_named

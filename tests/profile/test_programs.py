@@ -4,7 +4,7 @@ from helpers.builders import graphs as plain_graphs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kareus.frontier.makeup import overlap_makeup
+from kareus.frontiers.makeup import overlap_makeup
 from kareus.graph.recomputation import Recomputation, block_backward
 from kareus.graph.records import Batch, Direction, OperatorKind
 from kareus.graph.split_backward import pass_segments

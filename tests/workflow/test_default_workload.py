@@ -19,7 +19,7 @@ import kareus
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.export.dataset import open_results
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.pipeline.tables import ITERATION
 from kareus.plans.build import select_plan

@@ -11,7 +11,7 @@ from helpers.figures import save_empty
 
 from kareus.artifacts.tables import read_table
 from kareus.cli import COMMANDS, main
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.tables import MICROBATCH
 from kareus.graph.records import UPDATING
 from kareus.partition.names import expected_partitions
 from kareus.pipeline.config import PipelineSchedule

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kareus.artifacts.configuration import load_slice, to_yaml
 from kareus.artifacts.records import content_hash
 from kareus.errors import ArtifactError, ConfigError
-from kareus.frontier.config import frontier_hash
+from kareus.frontiers.config import frontier_hash
 from kareus.partition.config import subject_of
 from kareus.pipeline.config import PipelineSlice
 from kareus.search.config import SearchSlice

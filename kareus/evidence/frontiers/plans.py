@@ -11,11 +11,11 @@ import polars as pl
 
 from kareus.arrays import Array
 from kareus.evidence.frontiers.subject import Subject
-from kareus.frontier.compose import Option
-from kareus.frontier.config import FrontierSlice
-from kareus.frontier.frontiers import frontiers_of
-from kareus.frontier.makeup import ExecutionCost
-from kareus.frontier.microbatch import Point
+from kareus.frontiers.compose import Option
+from kareus.frontiers.config import FrontierSlice
+from kareus.frontiers.frontiers import frontiers_of
+from kareus.frontiers.makeup import ExecutionCost
+from kareus.frontiers.microbatch import Point
 from kareus.gpu_model.model import Behaviour, KnownSteps, run_program, run_schedules, run_tally
 from kareus.gpu_model.waiting import effective_energy_j
 from kareus.graph.instruction import InstructionKind

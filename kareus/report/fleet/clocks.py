@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from kareus.artifacts.tables import Row
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.tables import MICROBATCH
 from kareus.graph.records import UPDATING, Direction
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.instructions import pipeline_instructions

@@ -13,7 +13,7 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.errors import ArtifactError
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.tables import MICROBATCH
 from kareus.pipeline.compare import MethodComparison, compare_methods
 from kareus.pipeline.config import PipelineSchedule
 from kareus.report.fleet.clocks import StageClocks, fleet_clocks

@@ -3,7 +3,7 @@
 import polars as pl
 
 from kareus.artifacts.tables import TableSchema
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
 from kareus.report.charts import Figure
 from kareus.report.contents import BASELINE

@@ -11,7 +11,7 @@ from kareus.artifacts.provenance import Provenance, TestbedIdentity, derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table
 from kareus.errors import ArtifactError
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.tables import MICROBATCH
 from kareus.gpu_model.gpu import Uncertainty
 from kareus.gpu_model.trust import known_uncertainty
 from kareus.pipeline.compare import THROUGHPUT_BASELINE

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from kareus.artifacts.tables import Row
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.tables import MICROBATCH
 from kareus.graph.instruction import InstructionKey
 from kareus.pipeline.compare import OURS
 from kareus.pipeline.instructions import instructions_of

@@ -8,7 +8,7 @@ import polars as pl
 
 from kareus.artifacts.provenance import TestbedIdentity
 from kareus.artifacts.records import to_plain
-from kareus.frontier.compose import MOST_POINTS
+from kareus.frontiers.compose import MOST_POINTS
 from kareus.pipeline.compare import (
     COSTS,
     FRONTIER_BASELINE,

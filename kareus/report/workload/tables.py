@@ -3,7 +3,7 @@
 import polars as pl
 
 from kareus.artifacts.tables import Column, TableSchema
-from kareus.frontier.tables import CHOICE
+from kareus.frontiers.tables import CHOICE
 
 _PLAN = (
     Column("plan_name", pl.String, "name of the plan: of its file, or `baseline`"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kareus.frontier.compose import MOST_POINTS, Option, RepeatedPartition, compose, effective
+from kareus.frontiers.compose import MOST_POINTS, Option, RepeatedPartition, compose, effective
 from kareus.pareto import pareto_front
 from kareus.schedule.records import Choice
 

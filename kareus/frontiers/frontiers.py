@@ -8,12 +8,12 @@ import numpy as np
 import polars as pl
 
 from kareus.errors import StageInputError
-from kareus.frontier.compose import Option
-from kareus.frontier.config import FrontierSlice
-from kareus.frontier.makeup import ExecutionCost, missed_costs, overlap_makeup
-from kareus.frontier.methods import microbatch_rows
-from kareus.frontier.microbatch import Point, overlap_points
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.compose import Option
+from kareus.frontiers.config import FrontierSlice
+from kareus.frontiers.makeup import ExecutionCost, missed_costs, overlap_makeup
+from kareus.frontiers.methods import microbatch_rows
+from kareus.frontiers.microbatch import Point, overlap_points
+from kareus.frontiers.tables import MICROBATCH
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
 from kareus.partition.names import expected_partitions

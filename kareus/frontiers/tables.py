@@ -3,7 +3,7 @@
 import polars as pl
 
 from kareus.artifacts.tables import Column, TableSchema
-from kareus.frontier.compose import MOST_POINTS
+from kareus.frontiers.compose import MOST_POINTS
 from kareus.profile.tables import DIRECTION_MEANING, TEMPERATURE
 
 CHOICE = pl.Struct({"partition": pl.String, "sm_count": pl.Int64, "launch": pl.String})

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.errors import StageInputError
-from kareus.frontier.makeup import ExecutionCost, Makeup, cost_of_parts, missed_costs, overlap_makeup
+from kareus.frontiers.makeup import ExecutionCost, Makeup, cost_of_parts, missed_costs, overlap_makeup
 from kareus.gpu_model.model import run_program
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import TRACED, Batch, Direction

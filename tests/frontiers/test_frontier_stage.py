@@ -13,8 +13,8 @@ from kareus.artifacts.configuration import to_yaml
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.cli import main
-from kareus.frontier.config import FrontierSlice
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.config import FrontierSlice
+from kareus.frontiers.tables import MICROBATCH
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import TRACED
 from kareus.partition.config import subject_of

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kareus.artifacts.records import to_plain
-from kareus.frontier.microbatch import Point, frontier, frontier_mask
+from kareus.frontiers.microbatch import Point, frontier, frontier_mask
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.waiting import effective_energy_j
 from kareus.graph.instruction import InstructionKind

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kareus.frontier.compose import ComposedPoint, Option, RepeatedPartition, compose, effective
-from kareus.frontier.makeup import ExecutionCost, Makeup, cost_of_parts
+from kareus.frontiers.compose import ComposedPoint, Option, RepeatedPartition, compose, effective
+from kareus.frontiers.makeup import ExecutionCost, Makeup, cost_of_parts
 from kareus.gpu_model.thermal import mean_temperature_c
 from kareus.pareto import pareto_mask
 from kareus.profile.programs import Execution

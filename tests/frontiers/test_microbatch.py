@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kareus.frontier.compose import Option
-from kareus.frontier.makeup import ExecutionCost, Makeup
-from kareus.frontier.microbatch import Point, frontier, overlap_points
+from kareus.frontiers.compose import Option
+from kareus.frontiers.makeup import ExecutionCost, Makeup
+from kareus.frontiers.microbatch import Point, frontier, overlap_points
 from kareus.profile.programs import Execution
 from kareus.schedule.records import Choice
 

@@ -9,10 +9,10 @@ import polars as pl
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.stage import InputTable, OutputTable, TableStage
 from kareus.errors import StageInputError
-from kareus.frontier.compose import MOST_POINTS
-from kareus.frontier.config import FrontierSlice
-from kareus.frontier.frontiers import check_partitions, compose_frontiers
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontiers.compose import MOST_POINTS
+from kareus.frontiers.config import FrontierSlice
+from kareus.frontiers.frontiers import check_partitions, compose_frontiers
+from kareus.frontiers.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.partition.read import read_graphs
 from kareus.partition.tables import SEGMENTS
