@@ -26,7 +26,7 @@ from kareus.evidence.iterations.ranking import ranking_of
 from kareus.evidence.iterations.score import Scored, errors_of
 from kareus.evidence.shipped import shipped_files
 from kareus.pipeline.compare import THROUGHPUT_BASELINE, max_throughput_plan
-from kareus.plans.planning import plan_frontiers
+from kareus.plans.planning import plan_tables
 from kareus.prediction.lines import read_lines
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.rows import read_usable_iterations
@@ -77,7 +77,7 @@ def of_plans(scored: Sequence[Scored], count: int) -> dict[str, float]:
     times, energies = [], []
     for one in chosen:
         noiseless = replace(one.workload.testbed, time_noise=0.0, power_noise=0.0)
-        plans = plan_frontiers(replace(one.workload, testbed=noiseless)).iteration
+        plans = plan_tables(replace(one.workload, testbed=noiseless)).iteration
         baseline = max_throughput_plan(plans, THROUGHPUT_BASELINE)
         times.append(abs(baseline["time_s"] / one.predicted.time_s - 1))
         energies.append(abs(baseline["warm_energy_j"] / (one.predicted.warm_energy_j or 0.0) - 1))

@@ -7,10 +7,21 @@ package imports nothing heavy: the functions below are imported when they are as
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "advise", "load_plan", "measured_iterations", "open_results", "plan", "predict", "resolve"]
+__all__ = [
+    "__version__",
+    "advise",
+    "frontier",
+    "load_plan",
+    "measured_iterations",
+    "open_results",
+    "plan",
+    "predict",
+    "resolve",
+]
 
 _DEFINED_IN = {
     "advise": "kareus.api",
+    "frontier": "kareus.api",
     "load_plan": "kareus.api",
     "measured_iterations": "kareus.api",
     "open_results": "kareus.export.dataset",

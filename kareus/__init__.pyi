@@ -1,4 +1,5 @@
 from kareus.api import advise as advise
+from kareus.api import frontier as frontier
 from kareus.api import load_plan as load_plan
 from kareus.api import measured_iterations as measured_iterations
 from kareus.api import plan as plan

@@ -9,16 +9,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kareus.artifacts.shipped import config_folder
+from kareus.artifacts.shown import Drawer, show_with
 from kareus.errors import ConfigError
 
 if TYPE_CHECKING:
     from kareus.adviser.answers import Advice
     from kareus.plans.document import Plan
+    from kareus.plans.workload_frontier import WorkloadFrontier
     from kareus.prediction.rows import MeasuredIteration
     from kareus.prediction.workload_prediction import Prediction
     from kareus.workload.config import Workload
 
-__all__ = ["advise", "load_plan", "measured_iterations", "plan", "predict", "resolve"]
+__all__ = ["advise", "frontier", "load_plan", "measured_iterations", "plan", "predict", "resolve"]
+
+
+def _notebook() -> Drawer:
+    from kareus.report import notebook  # noqa: PLC0415 - Vega-Altair takes long to import
+
+    return notebook
+
+
+show_with(_notebook)
 
 
 def resolve(overrides: Sequence[str] = (), config_dir: str | PathLike[str] | None = None) -> "list[Workload]":
@@ -31,6 +42,13 @@ def resolve(overrides: Sequence[str] = (), config_dir: str | PathLike[str] | Non
     Raises:
         ConfigError: an override or a file of the configuration cannot be used.
         RefusedWorkloadError: none of the workloads can run. Of several, those that cannot are left out.
+
+    Example:
+        >>> import kareus
+        >>> for workload in kareus.resolve(["parallelism=tp8,cp2tp4", "microbatch_size=8"]):
+        ...     print(workload.parallelism.tp, workload.parallelism.cp, workload.parallelism.gpus)
+        8 1 16
+        4 2 16
     """
     from kareus.workload.resolve import resolve_accepted  # noqa: PLC0415 - Hydra takes long to import
 
@@ -50,6 +68,15 @@ def predict(workload: "Workload", method: str = "sequential", frequency_mhz: int
 
     Raises:
         ConfigError: the method or the clock cannot be predicted, or it is not one workload.
+
+    Example:
+        >>> import kareus
+        >>> (workload,) = kareus.resolve(["gpu=h200", "precision=fp8"])
+        >>> predicted = kareus.predict(workload)
+        >>> print(f"an iteration: {predicted.time_s:.2f} s, {predicted.energy_j / 1e3:.1f} kJ, MFU {predicted.mfu:.0%}")
+        an iteration: ... s, ... kJ, MFU ...%
+        >>> kareus.predict(workload, frequency_mhz=1200).time_s > predicted.time_s
+        True
     """
     from kareus.prediction import workload_prediction  # noqa: PLC0415 - NumPy and Polars take long to import
 
@@ -73,8 +100,11 @@ def measured_iterations(
         RefusedWorkloadError: a row's layout does not divide over its GPUs.
 
     Example:
-        for workload, row in kareus.measured_iterations("training_iterations.csv.gz"):
-            print(row.model, kareus.predict(workload).time_s / row.iteration_time_s - 1)
+        >>> import kareus
+        >>> for workload, row in kareus.measured_iterations("iterations.csv"):
+        ...     error = kareus.predict(workload).time_s / row.iteration_time_s - 1
+        ...     print(row.model, row.gpus, f"{100 * error:+.0f} %")
+        LLAMA3.1_8B 8 ... %
     """
     from kareus.prediction.measured import measured_iterations as measured  # noqa: PLC0415 - as above
 
@@ -102,21 +132,54 @@ def plan(
         ConfigError: the selector or the method is not known, no plan keeps the limit, the method does not plan this
             workload, the workload's testbed is not simulated, or it is not one workload.
         ArtifactError: `measured` has no measurements of this workload.
+
+    Example:
+        >>> import kareus
+        >>> (workload,) = kareus.resolve(["num_microbatches=2"])
+        >>> plan = kareus.plan(workload, select="deadline=2s")
+        >>> plan.prediction.time_s <= 2
+        True
     """
-    from kareus.artifacts.layout import WorkloadFolder  # noqa: PLC0415 - as above
-    from kareus.pipeline.methods import check_method  # noqa: PLC0415
-    from kareus.plans.build import select_plan  # noqa: PLC0415
-    from kareus.plans.measured import plan_measured  # noqa: PLC0415
-    from kareus.plans.planning import plan_frontiers  # noqa: PLC0415
+    from kareus.pipeline.methods import check_method  # noqa: PLC0415 - as above
     from kareus.plans.selectors import parse_selector  # noqa: PLC0415
-    from kareus.workload.naming import plain_name  # noqa: PLC0415
 
     _check_workload(workload)
     parse_selector(select)  # before planning, which takes seconds
     check_method(method)
-    folder = None if measured is None else WorkloadFolder(Path(measured))
-    frontiers = plan_frontiers(workload) if folder is None else plan_measured(folder, workload)
-    return select_plan(workload, frontiers, select, method, name=plain_name(workload))
+    return frontier(workload, measured).plan(select, method)
+
+
+def frontier(workload: "Workload", measured: str | PathLike[str] | None = None) -> "WorkloadFrontier":
+    """Plan a workload as `plan` does, and return the frontiers of all methods: points, plans, and a folder to save.
+
+    Args:
+        workload: one of those that `resolve` returns.
+        measured: folder that an adapter profiled a job into; its workload may differ in the number of microbatches.
+
+    Raises:
+        ConfigError: the workload's testbed is not simulated, or it is not one workload.
+        ArtifactError: `measured` has no measurements of this workload.
+
+    Example:
+        >>> import kareus
+        >>> frontier = kareus.frontier(*kareus.resolve(["num_microbatches=2"]))
+        >>> frontier.methods[:5]
+        ['sequential', 'sequential+perseus', 'nanobatching', 'nanobatching+perseus', 'kareus']
+        >>> for select in ("fastest", "straggler=1.1x"):
+        ...     plan = frontier.plan(select)
+        ...     print(select, f"{plan.prediction.time_s:.3f} s, {plan.prediction.energy_j / 1e3:.2f} kJ")
+        fastest ... s, ... kJ
+        straggler=1.1x ... s, ... kJ
+    """
+    from kareus.artifacts.layout import WorkloadFolder  # noqa: PLC0415 - as above
+    from kareus.plans.measured import plan_measured  # noqa: PLC0415
+    from kareus.plans.planning import plan_tables  # noqa: PLC0415
+    from kareus.plans.workload_frontier import WorkloadFrontier  # noqa: PLC0415
+
+    _check_workload(workload)
+    if measured is None:
+        return WorkloadFrontier(workload=workload, planned=plan_tables(workload))
+    return WorkloadFrontier(workload=workload, planned=plan_measured(WorkloadFolder(Path(measured)), workload))
 
 
 def advise(
@@ -161,6 +224,15 @@ def advise(
     Raises:
         ConfigError: a value cannot be used, or no plan keeps the limits; with what is nearest.
         RefusedWorkloadError: no layout can run.
+
+    Example:
+        >>> import kareus
+        >>> asked = ["model=qwen3-1.7b", "gpu=h200", "tp=1", "microbatch_size=4", "recompute=none"]
+        >>> advice = kareus.advise(asked, gpus=4, global_batch=16, price="0.12perkWh")
+        >>> workloads = kareus.resolve(advice.overrides)
+        >>> plan = kareus.plan(*workloads, select=advice.selector)
+        >>> plan.gpus, f"{plan.prediction.energy_j:.0f} J"
+        (4, '... J')
     """
     from kareus.adviser.advice import answer  # noqa: PLC0415 - as above
     from kareus.adviser.goals import goals_of  # noqa: PLC0415
@@ -196,6 +268,13 @@ def load_plan(path: str | PathLike[str]) -> "Plan":
 
     Raises:
         ArtifactError: it is missing, damaged, edited since it was written, or of another version.
+
+    Example:
+        >>> import kareus
+        >>> kareus.plan(*kareus.resolve(["num_microbatches=2"]), select="min-energy").save("min-energy.json")
+        >>> plan = kareus.load_plan("min-energy.json")
+        >>> plan.selector, plan.method
+        ('min-energy', 'kareus')
     """
     from kareus.plans.file import read_plan  # noqa: PLC0415 - as above
 

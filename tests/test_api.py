@@ -83,13 +83,13 @@ def test_arguments_of_another_kind_are_errors():
     with pytest.raises(ConfigError, match=r"must be a list, such as \['seed=1'\]"):
         kareus.resolve("seed=1", CONFIG)
     workloads = kareus.resolve([], CONFIG)
-    for function in (kareus.predict, kareus.plan):
+    for function in (kareus.predict, kareus.plan, kareus.frontier):
         with pytest.raises(ConfigError, match="is a list; must be one Workload"):
             function(workloads)
 
 
 def test_unknown_methods_are_refused_before_planning(monkeypatch):
-    monkeypatch.setattr("kareus.plans.planning.plan_frontiers", None)
+    monkeypatch.setattr("kareus.plans.planning.plan_tables", None)
     (workload,) = kareus.resolve([], CONFIG)
     with pytest.raises(ConfigError, match="method='perseus': not known; perhaps you meant kareus"):
         kareus.plan(workload, method="perseus")

@@ -13,7 +13,12 @@ from kareus.errors import EngineError
 
 
 class TrainerClock(TrainerCallback):  # type: ignore[misc]  # transformers has no types that mypy may follow
-    """Sweeps clocks over the first steps of a training, and goes on at the one that suits a goal best."""
+    """Sweeps clocks over the first steps of a training, and goes on at the one that suits a goal best.
+
+    Example:
+        >>> from kareus.adapters.hugging_face import TrainerClock
+        >>> trainer = Trainer(**arguments, callbacks=[TrainerClock("min-energy", output="adapters/first")])
+    """
 
     def __init__(self, goal: str, *, output: str | PathLike[str] | None = None, **options: Any) -> None:
         """Choose for a goal.

@@ -15,7 +15,13 @@ except ImportError:  # its older name
 
 
 class LightningClock(Callback):  # type: ignore[misc]  # Lightning has no types that mypy may follow
-    """Sweeps clocks over the first steps of a training, and goes on at the one that suits a goal best."""
+    """Sweeps clocks over the first steps of a training, and goes on at the one that suits a goal best.
+
+    Example:
+        >>> from kareus.adapters.lightning import LightningClock
+        >>> clock = LightningClock("power=5kW", tokens=65536, output="adapters/first")
+        >>> Trainer(callbacks=[clock]).fit(module, batches)
+    """
 
     def __init__(
         self, goal: str, *, tokens: int | None = None, output: str | PathLike[str] | None = None, **options: Any

@@ -124,7 +124,13 @@ class PlanTimers:
 
 
 class PlanCallback:
-    """Callback of Megatron-Bridge: `pretrain(cfg, forward_step, callbacks=[PlanCallback(plan)])`."""
+    """Callback of Megatron-Bridge.
+
+    Example:
+        >>> from kareus.adapters.megatron import PlanCallback
+        >>> callback = PlanCallback("plan.json", output="results/mine/adapters/third")
+        >>> pretrain(config, forward_step, callbacks=[callback])
+    """
 
     def __init__(self, plan: PlanSource, *, clocks: str = "planned", output: str | PathLike[str] | None = None) -> None:
         """Obey `plan` in the training that begins; arguments are those of `obey`.
@@ -177,6 +183,12 @@ def obey(plan: PlanSource, *, clocks: str = "planned", output: str | PathLike[st
     Raises:
         EngineError: the plan is of another layout or order than this job; no clock was set.
         KareusError: the plan cannot be read, or the GPU cannot be claimed.
+
+    Example:
+        >>> from kareus.adapters.megatron import obey
+        >>> def obedient_provider(*arguments, **options):
+        ...     obey("plan.json", output="results/mine/adapters/first")
+        ...     return model_provider(*arguments, **options)
     """
     variables: Any = sys.modules.get(_GLOBALS)
     timers = None if variables is None else variables._GLOBAL_TIMERS
@@ -214,6 +226,10 @@ def planned_timers(
     Raises:
         EngineError: the plan is of another layout or order than this job; no clock was set.
         KareusError: the plan cannot be read, or the GPU cannot be claimed.
+
+    Example:
+        >>> from kareus.adapters.megatron import planned_timers
+        >>> config.timers = planned_timers("plan.json", config.timers, output="results/mine/adapters/second")
     """
     layout = _layout(microbatches or get_num_microbatches())
     schedule = PipelineSchedule.INTERLEAVED if layout.chunks > 1 else PipelineSchedule.ONE_FORWARD_ONE_BACKWARD

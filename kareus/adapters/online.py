@@ -54,7 +54,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFolder:
-    """What adapters take instead of a plan to change plans while they run."""
+    """What adapters take instead of a plan to change plans while they run.
+
+    Example:
+        >>> from kareus.adapters.online import PlanFolder
+        >>> plans = PlanFolder(folder="results/llama3.2-3b_pp2-tp8_mbs8_seq4096_a100", select="power=3kW")
+        >>> plans.method, plans.safe  # and then obey(schedule, plans), as with the path of a plan
+        ('sequential+perseus', 'min-energy')
+    """
 
     folder: str | PathLike[str]
     """Of a planned workload, as the workflow or `kareus plan --output` writes it; its frontier has the plans."""

@@ -122,6 +122,12 @@ def obey(
         EngineError: the plan is of another pipeline, or has another order. No clock was set.
         DeviceError: the GPU is in use, or the driver refuses.
         ArtifactError: the plan cannot be read.
+
+    Example:
+        >>> from kareus.adapters.pipelining import obey
+        >>> planned = obey(schedule, "plan/fastest_sequential+perseus.json", output="adapters/first", tokens=65536)
+        >>> # train as before: every call of schedule.step is an iteration
+        >>> planned.close()
     """
     layout, running = layout_of(schedule), tuple(passes_of(schedule))
     device = stages_of(schedule)[0].device

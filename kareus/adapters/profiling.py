@@ -60,7 +60,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiling:
-    """What adapters take instead of a plan to profile the job in place. The default limits suit jobs of hours."""
+    """What adapters take instead of a plan to profile the job in place. The default limits suit jobs of hours.
+
+    Example:
+        >>> from kareus.adapters.profiling import Profiling
+        >>> profiling = Profiling(workload="workload.yaml", folder="profiled/mine", most_slowdown=0.02)
+        >>> profiling.precision  # and then obey(schedule, profiling), as with the path of a plan
+        0.01
+    """
 
     workload: str | PathLike[str]
     """What the job trains, resolved, without the update: `workload.yaml`, or the folder of the workload."""

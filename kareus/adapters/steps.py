@@ -117,6 +117,15 @@ def choose_clock(
         EngineError: the rank has no GPU, or several, or the optimizer is not PyTorch's.
         ConfigError: the goal is none, or nothing can be measured so.
         DeviceError: the GPU is in use, or the driver refuses.
+
+    Example:
+        >>> from kareus.adapters.steps import choose_clock
+        >>> clock = choose_clock("straggler=1.05x", optimizer, tokens=65536, output="adapters/first")
+        >>> for batch, target in batches:
+        ...     loss = (model(batch) - target).square().mean()
+        ...     loss.backward()
+        ...     optimizer.step()  # ends a step
+        >>> clock.close()
     """
     device = only_device(weight for group in _stepping(optimizer).param_groups for weight in group["params"])
     clock = open_step_clock(

@@ -94,6 +94,10 @@ def obey(
     Raises:
         ConfigError: torchtitan cannot make a pipeline of the model.
         KareusError: the plan is missing, or cannot be read.
+
+    Example:
+        >>> from kareus.adapters.torchtitan import obey
+        >>> config = obey(config, "plan/fastest_sequential+perseus.json", clocks="dry", output="adapters/first")
     """
     spec = config.model_spec
     if spec is None or spec.pipelining_fn is None:

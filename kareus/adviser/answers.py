@@ -10,6 +10,7 @@ from kareus.adviser.layouts import Layout
 from kareus.adviser.predictions import LayoutCost
 from kareus.adviser.question import Question
 from kareus.adviser.ties import TieMargin
+from kareus.artifacts.shown import Shown
 from kareus.pareto import as_fast_s
 
 NOISE = 0.005
@@ -116,8 +117,19 @@ class Unmeasured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """The answer to a question."""
+class Advice(Shown):
+    """The answer to a question.
+
+    Example:
+        >>> import kareus
+        >>> asked = ["model=qwen3-1.7b", "gpu=h200", "tp=1", "microbatch_size=4", "recompute=none"]
+        >>> advice = kareus.advise(asked, gpus=4, global_batch=16)
+        >>> print(advice)
+        qwen3-1.7b on 4 H200 by megatron-core: dp 4, ...
+        >>> (workload,) = kareus.resolve(advice.overrides)
+        >>> workload.parallelism.gpus
+        4
+    """
 
     question: Question
     sizes: Sequence[SizeAnswer]

@@ -19,6 +19,9 @@ from kareus.errors import ArtifactError, ConfigError
 if TYPE_CHECKING:
     from kareus.artifacts.tables import TableSchema
 
+RESULTS = ("measurements", "campaigns", "workloads.parquet")
+"""What only a folder of results of the workflow has."""
+
 
 @dataclass(frozen=True, slots=True)
 class OutputKind:
@@ -127,6 +130,20 @@ def check_folder(path: Path, *, force: bool) -> None:
     is_below = path.absolute().is_relative_to(Path.cwd()) and ".." not in path.parts
     if not (force or is_below or path.exists() or path.absolute().parent.exists()):
         raise ArtifactError(f"{path}: there is no folder {path.parent}; make it, give another path, or --force.")
+
+
+def check_not_results(path: Path) -> None:
+    """Check that a folder is neither results of the workflow nor in them.
+
+    Raises:
+        ConfigError: it is.
+    """
+    here = path.resolve()
+    results = [folder for folder in (here, *here.parents) if any((folder / mark).exists() for mark in RESULTS)]
+    if results or here.is_relative_to(Path("results").resolve()):
+        raise ConfigError(
+            f"{path}: belongs to the workflow, and only snakemake writes there; give another folder, such as look."
+        )
 
 
 def check_report_folder(path: Path, *, force: bool) -> None:

@@ -7,8 +7,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from kareus.artifacts.outputs import add_force, check_folder
-from kareus.cli.plan import check_not_results
+from kareus.artifacts.outputs import add_force, check_folder, check_not_results
 from kareus.errors import printable
 from kareus.workload.arguments import add_overrides
 

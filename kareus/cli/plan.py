@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.artifacts.outputs import check_folder
+from kareus.artifacts.outputs import check_folder, check_not_results
 from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
 from kareus.plans.run_totals import check_tokens, run_savings, run_totals
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from kareus.plans.planning import PlannedTables
 
 logger = logging.getLogger(__name__)
-
-MARKS = ("measurements", "campaigns", "workloads.parquet")
-"""What only a folder of results of the workflow has."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,21 +75,6 @@ def run(arguments: argparse.Namespace) -> None:
             for line in proposals([one]):
                 logger.info("%s", line)
             _plan(one.name, one.workload, arguments)
-
-
-def check_not_results(output: Path) -> None:
-    """Check that a folder is neither results of the workflow nor in them.
-
-    Raises:
-        ConfigError: it is.
-    """
-    here = output.resolve()
-    results = [folder for folder in (here, *here.parents) if any((folder / mark).exists() for mark in MARKS)]
-    if results or here.is_relative_to(Path("results").resolve()):
-        raise ConfigError(
-            f"--output {output}: belongs to the workflow, and only snakemake writes there; give another folder, such "
-            "as --output look."
-        )
 
 
 def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:

@@ -26,6 +26,14 @@ def open_results(folder: str | Path = "results") -> dict[str, pl.LazyFrame]:
 
     Raises:
         ArtifactError: there is no such folder, or one of its tables is corrupt or of another version.
+
+    Example:
+        >>> import kareus
+        >>> import polars as pl
+        >>> tables = kareus.open_results("results")
+        >>> fastest = tables["iteration"].group_by("workload", "method").agg(pl.col("time_s").min())
+        >>> fastest.collect().columns
+        ['workload', 'method', 'time_s']
     """
     root = Path(folder)
     workloads = root / "workloads.parquet"

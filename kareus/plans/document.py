@@ -1,9 +1,12 @@
 """The plan file: what every stage runs, instruction by instruction, and what that is predicted to cost."""
 
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import Annotated
 
 from kareus.artifacts.provenance import TestbedIdentity
+from kareus.artifacts.shown import Shown
 from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
 from kareus.graph.records import UPDATING, Direction
 from kareus.profile.programs import Execution
@@ -85,8 +88,19 @@ class PredictedCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A point of an iteration frontier, ready to be run."""
+class Plan(Shown):
+    """A point of an iteration frontier, ready to be run.
+
+    Example:
+        >>> import kareus
+        >>> plan = kareus.plan(*kareus.resolve(["num_microbatches=2"]))
+        >>> [len(stage.instructions) for stage in plan.stages], plan.gpus
+        ([6, 6], 16)
+        >>> print(plan)
+        llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_...: plan fastest of kareus [simulated testbed, A100-SXM4-40GB]
+        ... s and ... kJ an iteration on 16 GPUs, ... kJ on warm chips; at most ... % above the least energy ...
+        12 instructions on 2 stages, at ... to ... MHz
+    """
 
     schema_version: int
     kareus_version: str
@@ -103,6 +117,27 @@ class Plan:
     gpus: int
     prediction: PredictedCost
     stages: tuple[StagePlan, ...]
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the plan file that `kareus.load_plan` and the adapters read, atomically; missing folders are made.
+
+        Args:
+            path: of a new file, or of a plan, which is replaced.
+
+        Raises:
+            ArtifactError: there is something that is no plan, or in a folder `plan` the name is that of another
+                selector.
+
+        Example:
+            >>> import kareus
+            >>> plan = kareus.plan(*kareus.resolve(["num_microbatches=2"]))
+            >>> plan.save("mine/fastest.json")
+            >>> kareus.load_plan("mine/fastest.json") == plan
+            True
+        """
+        from kareus.plans.file import save_plan  # noqa: PLC0415 - which reads this module
+
+        save_plan(Path(path), self)
 
     @property
     def instructions(self) -> int:

@@ -30,6 +30,18 @@ def write_plan(path: Path, plan: Plan) -> None:
     write_json(path, sealed(records.to_plain(plan)))
 
 
+def save_plan(path: Path, plan: Plan) -> None:
+    """Write `plan` where nothing is, or another plan.
+
+    Raises:
+        ArtifactError: there is something else, or the name is that of another selector.
+    """
+    if path.is_dir() or (path.is_file() and not is_plan(path)):
+        raise ArtifactError(f"{path}: is there, and is no plan; give another path.")
+    check_name(path, plan.selector)
+    write_plan(path, plan)
+
+
 def read_plan(path: Path) -> Plan:
     """Read a plan file.
 

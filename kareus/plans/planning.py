@@ -64,15 +64,6 @@ def plan_tables(workload: Workload) -> PlannedTables:
         return _tables(workload)
 
 
-def plan_frontiers(workload: Workload) -> Frontiers:
-    """Return the frontiers of a workload, as `plan_tables` plans them.
-
-    Raises:
-        ConfigError: as `plan_tables`, likewise RefusedWorkloadError.
-    """
-    return plan_tables(workload).frontiers
-
-
 def _tables(workload: Workload) -> PlannedTables:
     """Run the stages one after the other."""
     graphs = operator_graphs(workload)

@@ -34,7 +34,14 @@ SWITCHES = ("sequence_parallel", "compiled")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredIteration:
-    """A measured iteration; its fields have the names of the file's columns."""
+    """A measured iteration; its fields have the names of the file's columns.
+
+    Example:
+        >>> import kareus
+        >>> ((workload, row),) = kareus.measured_iterations("iterations.csv")
+        >>> row.gpus == workload.parallelism.gpus, row.iteration_time_s > 0
+        (True, True)
+    """
 
     line: int
     """Line of the file."""

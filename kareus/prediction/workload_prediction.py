@@ -98,7 +98,14 @@ class CollectivePrediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Predicted cost of one iteration of a workload."""
+    """Predicted cost of one iteration of a workload.
+
+    Example:
+        >>> import kareus
+        >>> predicted = kareus.predict(*kareus.resolve(["gpu=h200"]))
+        >>> [f"stage {stage.stage} waits for {stage.bubble_s:.2f} s" for stage in predicted.stages]
+        ['stage 0 waits for ... s', 'stage 1 waits for ... s']
+    """
 
     method: str
     frequency_mhz: int

@@ -30,7 +30,14 @@ MOST_SEED = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Everything that decides what a plan is made for."""
+    """Everything that decides what a plan is made for.
+
+    Example:
+        >>> import kareus
+        >>> (workload,) = kareus.resolve(["model=qwen3-1.7b", "gpu=h200", "sequence_length=8192"])
+        >>> workload.gpu.name, workload.software.name, workload.sequence_length
+        ('H200', 'megatron-core', 8192)
+    """
 
     model: Model
     """The network that is trained."""

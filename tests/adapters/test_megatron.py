@@ -139,6 +139,10 @@ def test_a_loop_and_megatron_bridge_obey_too(found: Found, folder: Path, rank: i
     ]
 
 
+def test_examples_of_docstrings_run_as_printed(found: Found) -> None:
+    assert found["examples"] == {"callbacks": 1, "calls": []}
+
+
 def test_everything_else_is_left_to_the_real_timers(found: Found) -> None:
     assert found["timers"] == {"log": True, "elapses": True, "copies": True}
 

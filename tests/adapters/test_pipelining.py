@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers.code_blocks import python_blocks, run_block
+from helpers.doc_examples import run_examples
 from helpers.driving import driven_plan
 from helpers.piped import (
     MICROBATCHES_EACH,
@@ -143,6 +144,7 @@ def evaluate(rank: int, folder: Path) -> None:
     schedule.eval(*((batch,) if rank == 0 else ()), target=target if rank == STAGES - 1 else None)
     assert planned.driver.iteration == 0
     planned.close()  # waits for every clock that was asked for
+    run_examples(obey, {"schedule": schedule})
     assert gpu.calls() == []
     dist.barrier()
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.code_blocks import python_blocks, run_block
+from helpers.doc_examples import run_examples
 from helpers.model_gpu import CLOCKS_MHZ, ModelGpu, model_gpu, step_costs
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
@@ -221,6 +222,30 @@ def test_what_the_page_shows_runs_in_trainers(gpu: ModelGpu, tmp_path: Path) -> 
     run_block(in_lightning, names)["trainer"].fit(lightning_module(gpu), DataLoader(Tokens(), batch_size=2))
     assert gpu.calls == ["lock 1410", "reset"] * 2
     assert len(read_table(table_path(tmp_path / "adapters/first", STEPS, 0), STEPS)) == 6  # of both
+
+
+@QUIET
+def test_examples_of_callbacks_run_as_printed(gpu: ModelGpu, tmp_path: Path) -> None:
+    names = {"Trainer": trainers().transformers.Trainer, "arguments": hugging_face_arguments(gpu, tmp_path, 3)}
+    run_examples(trainers().hugging_face.TrainerClock, names)["trainer"].train()
+    trainer = functools.partial(trainers().pytorch_lightning.Trainer, max_steps=3, **LIGHTNING)
+    batches = DataLoader(Tokens(), batch_size=2)
+    names = {"Trainer": trainer, "module": lightning_module(gpu), "batches": batches}
+    run_examples(trainers().lightning.LightningClock, names)
+    assert gpu.calls == ["lock 1410", "reset"] * 2
+
+
+def test_the_example_of_a_loop_runs_as_printed(gpu: ModelGpu, tmp_path: Path) -> None:
+    weights = nn.Parameter(torch.ones(SEQUENCE))
+
+    def model(batch: Tensor) -> Tensor:
+        gpu.run(1.0)
+        return weights * batch
+
+    batches = [(torch.ones(SEQUENCE), torch.zeros(SEQUENCE))] * 3
+    run_examples(choose_clock, {"model": model, "batches": batches, "optimizer": torch.optim.SGD([weights], lr=1e-3)})
+    assert gpu.calls == ["lock 1410", "reset"]
+    assert len(read_table(table_path(tmp_path / "adapters/first", STEPS, 0), STEPS)) == 3
 
 
 def test_what_the_page_shows_runs_in_a_loop(gpu: ModelGpu, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers.code_blocks import python_blocks, run_block
+from helpers.doc_examples import run_examples
 from helpers.driving import driven_plan
 from helpers.model_gpu import model_gpu
 from helpers.piped import check_followed, own_gpu
@@ -62,6 +63,8 @@ def run(rank: int, folder: Path) -> None:
     importlib.import_module("torchtitan.distributed.parallel_dims").device_type = "cpu"
     expected = trained(pipeline_of(configured("plain")), ITERATIONS)
 
+    shown = run_examples(importlib.import_module("kareus.adapters.torchtitan").obey, {"config": configured("plain")})
+    assert shown["config"].model_spec.pipelining_fn is not configured("plain").model_spec.pipelining_fn
     config = configured("by_plan")
     metrics = metrics_of(config, dims_of(config))
     made = pipeline_of(config)

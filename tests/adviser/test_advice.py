@@ -23,7 +23,7 @@ from kareus.cli import main
 from kareus.pipeline.solver.frontier import iteration_frontier
 from kareus.plans.answer import answer_of
 from kareus.plans.build import select_plan
-from kareus.plans.planning import plan_frontiers
+from kareus.plans.planning import plan_tables
 from kareus.prediction.errors import LEAST_ROWS, pair_errors
 from kareus.workload.compose import compose
 
@@ -201,7 +201,7 @@ def test_advice_and_plan_of_one_layout_save_the_same(default_layout):
     """What advise promises of a layout is what `kareus plan` finds in it, up to noise and the temperature of chips."""
     (workload,) = kareus.resolve(list(default_layout.overrides), CONFIG)
     chosen, baseline = default_layout.chosen.cost, default_layout.size.baseline.cost
-    frontiers = plan_frontiers(workload)
+    frontiers = plan_tables(workload).frontiers
     planned = answer_of(
         select_plan(workload, frontiers, default_layout.selector, "kareus", name="mine"), frontiers.iteration
     )

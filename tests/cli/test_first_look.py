@@ -75,8 +75,8 @@ def test_a_first_look_never_goes_into_results(tmp_path, monkeypatch, capsys, pla
         (tmp_path / folder).mkdir(parents=True)
     assert main(["plan", *WORDS, "--output", place]) == 2
     assert capsys.readouterr().err == (
-        f"kareus plan: --output {place}: belongs to the workflow, and only snakemake writes there; give another "
-        "folder, such as --output look.\n"
+        f"kareus plan: {place}: belongs to the workflow, and only snakemake writes there; give another folder, such as "
+        "look.\n"
     )
 
 

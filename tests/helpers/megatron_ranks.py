@@ -18,11 +18,12 @@ from megatron.core.num_microbatches_calculator import init_num_microbatches_calc
 from megatron.core.timers import Timers
 
 from helpers.code_blocks import python_blocks, run_block
+from helpers.doc_examples import run_examples
 from helpers.fake_device import FakeDevice
 from helpers.megatron_jobs import SEQUENCE, Job, make_job, megatron_lm, megatron_on_cpu
 from kareus import load_plan
 from kareus.adapters import driver
-from kareus.adapters.megatron import PlanCallback, PlanTimers, planned_timers
+from kareus.adapters.megatron import PlanCallback, PlanTimers, obey, planned_timers
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.errors import EngineError
 
@@ -48,6 +49,7 @@ def run_rank(rank: int, folder: Path) -> None:
         found["too many"] = _refused(own, _one_forward_more)
         found["timers"] = _real_timers(own)
         found["failed"] = _failed_once(own)
+        found["examples"] = _examples(own)
     with megatron_on_cpu(STAGES, 2):
         interleaved = in_lm.replace("plan.json", "interleaved.json").replace("first", "interleaved")
         found["interleaved"] = _as_megatron_lm(own, interleaved, chunks=2)
@@ -66,7 +68,8 @@ def _as_megatron_lm(own: Path, printed: str, chunks: int) -> Found:
     lm: Any = megatron_lm()
     sys.modules["megatron.training.global_vars"] = lm
     job, losses = _job(chunks), []
-    here = run_block(printed, {"model_provider": lambda chunk: job.chunks[chunk]})
+    names = {"model_provider": lambda chunk: job.chunks[chunk]}
+    here = run_block(printed, names) if chunks > 1 else run_examples(obey, names)  # the same lines
     assert [here["obedient_provider"](chunk) for chunk in range(chunks)] == job.chunks
     job.config.timers = lm.get_timers()
     for iteration in range(ITERATIONS):
@@ -152,6 +155,16 @@ def _one_forward_more() -> None:
             timers(f"{instruction.direction}-compute", log_level=2).start()
             timers(f"{instruction.direction}-compute").stop()
         timers("forward-compute").start()
+
+
+def _examples(own: Path) -> Found:
+    """What the docstrings of the other ways into Megatron print."""
+    device, job = _device(own, "examples"), _job(chunks=1)
+    run_examples(planned_timers, {"config": job.config})["config"].timers.close()
+    opened: list[PlanCallback] = []
+    names = {"config": None, "forward_step": None, "pretrain": lambda *_, callbacks: opened.extend(callbacks)}
+    run_examples(PlanCallback, names)
+    return {"callbacks": len(opened), "calls": device.calls()}
 
 
 def _failed_once(own: Path) -> Found:

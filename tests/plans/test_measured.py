@@ -37,6 +37,15 @@ def test_a_measured_folder_is_planned_without_its_overrides(folder, workload, tm
     assert kareus.plan(workload, "min-energy", measured=folder.path).prediction == plan.prediction
 
 
+def test_a_measured_frontier_is_shown_and_saved_as_any_other(folder, workload, tmp_path):
+    frontier = kareus.frontier(workload, measured=folder.path)
+    assert len(str(frontier).splitlines()) == 3
+    assert frontier._repr_html_().startswith("<div><img ")
+    saved = frontier.save(tmp_path / "look")
+    assert main(["select", "straggler=1.1x", str(saved)]) == 0
+    assert kareus.load_plan(saved / "plan/straggler=1.1x.json").prediction == frontier.plan("straggler=1.1x").prediction
+
+
 def test_a_plan_of_measurements_has_no_sm_counts_to_export(folder, tmp_path, capsys):
     """Its folder has no graphs either, which exports of SM counts read."""
     assert main(["plan", "--measured", str(folder.path), "--output", str(tmp_path / "look")]) == 0

@@ -23,7 +23,7 @@ from kareus.frontiers.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.pipeline.tables import ITERATION
 from kareus.plans.build import select_plan
-from kareus.plans.planning import plan_frontiers
+from kareus.plans.planning import plan_tables
 from kareus.report.contents import PLOTS
 from kareus.search.tables import CANDIDATES
 from kareus.training.comparison import compare_runs
@@ -292,7 +292,7 @@ def test_an_unplannable_workload_is_refused_in_one_line(tmp_path, override, mess
 def test_python_plans_what_the_workflow_plans(planned, iteration):
     results = planned / "results" / NAME
     workload = load_slice(results / "config/workload.yaml", Workload)
-    frontiers = plan_frontiers(workload)
+    frontiers = plan_tables(workload).frontiers
     assert frontiers.microbatch.equals(read_table(results / "frontier/microbatch.parquet", MICROBATCH))
     assert frontiers.iteration.equals(iteration)
     plan = select_plan(workload, frontiers, "fastest", "kareus", name=plain_name(workload))

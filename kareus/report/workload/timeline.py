@@ -74,9 +74,27 @@ def timeline_figures(plans: Mapping[str, Plan], microbatch: pl.DataFrame, blocki
     ]
 
 
+def plan_figure(plan: Plan) -> Figure:
+    """Return the figure of a plan by itself; colours span the powers of its instructions."""
+    rows = instruction_rows(plan)
+    x = alt.X("start_s:Q", title="time (s)", scale=alt.Scale(nice=False, zero=True))
+    span = _rounded(rows["power_w"].to_list())
+    lanes = _lanes("plan", plan, x, _color(span), span)
+    return Figure(
+        name="plan",
+        title=f"Pipeline of {plan.method}, {plan.selector}",
+        table="",
+        spec=spec_of(lanes.properties(height=min(LANE_PX * len(plan.stages), MOST_LANES_PX), width=900)),
+        data={"plan": rows},
+    )
+
+
 def powers_w(microbatch: pl.DataFrame) -> tuple[float, float]:
     """Return the range of power of the colours."""
-    powers = microbatch.select(pl.col("energy_j") / pl.col("time_s")).to_series().to_list()
+    return _rounded(microbatch.select(pl.col("energy_j") / pl.col("time_s")).to_series().to_list())
+
+
+def _rounded(powers: list[float]) -> tuple[float, float]:
     low = min(powers) // STEP_W * STEP_W
     return low, max(-(-max(powers) // STEP_W) * STEP_W, low + STEP_W)
 
@@ -123,19 +141,7 @@ def how_it_runs(i: PlannedInstruction) -> str:
 
 def _chart(plan: Plan, baseline: Plan, span: tuple[float, float], blocking_power_w: float) -> alt.VConcatChart:
     x = alt.X("start_s:Q", title=None, axis=alt.Axis(labels=False, ticks=False), scale=alt.Scale(nice=False, zero=True))
-    color = alt.Color(
-        "power_w:Q",
-        scale=alt.Scale(domain=span, range=list(POWER_RAMP), clamp=True),
-        legend=alt.Legend(
-            title="mean power of a GPU (W)",
-            orient="top",
-            direction="horizontal",
-            gradientLength=140,
-            gradientThickness=9,
-            titleOrient="left",
-            titleLimit=240,
-        ),
-    )
+    color = _color(span)
     height = min(LANE_PX * len(plan.stages), MOST_LANES_PX)
     lanes = [
         _lanes(data, of, x, color, span).properties(height=height, width=900) for data, of in
@@ -147,6 +153,22 @@ def _chart(plan: Plan, baseline: Plan, span: tuple[float, float], blocking_power
         alt.vconcat(*lanes, power, spacing=14, params=[zoom_of(views, "x")])
         .resolve_scale(x="shared", color="independent")
         .properties(padding=4)
+    )
+
+
+def _color(span: tuple[float, float]) -> alt.Color:
+    return alt.Color(
+        "power_w:Q",
+        scale=alt.Scale(domain=span, range=list(POWER_RAMP), clamp=True),
+        legend=alt.Legend(
+            title="mean power of a GPU (W)",
+            orient="top",
+            direction="horizontal",
+            gradientLength=140,
+            gradientThickness=9,
+            titleOrient="left",
+            titleLimit=240,
+        ),
     )
 
 
@@ -191,7 +213,7 @@ def _lanes(data: str, plan: Plan, x: alt.X, color: alt.Color, span: tuple[float,
 
 
 def _x_of(column: str, x: alt.X) -> alt.X:
-    return alt.X(f"{column}:Q", title=None, axis=x["axis"], scale=x["scale"])
+    return alt.X(f"{column}:Q", title=x["title"], axis=x["axis"], scale=x["scale"])
 
 
 def _power(plan: Plan, x: alt.X, blocking_power_w: float) -> alt.LayerChart:

@@ -1,0 +1,109 @@
+"""The frontier of a workload as `kareus.frontier` returns it: points to look at, plans to choose, a folder to save."""
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kareus.artifacts.layout import WorkloadFolder
+from kareus.artifacts.outputs import check_not_results
+from kareus.artifacts.shown import Shown
+from kareus.workload.config import Workload
+from kareus.workload.naming import plain_name
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from kareus.plans.document import Plan
+    from kareus.plans.frontiers import Frontiers
+    from kareus.plans.planning import PlannedTables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkloadFrontier(Shown):
+    """Time and energy of an iteration by method, and every plan behind them.
+
+    Example:
+        >>> import kareus
+        >>> (workload,) = kareus.resolve(["num_microbatches=2"])
+        >>> frontier = kareus.frontier(workload)
+        >>> points = frontier.points.filter(method="kareus")
+        >>> points["time_s"].is_sorted(), points["energy_j"].is_sorted(descending=True)
+        (True, True)
+    """
+
+    workload: Workload
+    planned: "PlannedTables | Frontiers"
+    """Tables of all stages, or the frontiers alone where instructions were measured in place."""
+
+    @property
+    def name(self) -> str:
+        """Readable name of the workload, as in results folders."""
+        return plain_name(self.workload)
+
+    @property
+    def frontiers(self) -> "Frontiers":
+        """What plans are selected from."""
+        from kareus.plans.frontiers import Frontiers  # noqa: PLC0415 - polars takes long to import
+
+        return self.planned if isinstance(self.planned, Frontiers) else self.planned.frontiers
+
+    @property
+    def points(self) -> "pl.DataFrame":
+        """Table `iteration`: a row for each plan, by method and rising time; times in s, energies in J of all GPUs."""
+        return self.frontiers.iteration
+
+    @property
+    def methods(self) -> list[str]:
+        """Methods that were planned, such as `sequential` and `kareus`."""
+        return self.frontiers.methods
+
+    def plan(self, select: str = "fastest", method: str = "kareus") -> "Plan":
+        """Return the plan that a selector asks for; a further one takes no further planning.
+
+        Args:
+            select: selector, such as `fastest`, `deadline=4.6s`, `energy=20kJ` or `min-energy`.
+            method: method whose frontier to select from.
+
+        Raises:
+            ConfigError: the selector or the method is not known, no plan keeps the limit, or the method does not plan
+                this workload.
+
+        Example:
+            >>> import kareus
+            >>> frontier = kareus.frontier(*kareus.resolve(["num_microbatches=2"]))
+            >>> fastest, frugal = frontier.plan(), frontier.plan("min-energy")
+            >>> fastest.prediction.time_s < frugal.prediction.time_s
+            True
+        """
+        from kareus.plans.build import select_plan  # noqa: PLC0415 - as above
+
+        return select_plan(self.workload, self.frontiers, select, method, name=self.name)
+
+    def save(self, folder: str | PathLike[str]) -> Path:
+        """Write a folder as `kareus plan --output` writes it, without plans and page, and return where it is.
+
+        `kareus select`, `check-plan`, `export` and `train` take what is returned; plans belong into its `plan/`.
+
+        Args:
+            folder: below which the folder of the workload is made, by the workload's name.
+
+        Raises:
+            ConfigError: the folder belongs to the workflow.
+
+        Example:
+            >>> import kareus
+            >>> frontier = kareus.frontier(*kareus.resolve(["num_microbatches=2"]))
+            >>> folder = frontier.save("looked")
+            >>> frontier.plan().save(folder / "plan/fastest.json")
+        """
+        from kareus.plans.frontiers import Frontiers  # noqa: PLC0415 - as above
+        from kareus.plans.planned_folder import write_frontiers, write_planned  # noqa: PLC0415 - as above
+
+        check_not_results(Path(folder))
+        place = WorkloadFolder(Path(folder) / self.name)
+        if isinstance(self.planned, Frontiers):
+            write_frontiers(place, self.workload, self.planned)
+        else:
+            write_planned(place, self.workload, self.planned)
+        return place.path
