@@ -214,9 +214,9 @@ def advise(
         max_power: cap on the mean power of all GPUs, such as `35kW`; so for those of a node and for one.
         max_node_power: see above.
         max_gpu_power: power limit of every GPU.
-        price: of energy, such as `0.12perkWh`, or a CSV file by the hour.
+        price: of energy, such as `0.12perkWh`, or a CSV file of a grid.
         gpu_price: of a GPU, such as `2.5perGPUh`.
-        carbon: of energy, such as `400gperkWh`, or a CSV file by the hour.
+        carbon: of energy, such as `400gperkWh`, or a CSV file of a grid.
         measured: CSV file of layouts with the times that they were measured to take; the software's numbers are fitted
             to them first.
         config_dir: folder of the Hydra groups; None: as in `resolve`.

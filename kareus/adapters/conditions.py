@@ -8,14 +8,16 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from kareus.artifacts.files import read_text
 from kareus.artifacts.ranges import check_within, within
 from kareus.artifacts.records import from_plain, parse_json
 from kareus.errors import ConfigError, KareusError
+from kareus.plans.grid_files import read_series
 from kareus.plans.selectors import MOST_PRICE, Prices
-from kareus.plans.series import HourlySeries, Unit, read_series
+from kareus.plans.series import HourlySeries, Unit
 from kareus.plans.units import SECONDS_PER_HOUR
 
 MOST_W = 1e12
@@ -137,7 +139,7 @@ class PricedHours:
         """
         check_within("price_per_gpu_hour", per_gpu_hour, 0.0, MOST_PRICE, "a GPU and hour")
         if series.unit is not Unit.PRICE:
-            raise ConfigError(f"prices: a series of {series.unit}; give hour,price_per_kwh.")
+            raise ConfigError(f"prices: a series of {series.unit}; give one of prices.")
         self._series = series
         self._per_gpu_hour = per_gpu_hour
         self._began_s = began_s
@@ -150,10 +152,25 @@ class PricedHours:
         return Prices(per_kwh=max(values[min(max(hour, 0), len(values) - 1)], 0.0), per_gpu_hour=self._per_gpu_hour)
 
 
-def read_priced_hours(path: Path, per_gpu_hour: float, began_s: float) -> PricedHours:
-    """Read a series of prices, CSV with the columns `hour` and `price_per_kwh`, as fleets do.
+def read_priced_hours(
+    path: Path, per_gpu_hour: float, began_s: float | None, now_s: Callable[[], float] = time.time
+) -> PricedHours:
+    """Read a file of prices, as fleets do.
+
+    Args:
+        path: of the file.
+        per_gpu_hour: price of a GPU for an hour, in its currency.
+        began_s: when hour 0 began; None: as the file says if that spans the present, else now.
+        now_s: gives the time now.
 
     Raises:
         KareusError: the file cannot be used.
     """
-    return PricedHours(read_series(path), per_gpu_hour, began_s)
+    series = read_series(path)
+    if began_s is None:
+        began_s, named_s = now_s(), series.began_s
+        if named_s is not None and named_s <= began_s < named_s + len(series.values) * SECONDS_PER_HOUR:
+            began_s = named_s
+    at = datetime.fromtimestamp(began_s, UTC)
+    logger.info("%s; hour 0 begins %s UTC here", series.understood, f"{at:%Y-%m-%d %H:%M}")
+    return PricedHours(series, per_gpu_hour, began_s, now_s)

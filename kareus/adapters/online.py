@@ -10,7 +10,6 @@ import datetime
 import json
 import logging
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -74,11 +73,12 @@ class PlanFolder:
     conditions: str | PathLike[str] | None = None
     """JSON file with a power cap or a straggler that the job cannot see; read by the first rank."""
     prices: str | PathLike[str] | None = None
-    """CSV file with the price of a kilowatt-hour by the hour; read by the first rank, once."""
+    """CSV file of prices by the hour, or what ENTSO-E exports; read by the first rank, once."""
     price_per_gpu_hour: float = 0.0
     """Price of a GPU for an hour, in the currency of `prices`: what a slower plan costs."""
     prices_began_s: float | None = None
-    """When hour 0 of the prices began, seconds since the epoch; None for when the job starts."""
+    """When hour 0 of the prices began, seconds since the epoch; None for when the job starts, or, if it starts amid the
+    dates of the file, as these say."""
     every: int = 1
     """Iterations from one agreement to the next: a gather among many ranks takes longer than among few."""
 
@@ -121,7 +121,6 @@ class PlanFolder:
         check_order(plans[0], layout.stage, running)
         parallelism = _for_job(load_slice(folder.config("plan"), PlanSlice).workload.parallelism, layout.gpus)
         is_first = layout.rank == 0
-        began_s = time.time() if self.prices_began_s is None else self.prices_began_s
         return OnlineChoice(
             plans,
             layout=layout,
@@ -135,7 +134,7 @@ class PlanFolder:
                 else None
             ),
             prices=(
-                read_priced_hours(Path(self.prices), self.price_per_gpu_hour, began_s)
+                read_priced_hours(Path(self.prices), self.price_per_gpu_hour, self.prices_began_s)
                 if is_first and self.prices is not None
                 else None
             ),

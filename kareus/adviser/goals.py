@@ -7,9 +7,10 @@ from pathlib import Path
 
 from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
+from kareus.plans.grid_files import read_series
 from kareus.plans.run_totals import check_tokens
 from kareus.plans.selectors import MOST_PRICE, NUMBER, number_in
-from kareus.plans.series import PLAUSIBLE, SUFFIXES, HourlySeries, Unit, check_plausible, read_series
+from kareus.plans.series import PLAUSIBLE, SUFFIXES, HourlySeries, Unit, check_plausible
 from kareus.plans.units import HOURS_PER_DAY, JOULES_PER_KWH, SECONDS_PER_HOUR, duration, scaled
 
 DURATIONS = {"s": 1.0, "min": 60.0, "h": SECONDS_PER_HOUR, "d": HOURS_PER_DAY * SECONDS_PER_HOUR}
@@ -17,6 +18,8 @@ DURATIONS = {"s": 1.0, "min": 60.0, "h": SECONDS_PER_HOUR, "d": HOURS_PER_DAY * 
 POWERS = {"W": 1.0, "kW": 1e3, "MW": 1e6}
 """Watts by unit of a power."""
 MOST_W, MOST_S = 1e12, 1e10
+CURRENCY = r"([A-Z]{3})?"
+"""Three letters between a price and what it is of."""
 
 
 class Least(StrEnum):
@@ -47,6 +50,8 @@ class Goals:
     """Power limit that is set on every GPU."""
     price_per_kwh: float | HourlySeries | None = None
     price_per_gpu_hour: float | None = None
+    currency: str = ""
+    """Of both prices, such as EUR; empty where neither says it."""
     carbon_g_per_kwh: float | HourlySeries | None = None
 
     def __post_init__(self) -> None:
@@ -72,6 +77,12 @@ class Goals:
         caps = {"--max-power": self.site_w, "--max-node-power": self.node_w, "--max-gpu-power": self.gpu_w}
         deadline = [] if self.deadline_s is None else [f"--deadline {_span(self.deadline_s)}"]
         return deadline + [f"{option} {scaled(cap_w, 'W')}" for option, cap_w in caps.items() if cap_w is not None]
+
+    @property
+    def understood(self) -> list[str]:
+        """What was understood of each file of prices or intensities."""
+        given = (self.price_per_kwh, self.carbon_g_per_kwh)
+        return [series.understood for series in given if isinstance(series, HourlySeries)]
 
     def cap_w(self, gpus: int, gpus_per_node: int) -> float | None:
         """Cap on the mean power of all GPUs of a job: the site's, or what the fullest node allows each of its GPUs."""
@@ -136,13 +147,16 @@ def quantity(option: str, text: str, units: dict[str, float], most: float) -> fl
     return value
 
 
-def price(option: str, text: str, unit: Unit) -> float | HourlySeries:
+def price(option: str, text: str, unit: Unit) -> tuple[float | HourlySeries, str]:
     """Return a price or an intensity of a kilowatt-hour, such as `0.12perkWh`, or a series by the hour from a CSV file.
 
     Args:
         option: that gives it, for messages.
-        text: number and unit, or the path of a file.
+        text: number and unit, with the currency of a price (`0.12EURperkWh`) or without, or the path of a file.
         unit: quantity that is given.
+
+    Returns:
+        The value or the series, and the currency, empty where none is named.
 
     Raises:
         ConfigError: it is neither.
@@ -151,34 +165,36 @@ def price(option: str, text: str, unit: Unit) -> float | HourlySeries:
         series = read_series(Path(text))
         if series.unit is not unit:
             raise ConfigError(f"{option} {text}: has the column {series.unit}; expected {unit}.")
-        return series
+        return series, series.currency
     suffixes = SUFFIXES[unit]
-    match = re.fullmatch(rf"({NUMBER})\s*(\S*)", text.strip())
-    if match is None or match[2] not in suffixes:
+    currency = CURRENCY if unit is Unit.PRICE else "()"
+    match = re.fullmatch(rf"({NUMBER})\s*{currency}(\S*)", text.strip())
+    if match is None or match[3] not in suffixes:
         kinds = " or ".join(f"{PLAUSIBLE[unit].usual / factor:g}{suffix}" for suffix, factor in suffixes.items())
         raise ConfigError(
-            f"{option} {text}: not understood; write {kinds}, or a CSV file with the columns hour,{unit}."
+            f"{option} {text}: not understood; write {kinds}, or a CSV file with the columns hour,{unit}, or one that "
+            "Electricity Maps, WattTime or ENTSO-E export."
         )
-    value = number_in(match[1]) * suffixes[match[2]]
+    value = number_in(match[1]) * suffixes[match[3]]
     if not value >= 0:
         raise ConfigError(f"{option} {text}: must be 0 or more.")
     check_plausible(option, text, unit, value)
-    return value
+    return value, match[2] or ""
 
 
-def _gpu_price(text: str) -> float:
-    """Return the price of an hour of a GPU, such as `2.5perGPUh`.
+def _gpu_price(text: str) -> tuple[float, str]:
+    """Return the price of an hour of a GPU, such as `2.5perGPUh` or `2.5EURperGPUh`, and its currency.
 
     Raises:
         ConfigError: it is not one.
     """
-    match = re.fullmatch(rf"({NUMBER})\s*perGPUh", text.strip())
+    match = re.fullmatch(rf"({NUMBER})\s*{CURRENCY}perGPUh", text.strip())
     if match is None:
         raise ConfigError(f"--gpu-price {text}: not understood; write 2.5perGPUh.")
     value = number_in(match[1])
     if not 0 <= value <= MOST_PRICE:
         raise ConfigError(f"--gpu-price {text}: must be from 0 to {MOST_PRICE:g}.")
-    return value
+    return value, match[2] or ""
 
 
 def goals_of(
@@ -200,6 +216,10 @@ def goals_of(
     """
     if least is not None and least not in set(Least):
         raise ConfigError(f"--least {least}: not known; {suggest(least, Least)}.")
+    per_kwh, of_energy = (None, "") if price_of_energy is None else price("--price", price_of_energy, Unit.PRICE)
+    per_gpu_hour, of_gpus = (None, "") if gpu_price is None else _gpu_price(gpu_price)
+    if of_energy and of_gpus and of_energy != of_gpus:
+        raise ConfigError(f"--price is in {of_energy}, --gpu-price in {of_gpus}; give both in one currency.")
     return Goals(
         least=None if least is None else Least(least),
         tokens=tokens,
@@ -207,7 +227,8 @@ def goals_of(
         site_w=None if max_power is None else quantity("--max-power", max_power, POWERS, MOST_W),
         node_w=None if max_node_power is None else quantity("--max-node-power", max_node_power, POWERS, MOST_W),
         gpu_w=None if max_gpu_power is None else quantity("--max-gpu-power", max_gpu_power, POWERS, MOST_W),
-        price_per_kwh=None if price_of_energy is None else price("--price", price_of_energy, Unit.PRICE),
-        price_per_gpu_hour=None if gpu_price is None else _gpu_price(gpu_price),
-        carbon_g_per_kwh=None if carbon is None else price("--carbon", carbon, Unit.CARBON),
+        price_per_kwh=per_kwh,
+        price_per_gpu_hour=per_gpu_hour,
+        currency=of_energy or of_gpus,
+        carbon_g_per_kwh=None if carbon is None else price("--carbon", carbon, Unit.CARBON)[0],
     )

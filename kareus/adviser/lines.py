@@ -33,6 +33,7 @@ def answer_lines(advice: Advice) -> Iterator[str]:
     yield model_error_line(chips(advice), advice.ties.error)
     if full := full_line(advice):
         yield full
+    yield from advice.question.goals.understood
     for size in advice.sizes:
         yield ""
         yield from _size_lines(size, advice.ties)
@@ -72,7 +73,7 @@ def costs(advice: Advice, choice: LayoutChoice) -> list[str]:
     found += [duration(time_s), scaled(energy_j / SECONDS_PER_HOUR, "Wh")]
     cost_of_run = goals.money(time_s, energy_j, choice.layout.candidate.layout.gpus)
     if cost_of_run is not None:
-        found.append(f"cost {money(cost_of_run)}")
+        found.append(f"cost {money(cost_of_run, goals.currency)}")
     carbon_kg = goals.carbon_kg(time_s, energy_j)
     if carbon_kg is not None:
         kilograms = significant(carbon_kg, 3)

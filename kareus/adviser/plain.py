@@ -21,6 +21,8 @@ def plain(advice: Advice) -> dict[str, Any]:
         "overrides": list(advice.overrides),
         "headline": headline(advice),
         "comparison": comparison(advice),
+        "currency": advice.question.goals.currency,
+        "series": advice.question.goals.understood,
         "commands": list(commands(advice)),
         "sizes": [_size(advice, size) for size in advice.sizes],
         "left_out": {str(gpus): reason for gpus, reason in advice.left_out.items()},

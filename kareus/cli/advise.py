@@ -32,10 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-node-power", metavar="POWER", help="cap on the mean power of the GPUs of a node")
     parser.add_argument("--max-gpu-power", metavar="POWER", help="power limit of every GPU, such as 500W")
     parser.add_argument(
-        "--price", metavar="PRICE", help="of energy, such as 0.12perkWh or 120perMWh, or a CSV file by the hour"
+        "--price", metavar="PRICE", help="of energy, such as 0.12perkWh or 120EURperMWh, or a CSV file of a grid"
     )
     parser.add_argument("--gpu-price", metavar="PRICE", help="of a GPU, such as 2.5perGPUh")
-    parser.add_argument("--carbon", metavar="GRAMS", help="of energy, such as 400gperkWh, or a CSV file by the hour")
+    parser.add_argument("--carbon", metavar="GRAMS", help="of energy, such as 400gperkWh, or a CSV file of a grid")
     parser.add_argument(
         "--least",
         choices=("time", "energy", "cost", "edp"),

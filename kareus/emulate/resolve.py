@@ -10,7 +10,7 @@ from kareus.artifacts.shipped import config_folder
 from kareus.emulate.config import EmulatedWorkload, Emulation, GradientReduction, gpu_cap_w
 from kareus.errors import ConfigError, EngineError, RefusedWorkloadError
 from kareus.model.config import Sharding
-from kareus.plans.series import read_series
+from kareus.plans.grid_files import read_series
 from kareus.plans.units import SECONDS_PER_HOUR
 from kareus.runtime.architecture import check_runs
 from kareus.workload.compose import ComposedWorkload, compose

@@ -20,8 +20,8 @@ from kareus.frontiers.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.pipeline.compare import THROUGHPUT_BASELINE
 from kareus.plans.answer import AS_FAST_WORDS, fastest_answer
+from kareus.plans.grid_files import read_series
 from kareus.plans.selectors import fastest_plan
-from kareus.plans.series import read_series
 from kareus.plans.units import scaled
 from kareus.workload.arguments import add_overrides
 
@@ -54,6 +54,8 @@ def _emulate(fleet: Fleet, folder: WorkloadFolder) -> None:
             f"campaign=emulation 'overrides={json.dumps(list(fleet.overrides))}', which also emulates this fleet."
         )
     series = read_series(Path(fleet.emulation.series)) if fleet.emulation.series else None
+    if series is not None:
+        logger.info("%s", series.understood)
     provenance = _provenance(fleet, folder.microbatch)
     frontiers = method_frontiers(fleet, read_table(folder.microbatch, MICROBATCH))
     rows: tuple[tuple[TableSchema, list[dict[str, Any]]], ...] = (

@@ -46,9 +46,9 @@ def duration(time_s: float) -> str:
     return f"{value:,.{max(0, 3 - len(f'{abs(value):.0f}'))}f} {unit}"
 
 
-def money(amount: float) -> str:
-    """Return an amount in any currency, such as `12.50` or `12,345`."""
-    return f"{amount:,.{2 if abs(amount) < FEW_MONEY else 0}f}"
+def money(amount: float, currency: str = "") -> str:
+    """Return an amount, such as `12.50` or `12,345 EUR`; without a currency it is in that of the prices."""
+    return f"{amount:,.{2 if abs(amount) < FEW_MONEY else 0}f} {currency}".rstrip()
 
 
 def common_scale(values: list[float], unit: str) -> tuple[float, str]:

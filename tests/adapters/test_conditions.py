@@ -1,10 +1,18 @@
 """Files that tell a running job what it cannot see: what they say, and what happens when they are wrong."""
 
 import os
+from datetime import datetime
 
 import pytest
 
-from kareus.adapters.conditions import Conditions, PricedHours, ToldStraggler, WatchedConditions, read_conditions
+from kareus.adapters.conditions import (
+    Conditions,
+    PricedHours,
+    ToldStraggler,
+    WatchedConditions,
+    read_conditions,
+    read_priced_hours,
+)
 from kareus.errors import ArtifactError, ConfigError
 from kareus.plans.selectors import Prices
 from kareus.plans.series import HourlySeries, Unit
@@ -76,8 +84,29 @@ def test_prices_go_by_the_hour_and_the_last_one_stays():
     assert seen == [Prices(price, 2.0) for price in (0.1, 0.1, 0.0, 0.3, 0.3, 0.3)]
 
 
+@pytest.mark.parametrize(
+    ("started", "priced"),
+    [
+        ("2025-01-01T02:30Z", 0.03),
+        ("2024-12-31T23:00Z", 0.01),
+        ("2025-01-01T03:00Z", 0.01),
+        ("2026-06-01T00:00Z", 0.01),
+    ],
+)
+def test_a_job_amid_the_dates_of_a_file_goes_by_them(tmp_path, caplog, started, priced):
+    path = tmp_path / "prices.csv"
+    rows = "".join(f"2025-01-01 0{hour}:00,{10 * (hour + 1)}\n" for hour in range(3))
+    path.write_text("MTU (UTC),Day-ahead Price [EUR/MWh]\n" + rows)
+    now_s = datetime.fromisoformat(started).timestamp()
+    with caplog.at_level("INFO"):
+        hours = read_priced_hours(path, 2.0, None, lambda: now_s)
+    assert hours.now() == Prices(pytest.approx(priced), 2.0)
+    assert "price of 0.01 to 0.03 EUR/kWh, 3 hours from 2025-01-01 00:00 UTC" in caplog.text
+    assert read_priced_hours(path, 2.0, now_s - 3600, lambda: now_s).now() == Prices(pytest.approx(0.02), 2.0)
+
+
 def test_carbon_is_no_price():
-    with pytest.raises(ConfigError, match="prices: a series of carbon_g_per_kwh; give hour,price_per_kwh"):
+    with pytest.raises(ConfigError, match="prices: a series of carbon_g_per_kwh; give one of prices"):
         PricedHours(HourlySeries(Unit.CARBON, (400.0,)), 2.0, 0.0)
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kareus.emulate.hours import HourlyProblem, HourShare, charge, hourly, iterations, reachable, steady
 from kareus.errors import ArtifactError, ConfigError
-from kareus.plans.series import HourlySeries, Unit, read_series
+from kareus.plans.grid_files import read_series
+from kareus.plans.series import HourlySeries, Unit
 from kareus.plans.units import SECONDS_PER_HOUR
 
 WORK = HourlyProblem(times_s=(10.0, 12.0), energies_j=(1000e3, 900e3), idle_power_w=20e3, iterations=600)
@@ -177,8 +178,8 @@ def test_a_series_may_come_from_a_spreadsheet(tmp_path):
         ("hour,price_per_mwh\n0,69200\n", "row 1: 69200: a price_per_kwh of 69.2 is not plausible"),
         ("hour,carbon_g_per_kwh\n0,-400\n", "row 1: -400: a carbon_g_per_kwh of -400 is not plausible; must be from 0"),
         ("hour,carbon_g_per_kwh\n0,400000\n", "row 1: 400000: a carbon_g_per_kwh of 400,000 is not plausible"),
-        ("hour;price_per_kwh\n0;0,10\n", "columns hour;price_per_kwh; expected hour,price_per_kwh or"),
-        ("point_time,value\n2024,918.0\n", "(of a MWh: hour,price_per_mwh or hour,carbon_kg_per_mwh), separated by"),
+        ("hour;price\n0;0,10\n", "columns hour,price; expected hour,price_per_kwh or"),
+        ("hour,price\n0,1\n", "(of a MWh: hour,price_per_mwh or hour,carbon_kg_per_mwh), or an export of"),
         (f"hour,price_per_kwh\n{'1' * 5000},1\n", "is not an hour and a number"),
         ("hour,price_per_kwh\n" + "".join(f"{n},1\n" for n in range(8785)), "has 8,785 hours; give at most 8,784"),
     ],
