@@ -19,6 +19,7 @@ from kareus.device.cuda import check_whole
 from kareus.device.held_clock import ClockOutcome, clock_outcome
 from kareus.errors import ArtifactError, ConfigError, DeviceError
 from kareus.model.parameters import total_parameters
+from kareus.plans.grid_files import read_series
 from kareus.profile.shelves import MemoryShelf
 from kareus.profile.tables import MEASUREMENTS
 from kareus.workload.resolve import Resolved, resolve
@@ -199,6 +200,14 @@ def is_read(row: Row, called: Called) -> None:
     assert one.workload.model.num_layers == 16
 
 
+def reads_a_grid(*parts: str):
+    def check(row: Row, _: Called) -> None:
+        path = CASES / row["command"].rpartition(" cases/")[2]
+        assert all(part in read_series(path).understood for part in parts), read_series(path).understood
+
+    return check
+
+
 def says(*parts: str):
     def check(row: Row, called: Called) -> None:
         command = row["command"].replace("... ", f"{TABLE['issue/csv-semicolon']['command'].split(' --price')[0]} ")
@@ -260,9 +269,9 @@ CHECKS = {
     "issue/head-last": fewer_beside_the_head,
     "issue/prime-gpus": advises_a_prime,
     "issue/hydra-paren": is_read,
-    "issue/csv-electricitymaps": says("Electricity Maps", "as carbon_g_per_kwh"),
-    "issue/csv-watttime": says("WattTime", "0.45359"),
-    "issue/csv-semicolon": says("write commas between columns"),
+    "issue/csv-electricitymaps": reads_a_grid("carbon intensity of 416.2 to 428.9 g/kWh", "2024-03-30 22:00 UTC"),
+    "issue/csv-watttime": reads_a_grid("carbon intensity of 417.1 g/kWh", "2024-03-10 08:00 UTC"),
+    "issue/csv-semicolon": reads_a_grid("price of 0.1 to 0.11 a kWh, 2 hours"),
     "issue/csv-gap": says("row 3: hour 3, expected 2"),
     "issue/csv-negative-carbon": says("-400", "not plausible"),
     "issue/counter-stuck": measures_nothing(0.0),
