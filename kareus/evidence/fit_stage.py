@@ -16,6 +16,7 @@ from kareus.artifacts.outputs import OutputKind, add_force, check_files
 from kareus.artifacts.records import suggest
 from kareus.calibrate.coefficient_space import bound_note, with_coefficients
 from kareus.calibrate.gpu_file import check_lines, is_gpu, number, with_values
+from kareus.calibrate.memory_fit import fit_and_write as fit_memory
 from kareus.calibrate.software_output import fit_and_write as fit_profile
 from kareus.calibrate.stored_fit import fit_stored
 from kareus.errors import ArtifactError, ConfigError
@@ -42,6 +43,7 @@ from kareus.gpu_model.gpu import Gpu, Uncertainty
 from kareus.gpu_model.trust import numbers_of
 from kareus.prediction.errors import pair_errors
 from kareus.prediction.lines import read_lines
+from kareus.prediction.memory_formats import format_of
 from kareus.prediction.rows import has_iterations, read_iterations
 from kareus.software.record import GROUP, is_software
 from kareus.workload.arguments import add_config_dir
@@ -58,7 +60,9 @@ INTERVAL_PERCENT = 90.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the GPU, the data and the output."""
     parser.add_argument("--gpu", default="a100-sxm4-40gb", help="option of the group gpu (default: a100-sxm4-40gb)")
-    parser.add_argument("--software", help="option of the group software, to fit it to measured iterations instead")
+    parser.add_argument(
+        "--software", help="option of the group software, to fit it to measured iterations, or their memory, instead"
+    )
     data = parser.add_mutually_exclusive_group(required=True)
     data.add_argument(
         "--reference",
@@ -123,7 +127,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _fit_software(arguments: argparse.Namespace) -> None:
-    """Fit a software profile to measured iterations.
+    """Fit a software profile to measured iterations, or its numbers of memory to their memory.
 
     Raises:
         ConfigError: no such profile, or data of another kind.
@@ -145,8 +149,14 @@ def _fit_software(arguments: argparse.Namespace) -> None:
         pair_errors(arguments.errors)  # refused before the fit, which takes minutes
     path, *others = arguments.reference
     header, lines = read_lines(path)
+    kept = format_of(header)
+    if kept is not None and not others:
+        if arguments.errors is not None:
+            raise ConfigError("--errors: is of measured iterations; leave it out with measured memory.")
+        fit_memory(lines, kept, arguments.software, arguments.output, arguments.config_dir)
+        return
     if others or not has_iterations(header):
-        raise ArtifactError(f"{path}: --software is fitted to one file with measured iterations.")
+        raise ArtifactError(f"{path}: --software is fitted to one file with measured iterations, or their memory.")
     fit_profile(
         read_iterations(lines, path), arguments.software, arguments.output, arguments.errors, arguments.config_dir
     )

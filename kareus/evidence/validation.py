@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kareus.evidence import memory
 from kareus.evidence.frontiers import answer as tables
 from kareus.evidence.frontiers.answer import TableAnswer, answer_tables
 from kareus.evidence.iterations import answer as iterations
@@ -14,11 +15,14 @@ from kareus.evidence.iterations.power import PowerAnswer, answer_power
 from kareus.evidence.kernels import answer as kernels
 from kareus.evidence.kernels.answer import KernelAnswer, answer_kernels
 from kareus.evidence.kernels.rows import kind_of, read_usable_kernels
+from kareus.evidence.memory import MemoryAnswer, answer_memory
 from kareus.prediction.lines import read_lines
+from kareus.prediction.memory_formats import format_of
 from kareus.prediction.rows import has_iterations, read_usable_iterations
 
-ValidationAnswer = KernelAnswer | IterationAnswer | PowerAnswer | TableAnswer
-"""Predictions and errors of a file with measured kernels, iterations, powers of nodes, frontiers or reductions."""
+ValidationAnswer = KernelAnswer | IterationAnswer | MemoryAnswer | PowerAnswer | TableAnswer
+"""Predictions and errors of a file with measured kernels, iterations, their memory, powers of nodes, frontiers or
+reductions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,9 @@ def validate_file(name: str, path: Path, overrides: Sequence[str], config_dir: P
     if has_iterations(header):
         runs, unusable = read_usable_iterations(lines, path)
         return Validation(name, answer_iterations(runs, overrides, config_dir, unusable))
+    kept = format_of(header)
+    if kept is not None:
+        return Validation(name, answer_memory(lines, kept, overrides, config_dir))
     if power.has_power(header):
         return Validation(name, answer_power(lines, overrides, config_dir))
     kind = kind_of(header)
@@ -69,6 +76,8 @@ def plain_answer(answer: ValidationAnswer) -> dict[str, Any]:
             return kernels.plain_answer(answer)
         case IterationAnswer():
             return iterations.plain_answer(answer)
+        case MemoryAnswer():
+            return memory.plain_answer(answer)
         case PowerAnswer():
             return power.plain_answer(answer)
         case _:
@@ -82,6 +91,8 @@ def lines_of(answer: ValidationAnswer) -> list[str]:
             return ["", *kernels.lines_of(answer)]
         case IterationAnswer():
             return ["", *iterations.lines_of(answer)]
+        case MemoryAnswer():
+            return ["", *memory.lines_of(answer)]
         case PowerAnswer():
             return ["", *power.lines_of(answer)]
         case _:

@@ -14,7 +14,7 @@ from kareus.prediction.rows import MeasuredIteration, read_iterations
 from kareus.software.record import Software, TensorOverlap, driven
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
-from kareus.workload.split import balanced_split, even_split, head_flops
+from kareus.workload.split import balanced_split, even_split, filled_split, head_flops
 
 OF_FAMILY = {
     "vtrain-single": "vtrain",
@@ -25,7 +25,9 @@ OF_FAMILY = {
     "nemo": "megatron-core",
     "bridge": "megatron-core",
     "mlperf": "megatron-core",
+    "mcore": "megatron-core",
     "llm-foundry": "llm-foundry",
+    "nanotron": "nanotron",
     "torchtitan": "torchtitan",
 }
 """Software by the beginning of a family's name; of other families columns tell."""
@@ -99,7 +101,7 @@ class MeasuredWorkloads:
             software=software,
             gpu=driven(base.gpu, software, row.gpus, row.pp),
             model=model,
-            parallelism=_parallelism(row, model),
+            parallelism=_parallelism(row, model, software),
             pipeline=replace(
                 base.pipeline,
                 schedule=PipelineSchedule.INTERLEAVED if row.chunks > 1 else PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
@@ -182,13 +184,13 @@ def _recomputation(row: MeasuredIteration) -> Recomputation:
     return Recomputation.NONE if row.family.startswith(WITHOUT_RECOMPUTATION) else Recomputation(row.recompute)
 
 
-def _parallelism(row: MeasuredIteration, model: Model) -> Parallelism:
+def _parallelism(row: MeasuredIteration, model: Model, software: Software) -> Parallelism:
     return Parallelism(
         dp=row.dp,
         pp=row.pp,
         tp=row.tp,
         cp=row.cp,
-        layers_per_stage=layers_of(row, model),
+        layers_per_stage=layers_of(row, model, fills=software.fills_stages),
         sharding=_sharding(row),
         sequence_parallel=row.sequence_parallel and row.tp > 1,
     )
@@ -204,15 +206,20 @@ def _sharding(row: MeasuredIteration) -> Sharding:
     return Sharding.OPTIMIZER if row.pp > 1 and sharding in (Sharding.GRADIENTS, Sharding.FULL) else sharding
 
 
-def layers_of(row: MeasuredIteration, model: Model) -> tuple[int, ...]:
+def layers_of(row: MeasuredIteration, model: Model, *, fills: bool = False) -> tuple[int, ...]:
     """Return the blocks on each stage.
 
-    Stages are equal where layers divide by stages and chunks. Where they do so with two more, embedding and head take
-    the place of a block each (Megatron Core: account_for_embedding_in_pipeline_split).
+    Software that fills stages has their split by work. Else stages are equal where layers divide by stages and chunks.
+    Where they do so with two more, embedding and head take the place of a block each (Megatron Core:
+    account_for_embedding_in_pipeline_split).
 
     Raises:
         RefusedWorkloadError: neither, and stages are cut in chunks.
     """
+    block = 8 * row.hidden * row.hidden + 6 * row.hidden * row.ffn
+    head_blocks = head_flops(model) / (3 * block)
+    if fills and row.chunks == 1 and row.pp <= row.layers:
+        return filled_split(row.layers, row.pp, head_blocks)
     if even := even_split(row.layers, row.pp, row.chunks):
         return even
     if row.chunks > 1 or row.pp > row.layers:
@@ -220,8 +227,7 @@ def layers_of(row: MeasuredIteration, model: Model) -> tuple[int, ...]:
             f"layers={row.layers}: {row.pp} stages of {row.chunks} chunks cannot share them, with or without places "
             "for embedding and head."
         )
-    block = 8 * row.hidden * row.hidden + 6 * row.hidden * row.ffn
-    return balanced_split(row.layers, row.pp, head_flops(model) / (3 * block))
+    return balanced_split(row.layers, row.pp, head_blocks)
 
 
 def _check(row: MeasuredIteration, workload: Workload) -> None:

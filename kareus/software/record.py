@@ -6,7 +6,7 @@ so that one law serves every software; a GPU's own file has none of them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ USUAL_SOFTWARE = "usual_software"
 WARM = "warm_leakage_w"
 SET_BY_SOFTWARE = (*OF_SOFTWARE, WARM)
 """Coefficients that a GPU's file does not have."""
+OF_MEMORY = ("kept_excess", "logit_bytes", "former_logit_bytes", "workspace_gib")
+"""Fields that memory alone depends on."""
 OLD_ATTENTION = 1.6
 """Time of FlashAttention 2 over that of FlashAttention 3 on an H100, forward and backward (Shah et al. 2024: 1.5 to 2.0
 times forward, 1.5 to 1.75 times backward)."""
@@ -153,6 +155,20 @@ class Software:
     block_messages: float = field(default=0.0, metadata=ADDED)
     """Further messages for each block, embedding and head of reduce-scatters and gathers of a sharded optimizer: where
     every tensor has its own."""
+    fills_stages: bool = field(default=False, metadata=ADDED)
+    """Whether it fills one stage after the other until each has its share of the work, head included; else what nobody
+    splits is split as evenly as can be."""
+    kept_excess: float = field(default=1.0, metadata=ADDED)
+    """Bytes that its blocks keep for their backward, over those of kernels that fuse all that can be fused."""
+    logit_bytes: int = field(default=6, metadata=ADDED)
+    """Bytes of a logit in head and loss: 16 bit, into which backward writes the gradient, and copies in 32 bit, in one
+    of which the vocabulary-parallel cross-entropy works in place, forward and backward."""
+    former_logit_bytes: int = field(default=0, metadata=ADDED)
+    """Bytes of a logit of one microbatch that are still there when the head of the next runs; of eager software whose
+    loop names a loss, and with it the copy in 32 bit, until the next has been computed."""
+    workspace_gib: float = field(default=0.0, metadata=ADDED)
+    """Memory of its allocator on every GPU that no tensor of the model takes: workspaces of kernel libraries, batches
+    of the data loader."""
     measured: MeasuredRuns | None = field(default=None, metadata=ADDED)
     """What a user's own runs tell of the errors of these numbers; null where they were not calibrated so."""
 
@@ -183,12 +199,22 @@ class Software:
         within(self, 1, 1_000, "kernels", "streaming_kernels")
         within(self, 0.1, 10, "times", "collective_slowdown", "attention_slowdown")
         within(self, 1, 10, "times", "traffic")
+        within(self, 0.5, 10, "times", "kept_excess")
+        within(self, 2, 32, "bytes", "logit_bytes")
+        within(self, 0, 32, "bytes", "former_logit_bytes")
+        within(self, 0, 1_000, "GiB", "workspace_gib")
         within(self, 0, 1e-2, "s", "host_collective_s", "host_rank_s")
         within(self, 0, 1, "share of a time", "hidden_reduction", "hidden_gather")
         within(self, 0.5, 100, "times", "network_slowdown")
         within(self, 0, 100, "messages", "block_messages")
         if self.host_rank_s and self.launches_ahead is LaunchesAhead.STEP:
             raise ConfigError("host_rank_s: must be 0 where launches_ahead is step; use part or pass.")
+
+
+def without_memory(software: Software) -> Software:
+    """Return the software with the usual numbers of memory, which no time depends on."""
+    usual: dict[str, Any] = {f.name: f.default for f in fields(software) if f.name in OF_MEMORY}
+    return replace(software, **usual)
 
 
 def gpu_values(gpu: Mapping[str, Any], software: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,9 @@ gradients, the input and the output gradient of every matrix product. The input-
 starts, or, where a block keeps less than its weight gradients need, at its last block.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
@@ -42,9 +44,15 @@ from kareus.workload.pipelining import most_delayed, most_in_flight, most_receiv
 GIB = 2**30
 TIGHT = 0.05
 """Share of a GPU's memory about which an estimate may be off: what is so close to the limit is tight, not refused."""
-LOGIT_BYTES = BF16_BYTES + FP32_BYTES
-"""Bytes of one logit: the LM head's output, into which backward writes the gradient, and an fp32 copy, in which the
-vocabulary-parallel cross-entropy works in place, forward and backward."""
+
+
+class Fit(StrEnum):
+    """Whether a workload fits its GPU."""
+
+    FITS = "fits"
+    TIGHT = "tight"
+    """By less than the estimate may be off, or not by as little."""
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +77,42 @@ class MemoryEstimate:
     """Working set of a backward through the blocks, with what it recomputes."""
     head_gib: float
     """Working set of the LM head and the loss; released before the blocks' backward, so that the larger one counts."""
+    workspace_gib: float
+    """What the software's allocator holds beside tensors of the model (`software.workspace_gib`)."""
     reserve_gib: float
-    """The calibrated reserve: CUDA context, workspaces, fragmentation."""
+    """The calibrated reserve: CUDA context, fragmentation, and workspaces of software that has none of its own."""
+
+    @property
+    def states_gib(self) -> float:
+        """Weights, gradients and states of the optimizer."""
+        return self.weights_gib + self.gradients_gib + self.optimizer_gib
+
+    @property
+    def allocated_gib(self) -> float:
+        """The peak of what PyTorch's allocator hands out, as `torch.cuda.max_memory_allocated` has it."""
+        held = self.states_gib + self.in_flight_gib + self.transfers_gib + self.workspace_gib
+        return held + max(self.blocks_gib, self.head_gib)
 
     @property
     def total_gib(self) -> float:
-        """The peak."""
-        states = self.weights_gib + self.gradients_gib + self.optimizer_gib
-        held = states + self.in_flight_gib + self.transfers_gib + self.communicators_gib
-        return held + max(self.blocks_gib, self.head_gib) + self.reserve_gib
+        """The peak, with what the allocator knows nothing of."""
+        return self.allocated_gib + self.communicators_gib + self.reserve_gib
+
+    @property
+    def parts_gib(self) -> Mapping[str, float]:
+        """What the peak is the sum of, by its name for people; of blocks and head the one that counts."""
+        head_counts = self.head_gib > self.blocks_gib
+        return {
+            "weights": self.weights_gib,
+            "gradients": self.gradients_gib,
+            "optimizer states": self.optimizer_gib,
+            "activations": self.in_flight_gib,
+            "head and loss" if head_counts else "backward of a block": max(self.blocks_gib, self.head_gib),
+            "messages": self.transfers_gib,
+            "workspaces": self.workspace_gib,
+            "communicators": self.communicators_gib,
+            "reserve": self.reserve_gib,
+        }
 
 
 def estimate_memory(workload: Workload) -> MemoryEstimate:
@@ -86,10 +121,17 @@ def estimate_memory(workload: Workload) -> MemoryEstimate:
     return max((stage_memory(workload, n, layers) for n, layers in stages), key=lambda e: e.total_gib)
 
 
+def fit_of(workload: Workload, estimate: MemoryEstimate) -> Fit:
+    """Return whether an estimate fits the GPU of its workload."""
+    share = estimate.total_gib / workload.gpu.memory_gib
+    if share > 1 + TIGHT:
+        return Fit.REFUSED
+    return Fit.TIGHT if share >= 1 - TIGHT else Fit.FITS
+
+
 def tightness(workload: Workload, estimate: MemoryEstimate) -> str:
     """Return in words that an estimate is about as large as what the GPU has, or nothing."""
-    limit_gib = workload.gpu.memory_gib
-    if abs(estimate.total_gib / limit_gib - 1) > TIGHT:
+    if fit_of(workload, estimate) is not Fit.TIGHT:
         return ""
     return f", tight: within the {100 * TIGHT:g} % that the estimate may be off, so try it before you rely on it"
 
@@ -101,8 +143,8 @@ def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
         RefusedWorkloadError: it does not; the message has both sizes, the largest parts and what would help.
     """
     limit_gib = workload.gpu.memory_gib
-    if estimate.total_gib > limit_gib * (1 + TIGHT):
-        states = estimate.weights_gib + estimate.gradients_gib + estimate.optimizer_gib
+    if fit_of(workload, estimate) is Fit.REFUSED:
+        states = estimate.states_gib
         activations = estimate.in_flight_gib + max(estimate.blocks_gib, estimate.head_gib)
         raise RefusedWorkloadError(
             f"microbatch_size={workload.microbatch_size}, sequence_length={workload.sequence_length}: out of memory, "
@@ -129,7 +171,7 @@ def stage_memory(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
         head = head_split_bytes(model, parallelism, tokens) if is_last else 0
         later = block_split_bytes(model, parallelism, tokens)
         waiting += most_delayed(workload, stage) * (layers * later + head)
-        last_block = boundary + block_activation_bytes(model, parallelism, tokens) + kept_scores
+        last_block = boundary + block_bytes(workload, tokens) + kept_scores
         working = max(recomputed, (layers - 1) * later + last_block - kept) + head
     weights, gradients, states = state_bytes(workload, stage, layers)
     return MemoryEstimate(
@@ -141,7 +183,8 @@ def stage_memory(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
         transfers_gib=(passing * message if parallelism.pp > 1 else 0) / GIB,
         communicators_gib=communicator_bytes(workload, stage) / GIB,
         blocks_gib=(working + max(block_backward_bytes(model, parallelism, tokens), score_gradients)) / GIB,
-        head_gib=(head_bytes(model, parallelism, tokens) if is_last else 0) / GIB,
+        head_gib=(head_bytes(workload, tokens) if is_last else 0) / GIB,
+        workspace_gib=workload.software.workspace_gib,
         reserve_gib=workload.memory_reserve_gib,
     )
 
@@ -152,9 +195,9 @@ def kept_bytes(workload: Workload, layers: int, tokens: int) -> tuple[int, int]:
     With full recomputation a block's input is kept; what it recomputes is one block's at a time.
     """
     model, parallelism = workload.model, workload.parallelism
-    boundary, block = (size(model, parallelism, tokens) for size in (boundary_bytes, block_activation_bytes))
+    boundary = boundary_bytes(model, parallelism, tokens)
     scores, _ = score_bytes(workload)
-    block += scores
+    block = block_bytes(workload, tokens) + scores
     match workload.recomputation:
         case Recomputation.NONE:
             return layers * (boundary + block), 0
@@ -165,6 +208,18 @@ def kept_bytes(workload: Workload, layers: int, tokens: int) -> tuple[int, int]:
             return layers * boundary, block
         case Recomputation.STAGE:
             return boundary, layers * (boundary + block)
+
+
+def block_bytes(workload: Workload, tokens: int) -> int:
+    """Bytes that one block of a software keeps for its backward on one GPU, its input and scores apart.
+
+    What fused kernels keep, times the software's excess; with dropout of the stream a mask of a byte for each value
+    that attention and MLP add (Korthikanti et al., 2022, section 4.1: 2 s b h of 34).
+    """
+    model, parallelism, software = workload.model, workload.parallelism, workload.software
+    fused = block_activation_bytes(model, parallelism, tokens)
+    masks = 2 * MASK_BYTES * tokens * model.hidden_size // parallelism.token_shards if software.stream_dropout else 0
+    return round(software.kept_excess * fused) + masks
 
 
 def boundary_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
@@ -319,6 +374,12 @@ def head_split_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int
     return BF16_BYTES * tokens * (model.hidden_size + model.vocab_size // parallelism.tp)
 
 
-def head_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
-    """Bytes of logits, and of the final norm's output and its gradient, on one GPU of the last stage."""
-    return tokens * (LOGIT_BYTES * model.vocab_size // parallelism.tp + 2 * BF16_BYTES * model.hidden_size)
+def head_bytes(workload: Workload, tokens: int) -> int:
+    """Bytes of logits, and of the final norm's output and its gradient, on one GPU of the last stage.
+
+    With several microbatches, what the software keeps of the former one's logits comes on top.
+    """
+    model, software = workload.model, workload.software
+    former = software.former_logit_bytes if workload.num_microbatches > 1 else 0
+    logits = (software.logit_bytes + former) * model.vocab_size // workload.parallelism.tp
+    return tokens * (logits + 2 * BF16_BYTES * model.hidden_size)

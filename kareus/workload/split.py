@@ -5,12 +5,16 @@ GPU. The embedding is a look-up without FLOPs, so only the LM head weighs on top
 """
 
 import heapq
+import math
 
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
 from kareus.model.parameters import block_matrices
 from kareus.workload.config import Workload
+
+NEARLY = 1e-9
+"""Blocks that rounding may add to a share of the work."""
 
 
 def layers_per_stage(workload: Workload) -> tuple[int, ...]:
@@ -60,7 +64,8 @@ def usual_split(workload: Workload) -> tuple[int, ...]:
             "use another number of chunks."
         )
     head = head_flops(model) / block_flops(model, workload.sequence_length, recomputation=workload.recomputation)
-    return tuple(chunks * n for n in balanced_split(model.num_layers // chunks, parallelism.pp, head / chunks))
+    split = filled_split if workload.software.fills_stages else balanced_split
+    return tuple(chunks * n for n in split(model.num_layers // chunks, parallelism.pp, head / chunks))
 
 
 def balanced_split(num_layers: int, stages: int, head_blocks: float) -> tuple[int, ...]:
@@ -102,6 +107,29 @@ def even_split(num_layers: int, stages: int, chunks: int) -> tuple[int, ...] | N
     if rest or whole % chunks or whole == 1 or stages == 1:
         return None
     return (whole - 1, *[whole] * (stages - 2), whole - 1)
+
+
+def filled_split(num_layers: int, stages: int, head_blocks: float) -> tuple[int, ...]:
+    """Fill one stage after the other with equal blocks until the stages up to it have their share of all work.
+
+    As trainers do that walk through a model's blocks once: early stages get more than late ones. Every stage gets a
+    block, though such trainers leave the last ones empty where the head is heavy.
+
+    Args:
+        num_layers: blocks to place.
+        stages: pipeline stages, at most `num_layers`.
+        head_blocks: work of the LM head, in blocks; it is on the last stage.
+
+    Examples:
+        >>> filled_split(28, 16, 4)
+        (2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1)
+    """
+    share, layers, placed = (num_layers + head_blocks) / stages, [], 0
+    for stage in range(1, stages):
+        upto = min(max(math.ceil(share * stage - NEARLY), placed + 1), num_layers - (stages - stage))
+        layers.append(upto - placed)
+        placed = upto
+    return (*layers, num_layers - placed)
 
 
 def block_flops(model: Model, sequence_length: int, *, recomputation: Recomputation) -> int:

@@ -11,6 +11,7 @@ from helpers.iterations import LLAMA
 from kareus.cli import main
 from kareus.errors import RefusedWorkloadError
 from kareus.gpu_model.launching import LaunchesAhead
+from kareus.prediction.errors import numbers_for
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.workload_prediction import Prediction, predict, predict_time_s
 from kareus.software.record import TensorOverlap, driven
@@ -199,3 +200,11 @@ def test_predict_refuses_what_no_software_can_run(capsys: pytest.CaptureFixture[
     assert "out of memory" in printed.err
     assert printed.err.count("\n") == 1
     assert not printed.out
+
+
+def test_errors_of_time_hold_whatever_the_memory_of_a_software() -> None:
+    (workload,) = resolve_accepted(["gpu=h100-sxm5-80gb"], CONFIG).values()
+    other = replace(workload.software, kept_excess=1.5, workspace_gib=2.0, former_logit_bytes=4)
+    assert numbers_for(replace(workload, software=other)) == numbers_for(workload)
+    slower = replace(workload.software, traffic=1.5)
+    assert numbers_for(replace(workload, software=slower)) != numbers_for(workload)

@@ -184,4 +184,4 @@ def test_loss_and_head_hold_six_bytes_a_logit() -> None:
     labels = torch.randint(4096, (BATCH, TOKENS))
     with Alive([hidden, labels, *head.parameters(), *head.buffers()]) as alive:
         head(hidden, labels).backward()
-    assert alive.most_bytes == pytest.approx(head_bytes(model, workload.parallelism, BATCH * TOKENS), rel=0.05)
+    assert alive.most_bytes == pytest.approx(head_bytes(workload, BATCH * TOKENS), rel=0.05)

@@ -15,9 +15,10 @@ from kareus.evidence.kernels.counted import power_counts, time_counts
 from kareus.evidence.kernels.errors import shape_errors
 from kareus.evidence.kernels.rows import KernelKind
 from kareus.evidence.kernels.score import baselines
+from kareus.evidence.memory import MemoryAnswer
 from kareus.evidence.validation import Validation, ValidationAnswer
 
-TIME, POWER, ENERGY = "time", "power", "energy"
+TIME, POWER, ENERGY, MEMORY = "time", "power", "energy", "memory"
 QUANTILES = (5, 25, 50, 75, 95)
 KINDS = {KernelKind.GEMM: "GEMM", KernelKind.ATTENTION: "attention", KernelKind.COLLECTIVE: "collectives"}
 
@@ -74,6 +75,10 @@ def _groups(answer: ValidationAnswer) -> Iterator[GroupErrors]:
                 (TIME, [row.predicted.time_s / row.time_s - 1 for row in answer.rows]),
             ):
                 yield _group("node power", "GPT-3 175B in fp8, 512 H100", quantity, errors)
+        case MemoryAnswer():
+            ran = [one for one in answer.scored if one.row.counts]
+            for group in dict.fromkeys(one.row.group for one in ran):
+                yield _group("memory", group, MEMORY, [one.error for one in ran if one.row.group == group])
         case FrontierAnswer():
             yield from _frontiers(answer)
         case ReductionAnswer():

@@ -11,6 +11,7 @@ from kareus.evidence.iterations.answer import IterationAnswer
 from kareus.evidence.iterations.power import PowerAnswer
 from kareus.evidence.kernels.answer import KernelAnswer
 from kareus.evidence.kernels.rows import KernelKind
+from kareus.evidence.memory import MemoryAnswer
 from kareus.evidence.page.errors import GroupErrors
 from kareus.evidence.page.points import RATIOS, points_of
 from kareus.evidence.validation import Validation, ValidationAnswer
@@ -66,6 +67,8 @@ def title_of(answer: ValidationAnswer) -> str:
             return "Training iterations"
         case PowerAnswer():
             return "Power of nodes in training"
+        case MemoryAnswer():
+            return "Memory of trainings"
         case ReductionAnswer():
             return f"What plans save on {answer.gpu.name}"
         case _:

@@ -11,7 +11,8 @@ from kareus.evidence.frontiers.answer import FrontierAnswer, ReductionAnswer
 from kareus.evidence.iterations.answer import IterationAnswer
 from kareus.evidence.iterations.power import PowerAnswer
 from kareus.evidence.kernels.answer import KernelAnswer
-from kareus.evidence.page.errors import ENERGY, KINDS, POWER, TIME, GroupErrors, errors_of
+from kareus.evidence.memory import MemoryAnswer
+from kareus.evidence.page.errors import ENERGY, KINDS, MEMORY, POWER, TIME, GroupErrors, errors_of
 from kareus.evidence.page.figures import comparison_figure, errors_figure, title_of
 from kareus.evidence.page.peers import DISTRUST, PEERS
 from kareus.evidence.page.sheets import distrust_sheet, error_sheet, peer_sheet, trust_sheet, worst_sheet
@@ -77,6 +78,8 @@ def gpus_of(answer: ValidationAnswer) -> set[str]:
             return {one.row.gpu for one in answer.scored}
         case PowerAnswer():
             return {"h100-sxm5-80gb"}
+        case MemoryAnswer():
+            return {one.row.iteration.gpu for one in answer.scored}
         case FrontierAnswer() | ReductionAnswer():
             return {answer.gpu.name.lower()}
 
@@ -84,7 +87,8 @@ def gpus_of(answer: ValidationAnswer) -> set[str]:
 def _sections(
     found: Sequence[Validation], errors: Sequence[GroupErrors], spread: Sequence[str], names: dict[str, str]
 ) -> list[Section]:
-    sheets = [error_sheet(quantity, own) for quantity in (TIME, POWER, ENERGY) if (own := _of(errors, quantity))]
+    quantities = (TIME, POWER, ENERGY, MEMORY)
+    sheets = [error_sheet(quantity, own) for quantity in quantities if (own := _of(errors, quantity))]
     return [
         Section(
             title="All errors",
@@ -122,7 +126,7 @@ def _words(found: Validation) -> str:
     match answer:
         case KernelAnswer():
             rows, refused = len(answer.kernels), len(answer.refused)
-        case IterationAnswer():
+        case IterationAnswer() | MemoryAnswer():
             rows, refused = len(answer.scored), len(answer.refused)
         case PowerAnswer():
             rows, refused = len(answer.rows), len(answer.refused)

@@ -15,6 +15,7 @@ from kareus.evidence.iterations.power import PowerAnswer
 from kareus.evidence.kernels.answer import KernelAnswer
 from kareus.evidence.kernels.counted import power_counts
 from kareus.evidence.kernels.rows import KernelKind
+from kareus.evidence.memory import MemoryAnswer
 from kareus.evidence.validation import ValidationAnswer
 
 CELLS = (160, 60)
@@ -45,6 +46,8 @@ def points_of(answer: ValidationAnswer) -> pl.DataFrame:
             return _iterations(answer)
         case PowerAnswer():
             return _powers(answer)
+        case MemoryAnswer():
+            return _memory(answer)
         case FrontierAnswer():
             return _frontiers(answer)
         case ReductionAnswer():
@@ -123,6 +126,14 @@ def _powers(answer: PowerAnswer) -> pl.DataFrame:
         for r in answer.rows
     ]
     return _listed([*powers, *times])
+
+
+def _memory(answer: MemoryAnswer) -> pl.DataFrame:
+    return _listed(
+        ("allocated memory (GiB)", one.row.group, one.row.name, one.row.allocated_gib, one.estimate.allocated_gib)
+        for one in answer.scored
+        if one.row.counts
+    )
 
 
 def _frontiers(answer: FrontierAnswer) -> pl.DataFrame:
