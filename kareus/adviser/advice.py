@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from kareus.adviser.answers import Advice, Depth, Effort, LayoutAnswer, LayoutChoice, SizeAnswer, Unmeasured
 from kareus.adviser.bounds import Bound, computing_bound
-from kareus.adviser.feasible import Candidate, Sorted, sort_layouts
+from kareus.adviser.feasible import Candidate, Sorted, nearest_to_fit, sort_layouts
 from kareus.adviser.goals import Least
 from kareus.adviser.layouts import Constraints, counted, layouts_of
 from kareus.adviser.planning import frontier_of, plan_layout
@@ -25,6 +25,7 @@ from kareus.adviser.unmeasured import unmeasured_of
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.pareto import AS_FAST, as_fast_s, pareto_order
 from kareus.plans.units import duration, scaled
+from kareus.prediction.remedies import cost_words, misfit_words, why_not
 from kareus.software.record import driven
 from kareus.testbed.config import TestbedKind
 from kareus.workload.config import Workload
@@ -165,13 +166,16 @@ def _check_any(question: Question, base: Workload, gpus: int, found: Sorted) -> 
         return
     if not found.refusals:
         raise RefusedWorkloadError(_without_layouts(question, base, gpus))
-    short = [refusal for refusal in found.refusals if refusal.needed_gib is not None]
-    if short:
-        nearest = min(short, key=lambda refusal: refusal.needed_gib or 0.0)
+    nearest = nearest_to_fit(found.refusals)
+    if nearest:
+        layout, _ = nearest
+        misfit = why_not(layout.workload(base))
+        remedies = [f"{' '.join(one.overrides)} ({cost_words(one, misfit)})" for one in misfit.remedies]
         raise RefusedWorkloadError(
             f"none of {len(found.refusals):,} layouts can run on {gpus} GPUs ({counted(found.reasons)}); the nearest, "
-            f"{nearest.layout.words}, needs {nearest.needed_gib:.1f} of {base.gpu.memory_gib:.1f} GiB; give more GPUs "
-            "or fewer constraints."
+            f"{layout.words}: {misfit_words(misfit)}; "
+            + (f"what would fit: {' or '.join(remedies)}; " if remedies else "")
+            + "give more GPUs or fewer constraints."
         )
     raise RefusedWorkloadError(
         f"none of {len(found.refusals):,} layouts can run on {gpus} GPUs ({counted(found.reasons)}); the first: "

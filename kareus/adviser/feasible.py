@@ -46,8 +46,8 @@ class RefusedLayout:
     reason: Reason
     message: str
     """What is wrong, and what to change."""
-    needed_gib: float | None
-    """Memory of the fullest GPU; None where another reason came first."""
+    memory: MemoryEstimate | None
+    """Of the fullest GPU; None where another reason came first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,12 @@ class Sorted:
     def reasons(self) -> dict[str, int]:
         """Number of refused layouts by reason."""
         return dict(Counter(str(refusal.reason) for refusal in self.refusals))
+
+
+def nearest_to_fit(refusals: Iterable[RefusedLayout]) -> tuple[Layout, MemoryEstimate] | None:
+    """Return the layout that lacks the least memory of those that lack nothing else, None where there is none."""
+    short = [(one.layout, one.memory) for one in refusals if one.memory is not None]
+    return min(short, key=lambda pair: pair[1].total_gib, default=None)
 
 
 CHECKS: tuple[tuple[Reason, Callable[[Workload], None]], ...] = (
@@ -86,7 +92,7 @@ def _sorted(base: Workload, layout: Layout) -> Candidate | RefusedLayout:
     try:
         workload = layout.workload(base)
     except ConfigError as error:
-        return RefusedLayout(layout=layout, reason=Reason.PIPELINE, message=str(error), needed_gib=None)
+        return RefusedLayout(layout=layout, reason=Reason.PIPELINE, message=str(error), memory=None)
     reason, estimate = Reason.DIVISION, None
     try:
         for reason, check in CHECKS:  # noqa: B007 - the reason of the check that refuses
@@ -97,6 +103,5 @@ def _sorted(base: Workload, layout: Layout) -> Candidate | RefusedLayout:
         estimate = estimate_memory(workload)
         check_memory(workload, estimate)
     except RefusedWorkloadError as error:
-        needed_gib = None if estimate is None else estimate.total_gib
-        return RefusedLayout(layout=layout, reason=reason, message=str(error), needed_gib=needed_gib)
+        return RefusedLayout(layout=layout, reason=reason, message=str(error), memory=estimate)
     return Candidate(layout=layout, workload=workload, memory=estimate)

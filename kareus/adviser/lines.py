@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from kareus.adviser.advice import iterations_of
 from kareus.adviser.answers import NOISE, Advice, LayoutAnswer, LayoutChoice, SizeAnswer, Unmeasured
+from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.layouts import counted
 from kareus.adviser.order import FULL_SHARE, TIED_SHARE
 from kareus.adviser.runs import LayoutRun, runs_text
@@ -14,6 +15,7 @@ from kareus.artifacts.layout import WorkloadFolder
 from kareus.pipeline.compare import OURS
 from kareus.plans.answer import BASELINE, meaning, model_error_line
 from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
+from kareus.prediction.remedies import parts_words
 from kareus.workload.model_flops import mfu, tokens_per_iteration
 from kareus.workload.overlap import nothing_to_overlap
 from kareus.workload.resolve import resolve
@@ -101,6 +103,13 @@ def _size_lines(size: SizeAnswer, margin: TieMargin) -> Iterator[str]:
         f"predicted, {effort.planned:,} planned in full; {effort.total_s:.1f} s"
     )
     yield f"refused: {counted(effort.refused) or 'none'}"
+    nearest = nearest_to_fit(size.refusals)
+    if nearest:
+        layout, memory = nearest
+        yield (
+            f"nearest to fitting of those that do not: {layout.words}: stage {memory.stage} needs "
+            f"{memory.total_gib:.1f} GiB: {parts_words(memory)}"
+        )
     on_frontier = {choice.layout.number for choice in size.frontier}
     yield from table_lines(shown(size), on_frontier)
     ties = sum(one.is_tied and one.number not in on_frontier for one in size.layouts)

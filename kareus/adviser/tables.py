@@ -91,7 +91,7 @@ def layouts_frame(advice: Advice) -> pl.DataFrame:
                 "refusal": refusal.message,
                 "is_tied": False,
             }
-            rows.append(row | {"memory_gib": refusal.needed_gib})
+            rows.append(row | {"memory_gib": refusal.memory.total_gib if refusal.memory else None})
     return ADVISED_LAYOUTS.frame(rows)
 
 

@@ -21,7 +21,7 @@ FIRST_LOOK = {
     "plan": Command("kareus.cli.plan", "plan workloads in one process, without the workflow, and print what they save"),
     "predict": Command("kareus.prediction.stage", "predict time, energy and memory of an iteration in a second"),
     "from": Command("kareus.cli.bring", "say what the file that you train with means here, and write a workload file"),
-    "resolve": Command("kareus.workload.stage", "list the workloads of overrides and sweeps, and what does not fit"),
+    "resolve": Command("kareus.prediction.resolve_stage", "list the workloads of sweeps, and why some cannot run"),
 }
 RESULTS = {
     "results": Command("kareus.report.listing", "list what was planned, newest first"),

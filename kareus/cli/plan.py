@@ -18,12 +18,12 @@ from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
 from kareus.plans.run_totals import check_tokens, run_savings, run_totals
 from kareus.plans.selectors import Goal, check_selectors, parse_selector
+from kareus.prediction.resolve_stage import proposals
 from kareus.testbed.config import TestbedKind
 from kareus.workload.arguments import add_from, add_overrides, described
 from kareus.workload.config import Workload
 from kareus.workload.naming import plain_name
 from kareus.workload.resolve import check_any_accepted, resolve
-from kareus.workload.stage import proposals
 
 if TYPE_CHECKING:
     from kareus.plans.document import Plan

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from kareus.artifacts.records import to_plain
 from kareus.errors import printable
+from kareus.prediction.resolve_stage import proposals
 from kareus.workload.arguments import add_from, add_overrides, described
 from kareus.workload.config import Workload
 from kareus.workload.memory import tightness
 from kareus.workload.model_words import size_words, sizes
 from kareus.workload.resolve import check_any_accepted, resolve
-from kareus.workload.stage import proposals
 
 if TYPE_CHECKING:
     from kareus.prediction.workload_prediction import Prediction

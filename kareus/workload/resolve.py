@@ -90,7 +90,7 @@ def _layout_on_gpus(texts: Sequence[str], config_dir: Path) -> tuple[str, ...]:
     chosen = last = tight = None
     for last in layouts_on(base.workload, counts[GPUS], counts.get(GLOBAL_BATCH), given):
         try:
-            checked = _checked(last)
+            checked = checked_but_for_memory(last)
             memory = estimate_memory(checked)
             check_memory(checked, memory)
         except (RefusedWorkloadError, ConfigError):
@@ -172,7 +172,7 @@ def check_any_runs(refusals: Mapping[str, str | None]) -> None:
 def _resolved(name: str, composition: ComposedWorkload) -> Resolved:
     workload, estimate, refusal = composition.workload, None, None
     try:
-        workload = _checked(workload)
+        workload = checked_but_for_memory(workload)
         estimate = estimate_memory(workload)
         check_memory(workload, estimate)
     except RefusedWorkloadError as error:
@@ -194,12 +194,16 @@ def check_workload(workload: Workload) -> None:
     Raises:
         RefusedWorkloadError: it cannot; with the reason.
     """
-    checked = _checked(workload)
+    checked = checked_but_for_memory(workload)
     check_memory(checked, estimate_memory(checked))
 
 
-def _checked(workload: Workload) -> Workload:
-    """The workload with what is filled in, where all but its memory allows it to run."""
+def checked_but_for_memory(workload: Workload) -> Workload:
+    """Return a workload with what is filled in, where all but its memory allows it to run.
+
+    Raises:
+        RefusedWorkloadError: something else does not; with the reason.
+    """
     check_divisibility(workload)
     check_combinations(workload)
     check_pipeline(workload)

@@ -13,6 +13,7 @@ MEMORY_PARTS = (
     Column("communicators_gib", pl.Float64, "buffers of NCCL's communicators, all that a plan may use", nullable=True),
     Column("blocks_gib", pl.Float64, "working set of a backward through the blocks", nullable=True),
     Column("head_gib", pl.Float64, "working set of the LM head, released before that of the blocks", nullable=True),
+    Column("workspace_gib", pl.Float64, "workspaces of the software, of no tensor", nullable=True),
     Column("reserve_gib", pl.Float64, "calibrated reserve", nullable=True),
     Column("total_gib", pl.Float64, "peak: the sum, with the larger of blocks_gib and head_gib", nullable=True),
 )
@@ -20,7 +21,7 @@ MEMORY_PARTS = (
 
 WORKLOADS = TableSchema(
     name="workloads",
-    version=2,
+    version=3,
     meaning="Combinations of a sweep: accepted workloads and refused ones.",
     columns=(
         Column("workload", pl.String, "readable name; its folder under `results/`"),

@@ -93,7 +93,10 @@ def test_nothing_fits_names_what_is_nearest():
     question = ask(
         ["model=llama3.3-70b", "gpu=a100-sxm4-40gb"], gpus=8, global_batch=8, sequence_length=4096, config_dir=CONFIG
     )
-    with pytest.raises(ConfigError, match=r"none of [0-9,]+ layouts can run .*the nearest, .* needs [0-9.]+ of"):
+    nearest = r"none of [0-9,]+ layouts can run .*the nearest, .* needs [0-9.]+ of 39.4 GiB: optimizer states [0-9.]+, "
+    with pytest.raises(
+        ConfigError, match=nearest + r".*; what would fit: .*parallelism\..*time .* %, energy .* GPUs instead"
+    ):
         answer(question)
 
 

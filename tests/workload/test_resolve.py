@@ -10,7 +10,8 @@ from helpers.builders import CONFIG
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.tables import read_table
 from kareus.errors import ConfigError, RefusedWorkloadError
-from kareus.workload import stage, writing
+from kareus.prediction import resolve_stage as stage
+from kareus.workload import writing
 from kareus.workload.config import Workload
 from kareus.workload.resolve import check_any_accepted, resolve, resolve_accepted, with_split
 from kareus.workload.tables import WORKLOADS
@@ -166,13 +167,17 @@ def test_the_command_writes_accepted_workloads_and_the_table(tmp_path: Path, cap
         "in_flight_gib",
         "transfers_gib",
         "communicators_gib",
+        "workspace_gib",
         "reserve_gib",
     )
     assert accepted["total_gib"] == pytest.approx(sum(accepted[part] for part in held) + accepted["blocks_gib"])
     assert [path.parent.parent.name for path in tmp_path.rglob("workload.yaml")] == [DEFAULT]
     written = load_slice(tmp_path / DEFAULT / "config" / "workload.yaml", Workload)
     assert written == resolve_accepted([], CONFIG)[DEFAULT]
-    assert [line.split()[0] for line in caplog.messages] == ["workload", DEFAULT, TOO_LARGE, "llama3.2-3b:"]
+    assert [line.split()[0] for line in caplog.messages] == [
+        "workload", DEFAULT, TOO_LARGE, "llama3.2-3b:", f"{TOO_LARGE}:", "cheapest",
+        "parallelism.sequence_parallel=true", "parallelism.pp=3",
+    ]  # fmt: skip
     assert "refused: microbatch_size=16" in caplog.messages[2]
     # parameters as published; a token costs six times the weights it is multiplied with, and 3 x 2 x 28 x 3,072 x 4,096
     gflops = (6 * 3_212_574_720 + 6 * 28 * 3072 * 4096) / 1e9  # norms and their 175,104 weights are no matrices
@@ -195,18 +200,19 @@ def test_the_command_reports_a_replaced_configuration(tmp_path: Path, caplog: py
 
 
 @pytest.mark.parametrize(
-    ("sizes", "said", "lines"),
+    ("sizes", "said", "listed"),
     [("16", "out of memory", 0), ("16,32", "all 2 combinations are refused; the reasons are in the list.", 3)],
 )
 def test_the_command_records_refusals_and_says_each_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, sizes: str, said: str, lines: int
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sizes: str, said: str, listed: int
 ) -> None:
     with caplog.at_level(logging.INFO), pytest.raises(RefusedWorkloadError, match=said):
         run(tmp_path, f"microbatch_size={sizes}")
     rows = read_table(tmp_path / "workloads.parquet", WORKLOADS).to_dicts()
     assert [row["overrides"] for row in rows] == [[f"microbatch_size={size}"] for size in sizes.split(",")]
     assert all(not row["accepted"] and "out of memory" in row["refusal"] for row in rows)
-    assert len(caplog.messages) == lines
+    why = next(n for n, line in enumerate(caplog.messages) if line.startswith(f"{TOO_LARGE}: stage 0 "))
+    assert why == listed
     assert not list(tmp_path.rglob("workload.yaml"))
 
 

@@ -1,4 +1,4 @@
-"""Command `resolve`: expand overrides, write the workloads that can run, and list those that cannot."""
+"""Command `resolve`: expand overrides, write the workloads that can run, list those that cannot and what would help."""
 
 import argparse
 import logging
@@ -46,6 +46,8 @@ def run(arguments: argparse.Namespace) -> None:
     if len(resolved) > 1 or resolved[0].refusal is None:  # else the error says it all
         for line in _lines(resolved):
             logger.info("%s", line)
+    for line in _remedies(resolved):
+        logger.info("%s", line)
     if arguments.output is not None:
         write_resolved(resolved, arguments.output)
     if len(resolved) > 1 and all(one.refusal is not None for one in resolved):
@@ -61,6 +63,17 @@ def proposals(resolved: Sequence[Resolved]) -> Iterator[str]:
                 f"{one.name}: no layout is named; proposed, of few GPUs for each replica: {' '.join(one.proposed)} "
                 "(kareus advise compares all)"
             )
+
+
+def _remedies(resolved: Sequence[Resolved]) -> Iterator[str]:
+    """Yield why the combination that is nearest to fitting does not fit, and what would help, if one does not."""
+    short = [one for one in resolved if one.memory is not None and one.workload is None]
+    if not short:
+        return
+    from kareus.prediction.remedies import misfit_lines, why_not  # noqa: PLC0415 - what fits need not wait for it
+
+    nearest = min(short, key=lambda one: one.memory.total_gib if one.memory else 0.0)
+    yield from misfit_lines(nearest.name, why_not(nearest.composed))
 
 
 def _lines(resolved: Sequence[Resolved]) -> list[str]:

@@ -1,0 +1,318 @@
+"""Why a workload does not fit: the GPU that is too full, what fills it, and the cheapest changes that make it fit.
+
+A change is one choice of the layout: what is recomputed, what replicas share out, how the batch is cut, one more step
+of a degree of parallelism. The batch of an iteration stays what it is, and so does the number of GPUs where a degree
+can take its GPUs from the replicas. Where no change is enough, two or three are put together.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any
+
+from kareus.errors import ConfigError
+from kareus.graph.recomputation import Recomputation
+from kareus.model.config import Parallelism, Sharding
+from kareus.pipeline.config import PipelineSchedule
+from kareus.prediction.workload_prediction import Prediction, predict
+from kareus.software.record import driven
+from kareus.workload.config import Workload
+from kareus.workload.memory import Fit, MemoryEstimate, estimate_memory, fit_of
+from kareus.workload.resolve import checked_but_for_memory
+
+MOST_CHANGES = 3
+"""Changes that are put together."""
+MOST_PREDICTED, LEAST_PREDICTED = 32, 4
+"""Changes whose cost is predicted, at about 0.1 s each."""
+MOST_INSTRUCTIONS = 10_000
+"""Instructions of all of them, from which on no more than the least number is predicted."""
+MOST_SHOWN = 4
+LARGEST_PARTS = 4
+TIMES = (2, 4, 8, 16)
+"""So much more of a degree is tried where it takes more GPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """A change that makes a workload fit, and what it costs."""
+
+    overrides: tuple[str, ...]
+    """What to add to those of the workload."""
+    steps: int
+    """Changes that it is put together from."""
+    gpus: int
+    """GPUs of the job with it."""
+    memory: MemoryEstimate
+    fit: Fit
+    """Never refused."""
+    time_percent: float
+    """Time of an iteration, over that of the workload if it fitted, less 100 %."""
+    energy_percent: float
+    """The same of energy, of all GPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """A workload that does not fit its GPU."""
+
+    workload: Workload
+    memory: MemoryEstimate
+    remedies: tuple[Remedy, ...]
+    """By rising number of GPUs, then by rising time. None takes more of GPUs, changes, time or energy than another, and
+    no less of the others."""
+
+    @property
+    def ranks(self) -> range:
+        """Ranks of the stage that is too full; all of them need the same."""
+        first = self.workload.parallelism.rank(self.memory.stage)
+        return range(first, first + self.workload.parallelism.gpus_per_stage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Changed:
+    """A workload after some changes."""
+
+    overrides: tuple[str, ...]
+    steps: int
+    workload: Workload
+    memory: MemoryEstimate
+
+    @property
+    def likely_cost(self) -> tuple[float, ...]:
+        """Few GPUs, few changes and little memory left unused come first."""
+        return self.workload.parallelism.gpus, self.steps, -self.memory.total_gib
+
+    @property
+    def instructions(self) -> int:
+        """Instructions of a pipeline, which the time of a prediction grows with."""
+        workload = self.workload
+        return 2 * workload.parallelism.pp * workload.chunks * workload.num_microbatches
+
+
+def why_not(composed: Workload) -> Misfit:
+    """Return why a workload does not fit, and what would help.
+
+    Args:
+        composed: as its configuration gives it; its layers need not be split.
+
+    Raises:
+        RefusedWorkloadError: it cannot run for another reason than its memory.
+    """
+    workload = checked_but_for_memory(composed)
+    usual = predict(workload)
+    cheapest: list[Remedy] = []
+    for one in _fitting(composed):
+        remedy = _priced(one, usual)
+        if not any(_beats(other, remedy) for other in cheapest):
+            cheapest = [*(other for other in cheapest if not _beats(remedy, other)), remedy]
+    cheapest.sort(key=lambda one: (one.gpus, one.time_percent))
+    return Misfit(workload=workload, memory=estimate_memory(workload), remedies=tuple(cheapest[:MOST_SHOWN]))
+
+
+def _priced(changed: _Changed, usual: Prediction) -> Remedy:
+    """Return what a change costs over a prediction of the workload without it."""
+    predicted = predict(changed.workload)
+    return Remedy(
+        overrides=changed.overrides,
+        steps=changed.steps,
+        gpus=changed.workload.parallelism.gpus,
+        memory=changed.memory,
+        fit=fit_of(changed.workload, changed.memory),
+        time_percent=100 * (predicted.time_s / usual.time_s - 1),
+        energy_percent=100 * (predicted.energy_j / usual.energy_j - 1),
+    )
+
+
+def _beats(other: Remedy, one: Remedy) -> bool:
+    costs = [(r.gpus, r.steps, r.time_percent, r.energy_percent) for r in (other, one)]
+    return all(a <= b for a, b in zip(*costs, strict=True))
+
+
+def _fitting(composed: Workload) -> list[_Changed]:
+    """Return changes that make a workload fit: those that are likely to cost least.
+
+    As few changes as can be, and one more: two may cost less than one. What fits is not changed further.
+    """
+    level: dict[tuple[str, ...], Workload] = {(): composed}
+    fits: dict[tuple[str, ...], _Changed] = {}
+    steps = last = 0
+    while level and steps < (last or MOST_CHANGES):
+        steps += 1
+        wider = {
+            _last_of_each_key((*overrides, *more)): changed
+            for overrides, workload in level.items()
+            for more, changed in changes(workload)
+        }
+        level = {}
+        for overrides, changed in wider.items():
+            try:
+                workload = checked_but_for_memory(changed)
+            except ConfigError:
+                continue
+            memory = estimate_memory(workload)
+            if fit_of(workload, memory) is Fit.REFUSED:
+                level[overrides] = changed
+            else:
+                fitting = _Changed(overrides=overrides, steps=steps, workload=workload, memory=memory)
+                fits.setdefault(overrides, fitting)
+        if fits and not last:
+            last = min(steps + 1, MOST_CHANGES)
+    return _likely(composed.parallelism.gpus, list(fits.values()))
+
+
+def _likely(gpus: int, fits: Sequence[_Changed]) -> list[_Changed]:
+    """Return the changes whose cost is predicted: by turns of each recomputation those that are likely to cost least.
+
+    Where more GPUs help, the fewest that do.
+    """
+    fewest = min((one.workload.parallelism.gpus for one in fits if one.workload.parallelism.gpus > gpus), default=gpus)
+    queues = [
+        sorted((one for one in fits if one.workload.recomputation is kind), key=lambda one: one.likely_cost)
+        for kind in Recomputation
+    ]
+    turns = [one for turn in zip_longest(*queues) for one in turn if one is not None]
+    likely: list[_Changed] = []
+    instructions = 0
+    for one in (one for one in turns if one.workload.parallelism.gpus <= fewest):
+        instructions += one.instructions
+        if len(likely) == MOST_PREDICTED or (len(likely) >= LEAST_PREDICTED and instructions > MOST_INSTRUCTIONS):
+            break
+        likely.append(one)
+    return likely
+
+
+def _last_of_each_key(overrides: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted({text.partition("=")[0]: text for text in overrides}.values()))
+
+
+def changes(composed: Workload) -> Iterator[tuple[tuple[str, ...], Workload]]:
+    """Yield the overrides of one more choice that saves memory, and the workload with it, its layers not split yet."""
+    for change in CHANGES:
+        for overrides, values in change(composed):
+            try:
+                changed = replace(composed, **values)
+                yield (
+                    overrides,
+                    replace(
+                        changed,
+                        gpu=driven(changed.gpu, changed.software, changed.parallelism.gpus, changed.parallelism.pp),
+                    ),
+                )
+            except ConfigError:  # beyond a range
+                continue
+
+
+Choice = tuple[tuple[str, ...], dict[str, Any]]
+
+
+def _sharded(workload: Workload) -> Iterator[Choice]:
+    order = (Sharding.NONE, Sharding.OPTIMIZER, Sharding.FULL)
+    layout = workload.parallelism
+    place = order.index(layout.sharding) if layout.sharding in order else 1
+    if layout.dp * layout.cp > 1:
+        for sharding in order[place + 1 :]:
+            yield (f"parallelism.sharding={sharding}",), {"parallelism": replace(layout, sharding=sharding)}
+
+
+def _recomputed(workload: Workload) -> Iterator[Choice]:
+    order = (Recomputation.NONE, Recomputation.SELECTIVE, Recomputation.FULL)
+    place = order.index(workload.recomputation) if workload.recomputation in order else 1
+    for recomputation in order[place + 1 :]:
+        yield (f"recomputation={recomputation}",), {"recomputation": recomputation}
+
+
+def _cut_smaller(workload: Workload) -> Iterator[Choice]:
+    if workload.microbatch_size % 2 == 0:
+        size, number = workload.microbatch_size // 2, 2 * workload.num_microbatches
+        yield _batch_words(size, number), {"microbatch_size": size, "num_microbatches": number}
+
+
+def _batch_words(size: int, number: int) -> tuple[str, str]:
+    return f"microbatch_size={size}", f"num_microbatches={number}"
+
+
+def _tokens_shared(workload: Workload) -> Iterator[Choice]:
+    layout = workload.parallelism
+    if layout.tp > 1 and not layout.sequence_parallel:
+        yield ("parallelism.sequence_parallel=true",), {"parallelism": replace(layout, sequence_parallel=True)}
+
+
+def _scheduled_plainly(workload: Workload) -> Iterator[Choice]:
+    plain = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
+    if workload.pipeline.schedule is not plain:
+        one_chunk = ("pipeline.chunks=1",) if workload.chunks > 1 else ()
+        yield (f"pipeline={plain}", *one_chunk), {"pipeline": replace(workload.pipeline, schedule=plain, chunks=1)}
+
+
+def _more_of(degree: str) -> Callable[[Workload], Iterator[Choice]]:
+    """Return how a workload has more of a degree of parallelism: out of its replicas, else with more GPUs."""
+
+    def choices(workload: Workload) -> Iterator[Choice]:
+        layout = workload.parallelism
+        now, batch = getattr(layout, degree), layout.dp * workload.num_microbatches
+        shared = now * layout.dp
+        steps = [(n, shared // n) for n in range(now + 1, shared + 1) if shared % n == 0]
+        if not steps:  # there are no replicas to take GPUs from
+            further = [now + 1] if degree == "pp" else []
+            steps = [(n, layout.dp) for n in dict.fromkeys([*further, *(now * times for times in TIMES)])]
+        for more, dp in steps:
+            if batch % dp:
+                continue
+            changed: Parallelism = replace(layout, **{degree: more, "dp": dp, "layers_per_stage": None})
+            overrides = [f"parallelism.{degree}={more}"]
+            if dp != layout.dp:
+                overrides += [f"parallelism.dp={dp}", f"num_microbatches={batch // dp}"]
+            if layout.layers_per_stage is not None:
+                overrides += ["parallelism.layers_per_stage=null"]
+            yield tuple(overrides), {"parallelism": changed, "num_microbatches": batch // dp}
+
+    return choices
+
+
+CHANGES: tuple[Callable[[Workload], Iterator[Choice]], ...] = (
+    _sharded,
+    _tokens_shared,
+    _recomputed,
+    _cut_smaller,
+    _scheduled_plainly,
+    *map(_more_of, ("pp", "tp", "cp")),
+)
+
+
+def parts_words(memory: MemoryEstimate, most: int = LARGEST_PARTS) -> str:
+    """Return the largest parts of an estimate in words, largest first."""
+    parts = sorted(memory.parts_gib.items(), key=lambda part: -part[1])
+    return ", ".join(f"{name} {gib:.1f}" for name, gib in parts[:most])
+
+
+def misfit_words(misfit: Misfit) -> str:
+    """Return which GPUs are too full, and of what."""
+    memory = misfit.memory
+    ranks = f"rank {misfit.ranks[0]}" if len(misfit.ranks) == 1 else f"ranks {misfit.ranks[0]} to {misfit.ranks[-1]}"
+    return (
+        f"stage {memory.stage} ({ranks}) needs {memory.total_gib:.1f} of {misfit.workload.gpu.memory_gib:.1f} GiB: "
+        f"{parts_words(memory)}"
+    )
+
+
+def cost_words(remedy: Remedy, misfit: Misfit) -> str:
+    """Return what a remedy leaves and costs."""
+    gpus = misfit.workload.parallelism.gpus
+    more = f", {remedy.gpus} GPUs instead of {gpus}" if remedy.gpus != gpus else ""
+    tight = ", tight" if remedy.fit is Fit.TIGHT else ""
+    return (
+        f"{remedy.memory.total_gib:.1f} GiB{tight}, time {remedy.time_percent:+.1f} %, energy "
+        f"{remedy.energy_percent:+.1f} %{more}"
+    )
+
+
+def misfit_lines(name: str, misfit: Misfit) -> Iterator[str]:
+    """Yield why a workload does not fit and what it costs to make it fit, for a terminal."""
+    yield f"{name}: {misfit_words(misfit)}"
+    if not misfit.remedies:
+        yield f"no {MOST_CHANGES} changes of the layout make it fit"
+        return
+    yield "cheapest changes that make it fit, with their predicted cost against the same layout if it did fit:"
+    width = max(len(" ".join(one.overrides)) for one in misfit.remedies)
+    for one in misfit.remedies:
+        yield f"  {' '.join(one.overrides):<{width}}  {cost_words(one, misfit)}"

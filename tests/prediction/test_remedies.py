@@ -1,0 +1,113 @@
+"""Why a workload does not fit: each remedy, typed as it is printed, makes it fit, at the cost that is printed."""
+
+import logging
+import math
+
+import pytest
+from helpers.builders import CONFIG
+
+from kareus.cli import main
+from kareus.errors import RefusedWorkloadError
+from kareus.prediction.remedies import Misfit, changes, misfit_lines, why_not
+from kareus.prediction.workload_prediction import predict
+from kareus.workload.memory import Fit
+from kareus.workload.resolve import Resolved, resolve
+
+EIGHT = ("model=llama3.1-8b", "gpu=h100-sxm5-80gb", "parallelism.cp=1", "parallelism.pp=1", "num_microbatches=8")
+CASES = {
+    "wide": ("microbatch_size=16",),
+    "replicas": (*EIGHT, "parallelism.tp=1", "parallelism.dp=8", "sequence_length=8192", "recomputation=none"),
+    "alone": (*EIGHT, "parallelism.tp=1", "parallelism.dp=1", "recomputation=none"),
+    "interleaved": (
+        *EIGHT[:3],
+        "parallelism.tp=2",
+        "parallelism.pp=4",
+        "pipeline=interleaved",
+        "pipeline.chunks=2",
+        "microbatch_size=2",
+        "num_microbatches=16",
+        "sequence_length=8192",
+        "recomputation=none",
+    ),
+    "split": (*EIGHT[:3], "parallelism.pp=2", "parallelism.tp=1", "parallelism.layers_per_stage=[16,16]"),
+}
+
+
+def refused(case: str) -> Resolved:
+    (one,) = resolve([*CASES[case]], CONFIG)
+    assert one.workload is None
+    assert one.memory is not None
+    return one
+
+
+@pytest.fixture(scope="module", params=list(CASES))
+def misfit(request: pytest.FixtureRequest) -> tuple[str, Misfit]:
+    return request.param, why_not(refused(request.param).composed)
+
+
+def test_each_remedy_that_is_typed_fits_at_the_printed_cost(misfit: tuple[str, Misfit]) -> None:
+    case, found = misfit
+    before = found.workload
+    assert found.remedies
+    for remedy in found.remedies:
+        keys = {text.partition("=")[0] for text in remedy.overrides}
+        kept = [text for text in CASES[case] if text.partition("=")[0] not in keys]
+        (after,) = resolve([*kept, *remedy.overrides], CONFIG)
+        assert after.workload is not None, after.refusal
+        assert after.memory == remedy.memory
+        batches = (one.parallelism.dp * one.num_microbatches * one.microbatch_size for one in (before, after.workload))
+        assert len(set(batches)) == 1
+        ratio = predict(after.workload).time_s / predict(before).time_s
+        assert remedy.time_percent == pytest.approx(100 * (ratio - 1))
+        assert remedy.gpus == after.gpus
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_each_change_is_what_its_overrides_say(case: str) -> None:
+    for overrides, changed in changes(refused(case).composed):
+        keys = {text.partition("=")[0] for text in overrides}
+        kept = [text for text in CASES[case] if text.partition("=")[0] not in keys]
+        (typed,) = resolve([*kept, *overrides], CONFIG)
+        assert typed.composed == changed, overrides
+
+
+def test_no_remedy_is_beaten_by_another(misfit: tuple[str, Misfit]) -> None:
+    _, found = misfit
+    costs = [(one.gpus, one.steps, one.time_percent, one.energy_percent) for one in found.remedies]
+    assert costs == sorted(costs, key=lambda cost: (cost[0], cost[2]))
+    for one in costs:
+        assert not any(other != one and all(map(float.__le__, map(float, other), map(float, one))) for other in costs)
+    assert all(one.fit is not Fit.REFUSED for one in found.remedies)
+
+
+def test_the_ranks_of_the_fullest_stage_are_named_and_its_parts_are_the_largest() -> None:
+    found = why_not(refused("split").composed)
+    first = found.memory.stage * found.workload.parallelism.gpus_per_stage
+    assert list(found.ranks) == list(range(first, first + found.workload.parallelism.gpus_per_stage))
+    parts = found.memory.parts_gib
+    assert math.fsum(parts.values()) == pytest.approx(found.memory.total_gib)
+    largest = max(parts, key=lambda name: parts[name])
+    assert f"GiB: {largest} {parts[largest]:.1f}, " in next(misfit_lines("some", found))
+
+
+def test_what_cannot_run_for_another_reason_has_no_remedy() -> None:
+    (one,) = resolve(["parallelism.tp=7"], CONFIG)
+    with pytest.raises(RefusedWorkloadError, match="tp=7"):
+        why_not(one.composed)
+
+
+def test_resolve_says_why_the_nearest_of_a_sweep_does_not_fit(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert main(["resolve", "microbatch_size=16,32", "--config-dir", str(CONFIG)]) == 2
+    lines = caplog.messages
+    (why,) = (line for line in lines if "(ranks 0 to 7) needs 41.9 of 39.4 GiB: " in line)
+    assert "_mbs16_" in why
+    after = lines[lines.index(why) + 1 :]
+    assert after[0].startswith("cheapest changes that make it fit")
+    assert any("parallelism.sequence_parallel=true" in line and ", energy " in line for line in after)
+
+
+def test_resolve_says_nothing_of_memory_where_all_fits(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert main(["resolve", "--config-dir", str(CONFIG)]) == 0
+    assert not any("cheapest changes" in line for line in caplog.messages)
