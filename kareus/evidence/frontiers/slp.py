@@ -2,8 +2,9 @@
 
 Means of absolute errors have kinks at their optimum, where gradients say nothing and least squares stops elsewhere.
 Linearised within a trust region such an objective is a linear program (Fletcher and Sainz de la Maza, Mathematical
-Programming 43, 1989), which HiGHS solves exactly; the step counts only if the true objective falls. Where none makes it
-fall, the best of the places that slopes were taken from may.
+Programming 43, 1989), which HiGHS solves exactly; the step counts only if the true objective falls. Every step corrects
+the slopes by what it showed (Broyden, Mathematics of Computation 19, 1965), so that many share one set of differences.
+Where none makes the objective fall, the best of the places that slopes were taken from may.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,30 +45,31 @@ def minimise(terms: Callable[[Array], Terms], start: Array, lower: Array, upper:
         start: within the box, shape (n,).
         lower: lower sides of the box, shape (n,).
         upper: upper sides.
-        steps: most steps; each asks for `terms` n times, and once or a few times more.
+        steps: most sets of slopes; each asks for `terms` n times, and once for every step that is tried with it.
 
     Returns:
         The best place found, shape (n,).
     """
-    place, here, trust = start, terms(start), FIRST_TRUST
+    place, here = start, terms(start)
     for _ in range(steps):
         differences = np.where(place + DIFFERENCE <= upper, DIFFERENCE, -DIFFERENCE)
         probes = [place + step for step in np.diag(differences)]
         beside = [terms(probe) for probe in probes]
-        slopes = _slopes(here, beside, differences)
+        before, slopes, trust = here, _slopes(here, beside, differences), FIRST_TRUST
         while trust >= LEAST_TRUST:
             low, high = np.maximum(lower - place, -trust), np.minimum(upper - place, trust)
             ahead = np.clip(place + _linear_step(here, slopes, low, high), lower, upper)
             there = terms(ahead)
+            slopes = _corrected(slopes, ahead - place, here, there)
             if there.objective < here.objective - LEAST_GAIN:
                 place, here, trust = ahead, there, min(1.5 * trust, LARGEST_TRUST)
-                break
-            trust /= 2.5
-        else:
-            best = min(range(len(probes)), key=lambda n: beside[n].objective)
-            if beside[best].objective >= here.objective - LEAST_GAIN:
-                break
-            place, here, trust = probes[best], beside[best], FIRST_TRUST
+            else:
+                trust /= 2.5
+        best = min(range(len(probes)), key=lambda n: beside[n].objective)
+        if beside[best].objective < here.objective - LEAST_GAIN:
+            place, here = probes[best], beside[best]
+        elif here is before:
+            break
     return place
 
 
@@ -75,6 +77,16 @@ def _slopes(here: Terms, beside: Sequence[Terms], differences: Array) -> tuple[A
     """Slopes of errors and margins, shapes (errors, n) and (margins, n)."""
     errors = np.array([b.errors - here.errors for b in beside]).T / differences
     margins = np.array([b.margins - here.margins for b in beside]).T / differences
+    return errors, margins
+
+
+def _corrected(slopes: tuple[Array, Array], step: Array, here: Terms, there: Terms) -> tuple[Array, Array]:
+    """Return the least changed slopes that foretell what a step did."""
+    length = step @ step
+    if not length:
+        return slopes
+    seen = there.errors - here.errors, there.margins - here.margins
+    errors, margins = (own + np.outer(new - own @ step, step) / length for own, new in zip(slopes, seen, strict=True))
     return errors, margins
 
 
