@@ -13,11 +13,11 @@ import numpy as np
 
 from kareus.arrays import Array
 from kareus.errors import ConfigError
-from kareus.gpu_model.gpu import Gpu, KernelUncertainty, Uncertainty
+from kareus.gpu_model.gpu import KernelUncertainty, Uncertainty
 from kareus.gpu_model.model import Behaviour, KnownSteps, run_tally, tally
-from kareus.gpu_model.thermal import RepeatedWork
+from kareus.gpu_model.thermal import BusyTime, repeated_work
 from kareus.gpu_model.trust import known_kernel_uncertainty, known_uncertainty
-from kareus.gpu_model.waiting import effective_energy_j
+from kareus.gpu_model.waiting import effective_energy_j, total_energy_j
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.program import Program
 from kareus.graph.records import UPDATING, Batch, BlockGraph, Direction, instruction_directions
@@ -254,6 +254,7 @@ def _stages(
 ) -> tuple[StagePrediction, ...]:
     """Stages of an iteration that takes `time_s`; every microbatch passes each of their instructions once."""
     gpus, repeated = workload.parallelism.gpus_per_stage, workload.num_microbatches
+    waiting_w = workload.gpu.blocking_power_w
     stages = []
     for stage, layers in enumerate(workload.parallelism.split):
         own = [(kind.direction, behaviour) for kind, behaviour in behaviours.items() if kind.stage == stage]
@@ -271,7 +272,7 @@ def _stages(
                 backward_s=passes_s - forward_s,
                 update_s=update_s,
                 bubble_s=time_s - busy_s,
-                energy_j=(busy_j + _waiting_j(workload.gpu, time_s - busy_s)) * gpus,
+                energy_j=total_energy_j(effective_energy_j(busy_j, busy_s, waiting_w), time_s, waiting_w) * gpus,
             )
         )
     return tuple(stages)
@@ -281,24 +282,15 @@ def _warm_energy_j(workload: Workload, stages: Sequence[StagePrediction], time_s
     """Energy of all GPUs in iterations of `time_s` that follow one another for long; each stage has its temperature."""
     if workload.ambient_c is None:
         return None
-    gpus, c = workload.parallelism.gpus_per_stage, workload.gpu.coefficients
+    gpus, waiting_w, c = workload.parallelism.gpus_per_stage, workload.gpu.blocking_power_w, workload.gpu.coefficients
     energy_j = 0.0
     for stage in stages:
-        busy_s, waiting_j = time_s - stage.bubble_s, _waiting_j(workload.gpu, stage.bubble_s)
-        work = RepeatedWork(
-            period_s=time_s,
-            busy_s=busy_s,
-            busy_j=stage.energy_j / gpus - waiting_j,
-            busy_degree_s=c.reference_temperature_c * busy_s,
-            waiting_j=waiting_j,
-        )
+        effective_j, busy_s = effective_energy_j(stage.energy_j / gpus, time_s, waiting_w), time_s - stage.bubble_s
+        busy = BusyTime(busy_s, total_energy_j(effective_j, busy_s, waiting_w), c.reference_temperature_c)
+        work = repeated_work([busy], time_s, waiting_w)
+        assert work is not None  # the temperature is given
         energy_j += gpus * work.settled_j(workload.ambient_c, c)
     return energy_j
-
-
-def _waiting_j(gpu: Gpu, bubble_s: float) -> float:
-    """Energy of one GPU that waits."""
-    return gpu.blocking_power_w * bubble_s
 
 
 def _components(
@@ -313,7 +305,7 @@ def _components(
         for name, cost in update.parts.items():
             totals[name] = totals[name] + cost
     bubbles_s = sum(stage.bubble_s for stage in stages)
-    totals[WAITING] = np.array([bubbles_s, _waiting_j(workload.gpu, bubbles_s)])
+    totals[WAITING] = np.array([bubbles_s, total_energy_j(0.0, bubbles_s, workload.gpu.blocking_power_w)])
     parallelism = workload.parallelism
     return tuple(
         ComponentPrediction(
