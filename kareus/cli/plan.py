@@ -6,7 +6,6 @@ to be kept are its own.
 """
 
 import argparse
-import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -82,11 +81,11 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
     from kareus.pipeline.methods import check_method  # noqa: PLC0415 - the solver, for which bad overrides need not wait
     from kareus.plans.build import select_plan  # noqa: PLC0415
     from kareus.plans.measured import plan_measured  # noqa: PLC0415
-    from kareus.plans.planning import plan_tables  # noqa: PLC0415
+    from kareus.plans.planning import plan_tables, quietly  # noqa: PLC0415
 
     check_method(arguments.method)
     logger.info("%s: planning for %s ...", name, workload.software.name)
-    with _quiet():
+    with quietly():
         planned = None if arguments.measured else plan_tables(workload)
         frontiers = planned.frontiers if planned else plan_measured(WorkloadFolder(arguments.measured), workload)
     if arguments.method not in frontiers.methods:
@@ -141,18 +140,6 @@ def _write(
     searches = [] if isinstance(planned, Frontiers) else list(planned.searches)
     page = _write_report(folder, paths, searches=searches, force=force)
     logger.info("%s\npage   %s", "\n".join(f"plan   {path}" for path in paths), page)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep back what stages log, such as a line for each round of a search."""
-    stages = logging.getLogger("kareus")
-    before = stages.level
-    stages.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        stages.setLevel(before)
 
 
 def _write_report(folder: WorkloadFolder, plans: list[Path], searches: list[str], *, force: bool) -> Path:

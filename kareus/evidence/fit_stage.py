@@ -35,6 +35,7 @@ from kareus.evidence.frontiers.joint_fit import PRIORS, fit_jointly
 from kareus.evidence.frontiers.predict import EXECUTIONS, planned_costs
 from kareus.evidence.frontiers.reference import FrontierRow, ReductionRow, fastest_rows, read_reference
 from kareus.evidence.frontiers.score import score_reductions
+from kareus.evidence.frontiers.staged import by_stages
 from kareus.evidence.frontiers.subject import Subjects, on_gpu, subjects_of
 from kareus.evidence.kernels.fit_output import fit_and_write
 from kareus.evidence.kernels.rows import KernelKind, Kernels, kind_of, read_kernels
@@ -271,14 +272,14 @@ def _reduction_lines(
     """Errors of measured reductions: of all, and of each workload predicted by a fit to the frontiers of the others."""
     if not tables:
         return []
-    score = score_reductions(tables, on_gpu(subjects, fit.gpu))
+    score = score_reductions(tables, on_gpu(subjects, fit.gpu), by_stages)
     lines = [
         f"reductions, fitted to all: {score.reduction_mae_points:.2f} points, {len(score.wrong_orders)} wrong orders"
     ]
     for h in left_out:
         own = [row for row in tables if row.scenario == h.scenario]
         if own:
-            points = score_reductions(own, on_gpu(subjects, h.gpu)).reduction_mae_points
+            points = score_reductions(own, on_gpu(subjects, h.gpu), by_stages).reduction_mae_points
             lines.append(f"reductions, frontiers left out, {h.scenario.label}: {points:.2f} points")
     return lines
 

@@ -6,31 +6,33 @@ dT/dt = (ambient + R (P + l (T - T_ref)) - T) / tau.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import numpy as np
+
+from kareus.arrays import Array
 from kareus.gpu_model.coefficients import GpuCoefficients
-from kareus.gpu_model.gpu import Gpu
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A time of constant work, starting at `start_c`."""
+    """A time of constant work, starting at `start_c`; of one chip, or of many with arrays of their numbers."""
 
-    power_w: float
+    power_w: Array | float
     """Power of the work at the reference temperature."""
-    start_c: float
+    start_c: Array | float
     ambient_c: float
     coefficients: GpuCoefficients
 
-    def temperature_c(self, elapsed_s: float) -> float:
+    def temperature_c(self, elapsed_s: Array | float) -> Array | float:
         """Temperature after `elapsed_s`."""
         final_c, rate = self._final_c, self._rate
-        return final_c + (self.start_c - final_c) * math.exp(-rate * elapsed_s)
+        return final_c + (self.start_c - final_c) * np.exp(-rate * elapsed_s)
 
-    def energy_j(self, elapsed_s: float) -> float:
+    def energy_j(self, elapsed_s: Array | float) -> Array | float:
         """Energy drawn after `elapsed_s`: the work's, and leakage above or below the reference."""
         final_c, rate, c = self._final_c, self._rate, self.coefficients
-        degree_seconds = final_c * elapsed_s + (self.start_c - final_c) * -math.expm1(-rate * elapsed_s) / rate
+        degree_seconds = final_c * elapsed_s + (self.start_c - final_c) * -np.expm1(-rate * elapsed_s) / rate
         leakage_j = c.leakage_w_per_c * (degree_seconds - c.reference_temperature_c * elapsed_s)
         return self.power_w * elapsed_s + leakage_j
 
@@ -43,7 +45,7 @@ class Interval:
         return (1 - self._feedback) / self.coefficients.thermal_time_s
 
     @property
-    def _final_c(self) -> float:
+    def _final_c(self) -> Array | float:
         c = self.coefficients
         reference_power_w = self.power_w - c.leakage_w_per_c * c.reference_temperature_c
         return (self.ambient_c + c.thermal_resistance_c_per_w * reference_power_w) / (1 - self._feedback)
@@ -116,16 +118,6 @@ def repeated_work(busy: Iterable[BusyTime], period_s: float, waiting_power_w: fl
         busy_degree_s=busy_degree_s,
         waiting_j=waiting_power_w * (period_s - busy_s),
     )
-
-
-def at_temperature(gpu: Gpu, temperature_c: float) -> Gpu:
-    """Return the GPU as a chip of this temperature: `static_power_w` has what it leaks more than at the reference.
-
-    So the power limit takes hold of a warm chip earlier.
-    """
-    c = gpu.coefficients
-    leaked_w = c.leakage_w_per_c * (temperature_c - c.reference_temperature_c)
-    return replace(gpu, static_power_w=gpu.static_power_w + leaked_w)
 
 
 def window_temperature_c(before_c: float, after_c: float, window_s: float, coefficients: GpuCoefficients) -> float:

@@ -3,6 +3,9 @@
 Each stage is the function that its command calls, so that the data are those which the workflow writes.
 """
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import polars as pl
@@ -62,6 +65,18 @@ def plan_tables(workload: Workload) -> PlannedTables:
         )
     with threadpool_limits(limits=1):
         return _tables(workload)
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Keep back what stages log meanwhile, such as a line for each round of a search."""
+    stages = logging.getLogger("kareus")
+    before = stages.level
+    stages.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        stages.setLevel(before)
 
 
 def _tables(workload: Workload) -> PlannedTables:

@@ -15,6 +15,7 @@ from kareus.arrays import Array
 from kareus.artifacts.randomness import generator
 from kareus.gpu_model.model import KnownSteps, run_tally, tally
 from kareus.gpu_model.thermal import Interval
+from kareus.gpu_model.waiting import effective_energy_j, total_energy_j
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING, Batch, BlockGraph
 from kareus.pipeline.solver.dag import earliest_starts_s, iteration_dag
@@ -147,15 +148,16 @@ def _lap(
     """Energies up to the marks of one iteration that begins at `temperature_c`, and the temperature at its end."""
     gpu, ambient_c = workload.gpu, workload.ambient_c
     assert ambient_c is not None
-    now_s = energy_j = 0.0
+    waiting_w = gpu.blocking_power_w
+    now_s = effective_j = 0.0
     energies_j: list[float] = []
     for start_s, time_s, power_w, is_mark in _cut(times_s, powers_w, starts_s, marks_s):
-        waiting = Interval(gpu.blocking_power_w, temperature_c, ambient_c, gpu.coefficients)
+        waiting = Interval(waiting_w, temperature_c, ambient_c, gpu.coefficients)
         working = Interval(power_w, waiting.temperature_c(start_s - now_s), ambient_c, gpu.coefficients)
-        energy_j += gpu.blocking_power_w * (start_s - now_s) + working.energy_j(time_s)
-        temperature_c, now_s = working.temperature_c(time_s), start_s + time_s
+        effective_j += effective_energy_j(float(working.energy_j(time_s)), time_s, waiting_w)
+        temperature_c, now_s = float(working.temperature_c(time_s)), start_s + time_s
         if is_mark:
-            energies_j.append(energy_j)
+            energies_j.append(total_energy_j(effective_j, now_s, waiting_w))
     return energies_j, temperature_c
 
 

@@ -2,18 +2,15 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
-from helpers.builders import a100, gemm
+from helpers.builders import a100
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.errors import ConfigError
-from kareus.gpu_model.model import step_cost
 from kareus.gpu_model.thermal import (
     BusyTime,
     Interval,
-    at_temperature,
     mean_temperature_c,
     repeated_work,
     window_temperature_c,
@@ -95,16 +92,3 @@ def test_chips_that_never_settle_are_refused():
         ConfigError, match=r"^coefficients: thermal_resistance_c_per_w x leakage_w_per_c=1\.05: must be below 1"
     ):
         dataclasses.replace(a100(), coefficients=dataclasses.replace(A100, thermal_resistance_c_per_w=0.7))
-
-
-def test_a_warm_chip_leaks_more_and_meets_the_limit_earlier():
-    """A product that meets the power limit, and one at a clock at which it does not."""
-    cool, hot = a100(power_limit_w=250.0), at_temperature(a100(power_limit_w=250.0), A100.reference_temperature_c + 10)
-    product = (gemm("g", 8192, 8192, 8192),)
-    (limited, slow), (limited_hot, slow_hot) = (
-        np.array(step_cost(gpu, product, None, np.array([1410.0, 900.0]), 0, 0)).T for gpu in (cool, hot)
-    )
-    assert slow_hot[0] == slow[0]
-    assert slow_hot[1] - slow[1] == pytest.approx(10 * A100.leakage_w_per_c * slow[0])
-    assert limited_hot[0] > limited[0]
-    assert limited_hot[2] / limited_hot[0] < limited[2] / limited[0] < 1410

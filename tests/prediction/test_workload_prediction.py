@@ -39,7 +39,9 @@ def default():
 
 @pytest.fixture(scope="module")
 def planned():
-    return PlannedMethods(subject(DEFAULT, COARSE, CONFIG), with_transfers=True)
+    """From profiles at the temperature that predictions are for."""
+    without_heat = (*COARSE, "gpu.coefficients.leakage_w_per_c=0")
+    return PlannedMethods(subject(DEFAULT, without_heat, CONFIG), with_transfers=True)
 
 
 @pytest.mark.parametrize("method", ["sequential", "nanobatching"])

@@ -8,6 +8,7 @@ from typing import Any
 from kareus.artifacts.records import to_plain
 from kareus.evidence.frontiers.reference import FrontierRow, ReductionRow, rows_of
 from kareus.evidence.frontiers.score import FrontierScore, ReductionScore, score_frontiers, score_reductions
+from kareus.evidence.frontiers.staged import by_stages
 from kareus.evidence.frontiers.subject import subjects_of
 from kareus.evidence.frontiers.throughput import SequentialScore, score_sequential
 from kareus.evidence.frontiers.trivial import TrivialErrors, trivial_errors
@@ -54,7 +55,7 @@ def answer_tables(
     if frontiers:
         return FrontierAnswer(gpu, score_frontiers(frontiers, subjects), trivial_errors(frontiers, subjects))
     reductions = [row for row in rows if isinstance(row, ReductionRow)]
-    return ReductionAnswer(gpu, score_reductions(reductions, subjects), score_sequential(subjects))
+    return ReductionAnswer(gpu, score_reductions(reductions, subjects, by_stages), score_sequential(subjects))
 
 
 def plain_answer(answer: TableAnswer) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from kareus.evidence.frontiers.predict import planned_costs
 from kareus.evidence.frontiers.reference import FrontierRow, ReductionRow
 from kareus.evidence.frontiers.score import FrontierScore, given_orders, score_frontiers, score_reductions
 from kareus.evidence.frontiers.slp import Terms, minimise
+from kareus.evidence.frontiers.staged import by_bounds
 from kareus.evidence.frontiers.subject import Subjects, on_gpu
 from kareus.gpu_model.gpu import Gpu
 
@@ -60,7 +61,7 @@ def fit_jointly(rows: Sequence[FrontierRow], tables: Sequence[ReductionRow], sub
 
 
 def _terms(rows: Sequence[FrontierRow], tables: Sequence[ReductionRow], subjects: Subjects) -> Terms:
-    reductions, frontiers = score_reductions(tables, subjects), score_frontiers(rows, subjects)
+    reductions, frontiers = score_reductions(tables, subjects, by_bounds), score_frontiers(rows, subjects)
     kept = [row for row, error in zip(rows, frontiers.rows, strict=True) if error.scored]
     imbalances = [100 * np.log(cost.balance / BALANCE) for cost in planned_costs(kept, subjects)]
     weighed = [

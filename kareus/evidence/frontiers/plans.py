@@ -1,6 +1,7 @@
 """Planning without measuring: the points and iteration frontiers of every method, exhaustively and free of noise.
 
 What the workflow finds by measuring and searching on a testbed, taken from the GPU model behind a simulated one.
+Energies are those of profiles, at the temperatures of their windows, since those of real GPUs are.
 """
 
 from collections import defaultdict
@@ -22,9 +23,11 @@ from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Batch, Partition
 from kareus.pareto import pareto_mask
 from kareus.partition.detect import detect_partitions
+from kareus.profile.heat import as_profiled
 from kareus.profile.programs import Execution, component_programs, default_partition_program
 from kareus.schedule.records import Choice
 from kareus.schedule.space import search_space
+from kareus.workload.config import Workload
 from kareus.workload.slices import cut
 
 OptionsByClock = dict[int, tuple[Option, ...]]
@@ -39,14 +42,23 @@ def clocks_of(subject: Subject) -> Array:
 def instruction_behaviours(
     subject: Subject, clocks_mhz: Array, known: KnownSteps | None = None
 ) -> dict[tuple[InstructionKind, Execution], Behaviour]:
-    """What every whole instruction does at each clock, under sequential execution and default nanobatching.
+    """What a profile says of whole instructions at each clock, under sequential execution and default nanobatching.
 
     `known` as in `run_tally`.
     """
     known = {} if known is None else known
+    gpu = subject.workload.gpu
     return {
-        key: run_tally(subject.workload.gpu, counted, clocks_mhz, known) for key, counted in subject.tallies.items()
+        key: _measured(subject.workload, run_tally(gpu, counted, clocks_mhz, known))
+        for key, counted in subject.tallies.items()
     }
+
+
+def _measured(workload: Workload, behaviour: Behaviour) -> Behaviour:
+    """Return a behaviour as a profile takes it down; in air of unknown temperature as it is."""
+    if workload.ambient_c is None:
+        return behaviour
+    return as_profiled(workload.gpu, workload.protocol, workload.ambient_c, behaviour)
 
 
 def microbatch_frontiers(subject: Subject) -> pl.DataFrame:
@@ -84,7 +96,10 @@ def _components(
     sm_count = subject.workload.testbed.default_collective_sm_count
     programs = component_programs(subject.graphs, sm_count, recomputation=subject.workload.recomputation)
     programs |= {partition.name: default_partition_program(partition, sm_count) for partition in partitions}
-    behaviours = {name: run_program(subject.workload.gpu, p, clocks_mhz, known) for name, p in programs.items()}
+    workload = subject.workload
+    behaviours = {
+        name: _measured(workload, run_program(workload.gpu, p, clocks_mhz, known)) for name, p in programs.items()
+    }
     return {
         name: {
             int(c): ExecutionCost(float(t), float(e)) for c, t, e in zip(clocks_mhz, b.time_s, b.energy_j, strict=True)
@@ -99,7 +114,7 @@ def _partition_options(subject: Subject, partition: Partition) -> OptionsByClock
     space = search_space(partition, gpu, subject.workload.space)
     clocks, sm_counts = (np.array(column, dtype=np.float64) for column in (space.frequency_mhz, space.sm_count))
     launches = np.array([partition.operator_index(name) for name in space.launch])
-    behaviour = run_schedules(gpu, partition, clocks, sm_counts, launches)
+    behaviour = _measured(subject.workload, run_schedules(gpu, partition, clocks, sm_counts, launches))
     effective_j = effective_energy_j(behaviour.energy_j, behaviour.time_s, gpu.blocking_power_w)
     options: dict[int, list[Option]] = defaultdict(list)
     for clock in sorted(set(clocks)):

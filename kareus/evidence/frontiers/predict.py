@@ -41,7 +41,7 @@ class PlannedCost:
 
 
 def planned_costs(rows: Sequence[FrontierRow], subjects: Subjects) -> list[PlannedCost]:
-    """Time and energy of rows at their listed clocks; point-to-point takes no time in them.
+    """Time and energy of rows at their listed clocks, as planned from profiles; messages take no time in them.
 
     Raises:
         ArtifactError: a row's instructions are not those of its pipeline, or its microbatch cannot be halved.

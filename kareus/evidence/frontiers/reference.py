@@ -33,8 +33,6 @@ ABLATIONS = {
     "ablation_nanobatching": "nanobatching",
 }
 """Method that each ablation table is about; its column `kareus` says by how much that method exceeds kareus."""
-EMULATION = "emulation"
-"""Table of iterations that were planned from profiles and not run; those of all other tables were measured."""
 METRICS = (
     "time_reduction_pct",
     "energy_reduction_pct",

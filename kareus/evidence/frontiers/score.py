@@ -9,12 +9,11 @@ from kareus.evidence.frontiers.predict import (
     EXECUTIONS,
     PlannedMethods,
     planned_costs,
-    predicted_percent,
     undominated,
 )
-from kareus.evidence.frontiers.reference import ABLATIONS, EMULATION, FrontierRow, ReductionRow, by_curve
+from kareus.evidence.frontiers.reference import ABLATIONS, FrontierRow, ReductionRow, by_curve
+from kareus.evidence.frontiers.staged import Planner
 from kareus.evidence.frontiers.subject import Subject, Subjects
-from kareus.evidence.frontiers.warm_subject import in_training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,16 +143,14 @@ def score_frontiers(rows: Sequence[FrontierRow], subjects: Subjects) -> Frontier
     )
 
 
-def score_reductions(rows: Sequence[ReductionRow], subjects: Subjects) -> ReductionScore:
-    """Score what our own plans save: on GPUs in training, or as profiled where the iterations are emulated."""
+def score_reductions(rows: Sequence[ReductionRow], subjects: Subjects, planner: Planner) -> ReductionScore:
+    """Score what plans save; each workload is planned once."""
     planned = {}
     errors = []
     for row in rows:
-        emulated = row.table == EMULATION
-        if (row.scenario, emulated) not in planned:
-            own = subjects[row.scenario] if emulated else in_training(subjects[row.scenario])
-            planned[row.scenario, emulated] = PlannedMethods(own, with_transfers=True)
-        predicted = predicted_percent(planned[row.scenario, emulated], row)
+        if row.scenario not in planned:
+            planned[row.scenario] = planner(subjects[row.scenario])
+        predicted = planned[row.scenario](row)
         errors += [
             ReductionError(
                 table=row.table,

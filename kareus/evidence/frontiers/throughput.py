@@ -13,7 +13,6 @@ from statistics import fmean
 
 from kareus.evidence.frontiers.reference import PLANNED_METHODS, Scenario, scenario_of
 from kareus.evidence.frontiers.subject import Subject, Subjects
-from kareus.evidence.frontiers.warm_subject import in_training
 from kareus.evidence.shipped import FOLDER
 from kareus.model.config import Model
 from kareus.model.parameters import block_matrices
@@ -100,8 +99,8 @@ def _throughput(line: Line) -> PublishedThroughput:
 
 
 def _sequential_time(row: PublishedThroughput, subject: Subject) -> SequentialTime:
-    """Predict an iteration with messages and the update of the weights, on warm GPUs."""
-    workload = in_training(subject).workload
+    """Predict an iteration with messages and the update of the weights."""
+    workload = subject.workload
     gpus = workload.parallelism.gpus
     own_s = counted_flops(workload) / (row.tflops_per_gpu * 1e12 * gpus)
     updated = replace(workload, iteration=replace(workload.iteration, include_update=True))

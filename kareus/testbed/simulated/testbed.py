@@ -149,10 +149,10 @@ class SimulatedSession:
         interval = Interval(power_w, self._temperature_c, self._ambient_c, self._gpu.coefficients)
         since_update_s = self._since_update_s(self._now_s + duration_s)
         if since_update_s <= duration_s:  # else the counter has not ticked meanwhile
-            self._counter_j = self._energy_j + interval.energy_j(duration_s - since_update_s)
+            self._counter_j = self._energy_j + float(interval.energy_j(duration_s - since_update_s))
         self._now_s += duration_s
-        self._energy_j += interval.energy_j(duration_s)
-        self._temperature_c = interval.temperature_c(duration_s)
+        self._energy_j += float(interval.energy_j(duration_s))
+        self._temperature_c = float(interval.temperature_c(duration_s))
 
     def _since_update_s(self, now_s: float) -> float:
         return math.fmod(now_s + self._noise.counter_phase_s, self._config.counter_period_s)

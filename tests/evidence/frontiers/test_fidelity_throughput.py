@@ -35,13 +35,12 @@ def test_a_throughput_of_another_method_is_converted():
     assert found.given_time_s * (1 - row.time_reduction_pct / 100) == pytest.approx(own_s)
 
 
-def test_iterations_take_longer_in_warm_air():
-    """The power limit takes hold of a chip earlier that leaks more."""
+def test_times_are_at_the_temperature_of_the_gpus_numbers_whatever_the_air():
     times_s = []
     for ambient_c in (20, 45):
         own = {LLAMA: subject(LLAMA, (f"testbed.ambient_c={ambient_c}",), CONFIG)}
         times_s += [time.predicted_time_s for time in score_sequential(own).sequential_times]
-    assert times_s[0] < times_s[1] < 1.1 * times_s[0]
+    assert times_s[0] == times_s[1]
 
 
 def test_workloads_without_a_published_throughput_have_no_score():

@@ -77,7 +77,7 @@ def test_a_held_out_workload_is_predicted_from_the_others(rows, subjects, fit, m
 
 
 def test_the_bootstrap_scatters_around_the_fit_and_repeats(rows, subjects, fit, monkeypatch):
-    monkeypatch.setattr("kareus.evidence.frontiers.fit.REFIT_EVALUATIONS", 2)
+    monkeypatch.setattr("kareus.evidence.frontiers.fit.REFIT_EVALUATIONS", 4)  # of two, none may lead downhill
     monkeypatch.setattr("kareus.evidence.frontiers.fit.SAMPLES", 2)
     drawn = [gpu.coefficients for gpu in bootstrap(rows, subjects, fit)]
     assert len({c.clock_power_w for c in drawn}) == 2

@@ -10,6 +10,7 @@ from kareus.evidence.frontiers import joint_fit
 from kareus.evidence.frontiers.joint_fit import PRIORS, fit_jointly
 from kareus.evidence.frontiers.predict import PlannedMethods, planned_costs, predicted_percent
 from kareus.evidence.frontiers.reference import FrontierRow, ReductionRow, Scenario
+from kareus.evidence.frontiers.staged import by_bounds
 from kareus.evidence.frontiers.subject import subject
 from kareus.gpu_model.gpu import FrequencyRange
 from kareus.graph.records import Direction
@@ -64,7 +65,7 @@ def test_one_step_lowers_errors_and_keeps_coefficient_bounds(rows, tables, subje
     monkeypatch.setattr(joint_fit, "fit_frontiers", lambda rows, subjects, gpu: joint_fit.Fit(gpu, None))
     fit = fit_jointly(rows, tables, subjects, off)
     before, after = (
-        joint_fit.score_reductions(tables, joint_fit.on_gpu(subjects, gpu)).reduction_mae_points
+        joint_fit.score_reductions(tables, joint_fit.on_gpu(subjects, gpu), by_bounds).reduction_mae_points
         for gpu in (off, fit.gpu)
     )
     assert after < 0.9 * before

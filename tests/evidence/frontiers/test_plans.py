@@ -22,6 +22,7 @@ COARSE = (
     "gpu.search_frequencies.stride_mhz=170",
     "space.sm_stride=12",
     "space.sm_max=24",
+    "gpu.coefficients.leakage_w_per_c=0",  # so that windows measure what happens at the reference temperature
     "gpu.power_limit_w=10000",  # under which bursts of a whole instruction would be judged otherwise than its parts
 )
 DEFAULT_SM_COUNT = 24

@@ -1,5 +1,6 @@
 """Planned iterations against a simulation of their pipeline; curves and savings against arithmetic by hand."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import moocore
@@ -15,10 +16,11 @@ from kareus.errors import ArtifactError
 from kareus.evidence.frontiers.plans import microbatch_frontiers
 from kareus.evidence.frontiers.predict import PlannedMethods, planned_costs, predicted_percent, undominated
 from kareus.evidence.frontiers.subject import subject
-from kareus.gpu_model.model import run_program
 from kareus.graph.recomputation import Recomputation
 from kareus.pipeline.frontiers import iteration_rows
+from kareus.profile.measure import measure_once
 from kareus.profile.programs import Execution, instruction_program, stage_shapes
+from kareus.testbed.factory import open_testbed
 from kareus.workload.slices import cut
 
 EXECUTION = {"sequential+perseus": Execution.SEQUENTIAL, "nanobatching+perseus": Execution.NANOBATCHING}
@@ -35,7 +37,7 @@ def planned(small):
 
 
 def costs_by_hand(small, clocks, execution):
-    """Seconds and joules of the instructions of each stage, in order."""
+    """Seconds and joules of the instructions of each stage, in order, as a profile without noise measures them."""
     shapes = stage_shapes(small.workload.parallelism.split)
     found = []
     for shape, stage in zip(shapes, clocks, strict=True):
@@ -51,10 +53,16 @@ def costs_by_hand(small, clocks, execution):
             )
             for direction in (F, B)
         }
-        behaviours = [run_program(small.workload.gpu, programs[direction], mhz) for direction, mhz in stage]
-        own = zip((direction for direction, _ in stage), behaviours, strict=True)
-        found.append([(direction, float(b.time_s), float(b.energy_j)) for direction, b in own])
+        found.append([(direction, *profiled(small.workload, programs[direction], mhz)) for direction, mhz in stage])
     return found
+
+
+def profiled(workload, program, mhz):
+    """Seconds and joules of a program by a measurement on a simulated chip, heat included."""
+    testbed = dataclasses.replace(workload.testbed, time_noise=0.0, power_noise=0.0)
+    with open_testbed(testbed, workload.gpu, workload.protocol.predecessor_power_w, 0).session(program, "p") as session:
+        row = measure_once(session, mhz, workload.protocol)
+    return row["time_s"], row["energy_j"]
 
 
 def end_by_events(stages):
@@ -110,7 +118,7 @@ def test_a_planned_row_has_pipeline_time_and_idle_energy(small, method, drawn):
     waiting_s = [end_s - sum(time_s for _, time_s, _ in stage) for stage in stages]
     worked_j = sum(energy_j for stage in stages for _, _, energy_j in stage)
     waited_j = small.workload.gpu.blocking_power_w * sum(waiting_s)
-    assert cost.energy_j == pytest.approx(worked_j + waited_j, rel=1e-9)
+    assert cost.energy_j == pytest.approx(worked_j + waited_j, rel=2e-3)  # the counter moves every 0.1 s
 
 
 @pytest.mark.parametrize("drawn", [1410, range(900, 1260, 30)])

@@ -40,16 +40,9 @@ def predict(monkeypatch):
     return set_to
 
 
-@pytest.fixture
-def predict_percent(monkeypatch):
-    """Sets what methods are predicted to save, by table and metric; everything by method."""
-
-    def set_to(by_row):
-        monkeypatch.setattr(score, "in_training", lambda own: own)
-        monkeypatch.setattr(score, "PlannedMethods", lambda _, with_transfers: None)
-        monkeypatch.setattr(score, "predicted_percent", lambda _, row: by_row[row.table, row.metric])
-
-    return set_to
+def planner_of(by_row):
+    """Predicts what methods save, by table and metric; everything by method."""
+    return lambda _: lambda row: by_row[row.table, row.metric]
 
 
 def listed(point, time_s, energy_j, **changes):
@@ -118,18 +111,18 @@ def test_curves_count_alike_however_many_rows_they_have(predict):
 TIME, ENERGY = "time_reduction_pct", "energy_reduction_pct"
 
 
-def test_the_mae_is_over_all_cells_in_points(predict_percent):
+def test_the_mae_is_over_all_cells_in_points():
     rows = [
         reduction_row(TIME, {"sequential+perseus": 1.0, "kareus": 12.0}),
         reduction_row(ENERGY, {"kareus": -3.0}),
     ]
-    predict_percent(
+    planner = planner_of(
         {
             ("max_throughput", TIME): {"sequential+perseus": 0.0, "kareus": 14.0},
             ("max_throughput", ENERGY): {"kareus": 3.0},
         }
     )
-    found = score_reductions(rows, SUBJECTS)
+    found = score_reductions(rows, SUBJECTS, planner)
     assert found.reduction_mae_points == pytest.approx((1 + 2 + 6) / 3)
     assert found.wrong_orders == ()
     assert [(e.metric, e.method, e.given_pct, e.predicted_pct, e.reached) for e in found.rows] == [
@@ -139,30 +132,30 @@ def test_the_mae_is_over_all_cells_in_points(predict_percent):
     ]
 
 
-def test_emulated_iterations_are_those_of_cool_profiles(monkeypatch):
-    """All others were measured in training; each is planned once."""
-    monkeypatch.setattr(score, "in_training", lambda own: "warm")
+def test_each_workload_is_planned_once():
     planned = []
-    monkeypatch.setattr(score, "PlannedMethods", lambda own, with_transfers: planned.append(own) or own)
-    monkeypatch.setattr(score, "predicted_percent", lambda own, row: {"kareus": 1.0 if own == "warm" else 2.0})
+
+    def planner(own):
+        planned.append(own)
+        return lambda row: {"kareus": 1.0}
+
     tables = ("max_throughput", "emulation", "frontier", "emulation")
-    found = score_reductions([reduction_row(TIME, {"kareus": 0.0}, table) for table in tables], SUBJECTS)
-    assert [e.predicted_pct for e in found.rows] == [1.0, 2.0, 1.0, 2.0]
-    assert planned == ["warm", SUBJECT]
+    score_reductions([reduction_row(TIME, {"kareus": 0.0}, table) for table in tables], SUBJECTS, planner)
+    assert planned == [SUBJECT]
 
 
-def test_a_cell_that_is_not_reached_counts_as_no_reduction(predict_percent):
-    predict_percent({("max_throughput", TIME): {"nanobatching+perseus": None, "kareus": 10.0}})
-    found = score_reductions([reduction_row(TIME, {"nanobatching+perseus": 4.0, "kareus": 10.0})], SUBJECTS)
+def test_a_cell_that_is_not_reached_counts_as_no_reduction():
+    planner = planner_of({("max_throughput", TIME): {"nanobatching+perseus": None, "kareus": 10.0}})
+    found = score_reductions([reduction_row(TIME, {"nanobatching+perseus": 4.0, "kareus": 10.0})], SUBJECTS, planner)
     unreached, reached = found.rows
     assert (unreached.predicted_pct, unreached.reached) == (0.0, False)
     assert reached.reached
     assert found.reduction_mae_points == pytest.approx(2)
 
 
-def test_a_prediction_of_no_reduction_is_reached(predict_percent):
-    predict_percent({("max_throughput", TIME): {"kareus": 0.0}})
-    (only,) = score_reductions([reduction_row(TIME, {"kareus": 1.0})], SUBJECTS).rows
+def test_a_prediction_of_no_reduction_is_reached():
+    planner = planner_of({("max_throughput", TIME): {"kareus": 0.0}})
+    (only,) = score_reductions([reduction_row(TIME, {"kareus": 1.0})], SUBJECTS, planner).rows
     assert only.reached
 
 
@@ -177,28 +170,28 @@ def test_a_prediction_of_no_reduction_is_reached(predict_percent):
         ((5.0, 12.0), (None, -1.0), True),  # counts as 0
     ],
 )
-def test_an_order_is_wrong_if_clear_and_predicted_otherwise(predict_percent, given, predicted, wrong):
+def test_an_order_is_wrong_if_clear_and_predicted_otherwise(given, predicted, wrong):
     methods = ("nanobatching+perseus", "kareus")
-    predict_percent({("max_throughput", TIME): dict(zip(methods, predicted, strict=True))})
+    planner = planner_of({("max_throughput", TIME): dict(zip(methods, predicted, strict=True))})
     row = reduction_row(TIME, dict(zip(methods, given, strict=True)))
     said = f"max_throughput, {SMALL.label}, {TIME}: kareus above nanobatching+perseus"
-    assert score_reductions([row], SUBJECTS).wrong_orders == ((said,) if wrong else ())
+    assert score_reductions([row], SUBJECTS, planner).wrong_orders == ((said,) if wrong else ())
 
 
-def test_methods_of_different_rows_have_no_order(predict_percent):
+def test_methods_of_different_rows_have_no_order():
     rows = [reduction_row(TIME, {"kareus": 20.0}), reduction_row(ENERGY, {"nanobatching+perseus": 1.0})]
-    predict_percent(
+    planner = planner_of(
         {("max_throughput", TIME): {"kareus": 1.0}, ("max_throughput", ENERGY): {"nanobatching+perseus": 20.0}}
     )
-    assert score_reductions(rows, SUBJECTS).wrong_orders == ()
+    assert score_reductions(rows, SUBJECTS, planner).wrong_orders == ()
 
 
-def test_ablations_of_separate_tables_are_ordered_together(predict_percent):
+def test_ablations_of_separate_tables_are_ordered_together():
     tables = ("ablation_without_frequency", "ablation_without_kernel_schedule", "ablation_nanobatching")
     given, predicted = (1.0, 8.0, 7.0), (9.0, 3.0, 10.0)
     metric = "time_increase_pct"
-    predict_percent({(t, metric): {"kareus": pct} for t, pct in zip(tables, predicted, strict=True)})
+    planner = planner_of({(t, metric): {"kareus": pct} for t, pct in zip(tables, predicted, strict=True)})
     rows = [reduction_row(metric, {"kareus": pct}, table) for table, pct in zip(tables, given, strict=True)]
-    assert score_reductions(rows, SUBJECTS).wrong_orders == (
+    assert score_reductions(rows, SUBJECTS, planner).wrong_orders == (
         f"ablation, {SMALL.label}, {metric}: kareus-without-kernel-schedule above kareus-without-frequency",
     )
