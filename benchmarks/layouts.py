@@ -47,7 +47,6 @@ SIZES = ("layers", "hidden", "heads", "ffn")
 MODELS = {"1B": (16, 2048, 32, 8192), "3B": (28, 3072, 32, 8192)}
 """Sizes of the models of the published sweep."""
 VOCABULARY = 131_072
-GIB_PER_GB = 1e9 / 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,7 @@ class SweepRow:
     ran: bool
     mfu_pct: float
     time_s: float
-    memory_gb: float
+    memory_gib: float
 
     @property
     def is_sane(self) -> bool:
@@ -83,7 +82,7 @@ def _row(cells: Mapping[str, str]) -> SweepRow:
     number = {name: float(cells[name] or "nan") for name in ("mfu_pct", "iteration_time_s", "gpu_memory_gb")}
     return SweepRow(
         model=cells["model"], layout=layout, ran=cells["status"] == "ran", mfu_pct=number["mfu_pct"],
-        time_s=number["iteration_time_s"], memory_gb=number["gpu_memory_gb"],
+        time_s=number["iteration_time_s"], memory_gib=number["gpu_memory_gb"],
     )  # fmt: skip
 
 
@@ -231,7 +230,12 @@ def by_formula(sweeps: Sequence[ModelSweep], seen: Sequence[SweepRow]) -> list[R
     return found
 
 
-def score(ranked: Sequence[Ranked]) -> dict[str, float]:
+def _percent(share: float) -> float | None:
+    """Return a percentage; None where there is nothing that it is of."""
+    return 100 * float(share) if np.isfinite(share) else None
+
+
+def score(ranked: Sequence[Ranked]) -> dict[str, float | None]:
     """Return errors of times, and what the order of groups costs."""
     errors = [abs(one.predicted_s / one.row.time_s - 1) for one in ranked]
     taus, losses = [], []
@@ -244,7 +248,7 @@ def score(ranked: Sequence[Ranked]) -> dict[str, float]:
         taus.append(kendalltau(predicted, measured).statistic)
         losses.append(100 * (np.minimum.accumulate(measured) / min(measured) - 1))
     return {
-        "time_mape_pct": 100 * float(np.mean(errors)),
+        "time_mape_pct": _percent(np.mean(errors)),
         "tau": float(np.mean(taus)),
         "first_choice_loss_pct": float(np.mean([loss[0] for loss in losses])),
         "first_choice_loss_median_pct": float(np.median([loss[0] for loss in losses])),
@@ -254,15 +258,15 @@ def score(ranked: Sequence[Ranked]) -> dict[str, float]:
     }
 
 
-def memory(bases: Mapping[str, Workload], rows: Sequence[SweepRow]) -> dict[str, float]:
+def memory(bases: Mapping[str, Workload], rows: Sequence[SweepRow]) -> dict[str, float | None]:
     """Return how far the memory of what ran is off, and how much of what ran and of what crashed is refused."""
     errors, refused = [], {True: [], False: []}
     for name, base in bases.items():
         own = {row.layout: row for row in rows if row.model == name}
         for one in sort_layouts(roomy(base), own).candidates:
             row = own[one.layout]
-            if row.ran and np.isfinite(row.memory_gb):
-                errors.append(abs(one.memory.total_gib / (row.memory_gb * GIB_PER_GB) - 1))
+            if row.ran and np.isfinite(row.memory_gib):
+                errors.append(abs(one.memory.allocated_gib / row.memory_gib - 1))
         found = sort_layouts(base, own)
         for one in found.candidates:
             is_tight = bool(tightness(one.workload, one.memory))
@@ -271,9 +275,9 @@ def memory(bases: Mapping[str, Workload], rows: Sequence[SweepRow]) -> dict[str,
             if other.reason is Reason.MEMORY:
                 refused[own[other.layout].ran].append(True)
     return {
-        "memory_mape_pct": 100 * float(np.mean(errors)),
-        "ran_refused_pct": 100 * float(np.mean(refused[True])),
-        "crashed_refused_pct": 100 * float(np.mean(refused[False])) if refused[False] else float("nan"),
+        "memory_mape_pct": _percent(np.mean(errors)),
+        "ran_refused_pct": _percent(np.mean(refused[True])),
+        "crashed_refused_pct": _percent(np.mean(refused[False])) if refused[False] else None,
     }
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from kareus.adviser.answers import LayoutAnswer, Unmeasured
+from kareus.adviser.feasible import sort_layouts
 from kareus.adviser.order import recommended
 from kareus.adviser.question import Question
-from kareus.adviser.runs import LayoutTimes, read_runs, runnable
+from kareus.adviser.runs import LayoutTimes, read_runs, roomy, runnable
 from kareus.calibrate.gpu_file import number
 from kareus.calibrate.software_fit import PRIORS, trainer_numbers
 from kareus.calibrate.software_output import calibrated_software
@@ -44,8 +45,7 @@ def unmeasured_of(base: Workload, layouts: Sequence[LayoutAnswer], config_dir: P
     losses = {}
     for name in sorted({pair.software for pair in pair_errors()} - {base.software.name}):
         (other,) = compose([f"software={name}"], config_dir)
-        times_s = LayoutTimes(replace(base, software=other.workload.software), workloads).of({})
-        losses[name] = 100 * float(times_s[0] / times_s.min() - 1)
+        losses[name] = _loss_percent(replace(base, software=other.workload.software), run)
     priors = {name: PRIORS[name] for name in trainer_numbers(base.software)}
     values = {name: getattr(base.software, name) or prior.value for name, prior in priors.items()}
     linear = LinearTimes.of(priors, LayoutTimes(base, workloads).of, values, range(len(run)))
@@ -58,6 +58,16 @@ def unmeasured_of(base: Workload, layouts: Sequence[LayoutAnswer], config_dir: P
         compared=len(run),
         measure_first=tuple(run[n].candidate.layout for n in telling_runs(linear.slopes, covariance, MEASURED_FIRST)),
     )
+
+
+def _loss_percent(base: Workload, run: Sequence[LayoutAnswer]) -> float:
+    """By how much the first of layouts is slower than the best, by the software of `base`, of those that it can run."""
+    able = {one.layout for one in sort_layouts(roomy(base), [one.candidate.layout for one in run]).candidates}
+    workloads = [one.candidate.workload for one in run if one.candidate.layout in able]
+    if not workloads:
+        return 0.0
+    times_s = LayoutTimes(base, workloads).of({})
+    return 100 * float(times_s[0] / times_s.min() - 1)
 
 
 def sorted_by_trainer(layouts: Sequence[LayoutAnswer]) -> list[LayoutAnswer]:

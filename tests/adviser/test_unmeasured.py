@@ -132,3 +132,11 @@ def test_a_chosen_layout_that_fills_the_memory_is_said_to(unmeasured: Advice) ->
     assert full_line(advice).startswith("memory: 97 % of a GPU's, so try it before a long training; ")
     others = [one for one in layouts if one.plans and memory_share(one) <= 0.95]
     assert ("all others need as much" in full_line(advice)) == (not others)
+
+
+def test_layouts_that_other_software_cannot_run_are_not_asked_of_it() -> None:
+    """Attention of vTrain's traces is not fused, so that it has no context parallelism."""
+    cp = [text for text in FEW if not text.startswith("cp=")]
+    advice = kareus.advise([*cp, "cp=2", "software=nanotron"], **BATCH, config_dir=CONFIG)
+    assert advice.unmeasured is not None
+    assert advice.unmeasured.most_unlike != "vtrain"

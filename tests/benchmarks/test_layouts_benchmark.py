@@ -32,7 +32,7 @@ def ranked(measured: list[float], predicted: list[float], gpus: int = 8) -> list
         yardstick.Ranked(
             yardstick.SweepRow(
                 model="1B", layout=replace(LAYOUT, dp=gpus // 2, num_microbatches=n + 1), ran=True, mfu_pct=30.0,
-                time_s=time_s, memory_gb=20.0,
+                time_s=time_s, memory_gib=20.0,
             ),
             guess_s,
             guess_s,
@@ -44,7 +44,7 @@ def ranked(measured: list[float], predicted: list[float], gpus: int = 8) -> list
 def test_rows_are_read_as_what_ran(tmp_path: Path) -> None:
     (row,) = sweep(tmp_path, "1B,8,4,1,2,1,1,8,4096,ran,31.0,1.5,20.0,1")
     assert row.layout == replace(LAYOUT, sharding=Sharding.OPTIMIZER)
-    assert (row.time_s, row.memory_gb, row.is_sane) == (1.5, 20.0, True)
+    assert (row.time_s, row.memory_gib, row.is_sane) == (1.5, 20.0, True)
 
 
 @pytest.mark.parametrize(
