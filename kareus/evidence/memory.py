@@ -12,7 +12,7 @@ from kareus.prediction.lines import Line, Refusal
 from kareus.prediction.measured_memory import REAL, MeasuredMemory, estimate_of, memory_data
 from kareus.prediction.memory_formats import Format
 from kareus.workload.config import Workload
-from kareus.workload.memory import Fit, MemoryEstimate, estimate_memory, fit_of
+from kareus.workload.memory import MemoryEstimate, MemoryFit, estimate_memory, fit_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class ScoredMemory:
     workload: Workload
     estimate: MemoryEstimate
     """Of the GPU that was measured."""
-    fit: Fit
+    fit: MemoryFit
     """What Kareus says of the fullest GPU."""
 
     @property
@@ -68,8 +68,8 @@ def errors_of(answer: MemoryAnswer) -> dict[str, Any]:
         "memory_mape_pct": _mape_pct([one for one in ran if one.row.counts]),
         "memory_mape_pct_all": _mape_pct(ran),
         "by_group": {group: _mape_pct([one for one in ran if one.row.group == group]) for group in groups},
-        "ran_refused_pct": _share_pct(ran, (Fit.REFUSED,)),
-        "crashed_refused_pct": _share_pct(crashed, (Fit.REFUSED, Fit.TIGHT)),
+        "ran_refused_pct": _share_pct(ran, (MemoryFit.REFUSED,)),
+        "crashed_refused_pct": _share_pct(crashed, (MemoryFit.REFUSED, MemoryFit.TIGHT)),
     }
 
 
@@ -77,7 +77,7 @@ def _mape_pct(scored: Sequence[ScoredMemory]) -> float | None:
     return 100 * float(np.mean([abs(one.error) for one in scored])) if scored else None
 
 
-def _share_pct(scored: Sequence[ScoredMemory], fits: Sequence[Fit]) -> float | None:
+def _share_pct(scored: Sequence[ScoredMemory], fits: Sequence[MemoryFit]) -> float | None:
     return 100 * float(np.mean([one.fit in fits for one in scored])) if scored else None
 
 

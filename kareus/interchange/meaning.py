@@ -61,10 +61,10 @@ LLAMA: Mapping[str, Any] = {
 """Fields of a model that a file need not have."""
 SIZES = ("hidden_size", "num_layers", "num_attention_heads", "vocab_size")
 """Fields without which there is no model."""
-Terms = Mapping[str, Any]
+TrainerTerms = Mapping[str, Any]
 
 
-def keys_of(terms: Terms, lost: list[str]) -> dict[str, Any]:
+def keys_of(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
     """Return the keys of a workload that terms give; what of them cannot be said is added to `lost`.
 
     The value of `model` is a mapping where the terms give the sizes of one.
@@ -110,7 +110,7 @@ def terms_of(workload: Mapping[str, Any], gpus_per_node: int) -> dict[str, Any]:
     return terms | dict(_layer_terms(workload)) | _sharing_terms(workload)
 
 
-def _pipeline(terms: Terms, lost: list[str]) -> dict[str, Any]:
+def _pipeline(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
     """Schedule, chunks and blocks of the stages."""
     pp, layers = terms.get("parallelism.pp") or 1, terms.get("model.num_layers")
     schedule = terms.get("pipeline.schedule") or str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)
@@ -134,7 +134,7 @@ def _pipeline(terms: Terms, lost: list[str]) -> dict[str, Any]:
     return keys | ({"parallelism.layers_per_stage": split} if split else {})
 
 
-def _split(terms: Terms, pp: int, layers: Any) -> list[Any] | None:
+def _split(terms: TrainerTerms, pp: int, layers: Any) -> list[Any] | None:
     """Blocks of the stages of software that gives all stages the same, but for what the first and the last are told."""
     first, last = terms.get("first_layers"), terms.get("last_layers")
     if not terms.get("even_layers") or not isinstance(layers, int):
@@ -177,7 +177,7 @@ def _layer_terms(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "recomputed_layers", piece if recomputation == Recomputation.STAGE and len(set(split)) == 1 else 1
 
 
-def _recomputation(terms: Terms, keys: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:
+def _recomputation(terms: TrainerTerms, keys: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:
     """What a backward recomputes, where the terms are Megatron Core's."""
     said = terms.get("recomputed")
     if said != "full":
@@ -196,7 +196,7 @@ def _recomputation(terms: Terms, keys: Mapping[str, Any], lost: list[str]) -> di
     return {"recomputation": str(Recomputation.FULL)}
 
 
-def _sharing(terms: Terms, keys: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:
+def _sharing(terms: TrainerTerms, keys: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:
     """What replicas share out, and how many there are."""
     shards, replicas = terms.get("shards"), terms.get("replicas") or 1
     if shards is None:
@@ -226,7 +226,7 @@ def _sharing_terms(workload: Mapping[str, Any]) -> dict[str, Any]:
     return {"replicas": 1, "shards": dp, "reshards": told[Sharding(sharding)]}
 
 
-def _rank_batch(terms: Terms, keys: Mapping[str, Any]) -> dict[str, Any]:
+def _rank_batch(terms: TrainerTerms, keys: Mapping[str, Any]) -> dict[str, Any]:
     """Microbatches of a trainer that gives the batch of a replica; without a pipeline it is one microbatch."""
     batch = terms.get("rank_batch")
     if not isinstance(batch, int):
@@ -238,7 +238,7 @@ def _rank_batch(terms: Terms, keys: Mapping[str, Any]) -> dict[str, Any]:
     return batches
 
 
-def _model(terms: Terms) -> Any:
+def _model(terms: TrainerTerms) -> Any:
     """Return the record of a model as plain values, the option that is named, or nothing."""
     fields = {key.removeprefix("model."): value for key, value in terms.items() if key.startswith("model.")}
     expansion, grouped = fields.pop("expansion", None), fields.pop("grouped", True)

@@ -11,8 +11,8 @@ from typing import Any
 from kareus.artifacts.names import MOST_NAME
 from kareus.errors import ConfigError
 from kareus.interchange.meaning import SHARDINGS, SIZES, keys_of
-from kareus.interchange.syntax import Settings, read_settings, scalar
-from kareus.interchange.table import OFF, Row, Trainer, model_names, trainer_named, trainers
+from kareus.interchange.syntax import ReadSettings, read_settings, scalar
+from kareus.interchange.table import OFF, KeyRow, TrainerTable, model_names, trainer_named, trainers
 from kareus.model.config import Model
 
 WORKLOADS = "workloads"
@@ -32,7 +32,7 @@ PLAIN_TEXT = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class ReadSetting:
     """A key of a file, and what is said of it."""
 
     key: str
@@ -69,8 +69,8 @@ class Training:
     """What the files are."""
     overrides: tuple[str, ...]
     """Overrides of the workload that they train, as texts."""
-    understood: tuple[Setting, ...] = ()
-    lost: tuple[Setting, ...] = ()
+    understood: tuple[ReadSetting, ...] = ()
+    lost: tuple[ReadSetting, ...] = ()
     """Keys that matter and that cannot be said; those without a key are of the files as a whole."""
     ignored: tuple[str, ...] = ()
     """Keys that do not matter."""
@@ -119,7 +119,7 @@ def _workload(path: Path, texts: Any) -> Training:
         raise ConfigError(f"{path}: {WORKLOADS}: {error}; write overrides as on a command line.") from error
 
 
-def _table(read: Sequence[Settings], paths: Sequence[Path]) -> Trainer:
+def _table(read: Sequence[ReadSettings], paths: Sequence[Path]) -> TrainerTable:
     """Return the table that knows most of the keys of files.
 
     Raises:
@@ -142,12 +142,14 @@ def _table(read: Sequence[Settings], paths: Sequence[Path]) -> Trainer:
     return trainer_named(best)
 
 
-def _score(table: Trainer, keys: Sequence[str]) -> int:
+def _score(table: TrainerTable, keys: Sequence[str]) -> int:
     marked = sum(any(fnmatch.fnmatchcase(key, pattern) for key in keys) for pattern in table.marks)
     return MARKED * marked + sum(table.row(key) is not None for key in keys) if marked else 0
 
 
-def terms_said(table: Trainer, values: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def terms_said(
+    table: TrainerTable, values: Mapping[str, Any], given: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the terms that settings give, and where they give none those that are usual."""
     return _usual(table, _Sorted.of(table, values).terms, given or {})
 
@@ -157,13 +159,13 @@ class _Sorted:
     """Settings by what is said of them."""
 
     terms: dict[str, Any] = field(default_factory=dict)
-    understood: list[Setting] = field(default_factory=list)
-    lost: list[Setting] = field(default_factory=list)
+    understood: list[ReadSetting] = field(default_factory=list)
+    lost: list[ReadSetting] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, table: Trainer, values: Mapping[str, Any]) -> "_Sorted":
+    def of(cls, table: TrainerTable, values: Mapping[str, Any]) -> "_Sorted":
         """Sort the settings of a file by a table."""
         by_kind = cls()
         for key, value in values.items():
@@ -173,16 +175,18 @@ class _Sorted:
             elif row.term is not None:
                 by_kind.take(row, key, value)
             elif row.lost and not _is_off(value, row):
-                by_kind.lost.append(Setting(key=key, value=value, words=row.lost))
+                by_kind.lost.append(ReadSetting(key=key, value=value, words=row.lost))
             else:
                 by_kind.ignored.append(key)
         return by_kind
 
-    def take(self, row: Row, key: str, value: Any) -> None:
+    def take(self, row: KeyRow, key: str, value: Any) -> None:
         """Add the term of a setting; one that has no value there is lost."""
         term, is_off = row.term or "", _is_off(value, row)
         if value is True and not row.words:  # an option whose value is a variable that nothing sets
-            self.lost.append(Setting(key=key, value="", words=f"has no value that could be followed; give {term}=..."))
+            self.lost.append(
+                ReadSetting(key=key, value="", words=f"has no value that could be followed; give {term}=...")
+            )
             return
         try:
             meant = row.value(value)
@@ -190,7 +194,7 @@ class _Sorted:
             if not is_off:
                 allowed = ", ".join(str(one) for one, _ in row.words)
                 words = row.lost or f"not known for {term}; known are {allowed}"
-                self.lost.append(Setting(key=key, value=value, words=words))
+                self.lost.append(ReadSetting(key=key, value=value, words=words))
                 if row.instead is None:
                     return
             meant = None if is_off else row.instead
@@ -203,19 +207,19 @@ class _Sorted:
         elif before is not None and row.alias:
             return
         self.terms[term] = meant
-        self.understood.append(Setting(key=key, value=value, words=f"{term}={meant}"))
+        self.understood.append(ReadSetting(key=key, value=value, words=f"{term}={meant}"))
 
 
-def _usual(table: Trainer, terms: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _usual(table: TrainerTable, terms: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     said = {**terms, **given}
     usual = {term: value for term, value in table.usual.items() if said.get(term) is None}
     return usual | {term: value for term, value in said.items() if value is not None}
 
 
 def _understood(
-    table: Trainer,
+    table: TrainerTable,
     values: Mapping[str, Any],
-    read: Sequence[tuple[Path, Settings]],
+    read: Sequence[tuple[Path, ReadSettings]],
     given: Mapping[str, Any],
 ) -> Training:
     by_kind, said = _Sorted.of(table, values), list[str]()
@@ -231,7 +235,7 @@ def _understood(
         says=f"{table.says}, {len(values)} settings",
         overrides=tuple(override(key, value) for key, value in keys.items()),
         understood=tuple(by_kind.understood),
-        lost=(*by_kind.lost, *(Setting(key="", value=None, words=words) for words in said)),
+        lost=(*by_kind.lost, *(ReadSetting(key="", value=None, words=words) for words in said)),
         ignored=tuple(by_kind.ignored),
         unread=tuple(by_kind.unread),
         unknown=tuple(dict.fromkeys(text for _, settings in read for text in settings.unknown)),
@@ -239,7 +243,7 @@ def _understood(
     )
 
 
-def _is_off(value: Any, row: Row) -> bool:
+def _is_off(value: Any, row: KeyRow) -> bool:
     if isinstance(value, (list, dict)):
         return not value
     return any(type(value) is type(off) and value == off for off in row.unless) or (

@@ -28,7 +28,7 @@ SCALARS: Mapping[str, Any] = {"true": True, "false": False, "none": None, "null"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ReadSettings:
     """What a file sets."""
 
     syntax: str
@@ -39,7 +39,7 @@ class Settings:
     """Variables, conditions and references that could not be followed."""
 
 
-def read_settings(path: Path) -> Settings:
+def read_settings(path: Path) -> ReadSettings:
     """Read a file in the syntax that its name and its text tell.
 
     Raises:
@@ -51,7 +51,7 @@ def read_settings(path: Path) -> Settings:
         raise ConfigError(f"{path}: {str(error).rstrip('.')}; correct it, or name the file by its syntax.") from error
 
 
-def parse_settings(text: str, syntax: str) -> Settings:
+def parse_settings(text: str, syntax: str) -> ReadSettings:
     """Return what a text in a syntax sets.
 
     Raises:
@@ -83,10 +83,10 @@ def _text(path: Path) -> str:
         raise ConfigError("not a text file in UTF-8") from None
 
 
-def _shell(text: str) -> Settings:
+def _shell(text: str) -> ReadSettings:
     arguments = read_arguments(text)
     values = {name.lower().replace("-", "_"): _words(words) for name, words in arguments.values.items()}
-    return Settings(syntax="shell", values=values, unknown=arguments.unknown)
+    return ReadSettings(syntax="shell", values=values, unknown=arguments.unknown)
 
 
 def _words(words: list[str]) -> Any:
@@ -111,13 +111,13 @@ def scalar(text: str) -> Any:
     return float(digits) if set(digits) & set(".eE") else int(digits)
 
 
-def _flat(syntax: str, content: Any) -> Settings:
+def _flat(syntax: str, content: Any) -> ReadSettings:
     if not isinstance(content, Mapping):
         raise ConfigError("has no keys and values at its top")
     leaves = dict(_leaves(content, ""))
     unknown: dict[str, None] = {}
     values = {key: _followed(key, value, leaves, unknown) for key, value in leaves.items()}
-    return Settings(syntax=syntax, values=values, unknown=tuple(unknown))
+    return ReadSettings(syntax=syntax, values=values, unknown=tuple(unknown))
 
 
 def _leaves(content: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -30,7 +30,7 @@ ANY, SAME = "*", "same"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class KeyRow:
     """What a key means."""
 
     key: str
@@ -89,7 +89,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trainer:
+class TrainerTable:
     """A table."""
 
     name: str
@@ -104,13 +104,13 @@ class Trainer:
     """Keys, with `*`, that tell its files from those of others."""
     by_leaf: bool
     """Whether a key is known by its last part alone, wherever it is."""
-    rows: Mapping[str, Row]
+    rows: Mapping[str, KeyRow]
     ignored: tuple[str, ...]
     usual: Mapping[str, Any]
     always: Mapping[str, Any]
     """Settings that are written whatever the workload is."""
 
-    def row(self, key: str) -> Row | None:
+    def row(self, key: str) -> KeyRow | None:
         """Return the row of a dotted key, if there is one."""
         if key in self.rows or not self.by_leaf:
             return self.rows.get(key)
@@ -127,7 +127,7 @@ def trainers() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem not in (SHARED, NAMES)))
 
 
-def trainer_named(name: str) -> Trainer:
+def trainer_named(name: str) -> TrainerTable:
     """Return a table.
 
     Raises:
@@ -151,12 +151,12 @@ def _content(name: str) -> dict[str, Any]:
 
 
 @cache
-def _trainer(name: str) -> Trainer:
+def _trainer(name: str) -> TrainerTable:
     content = _content(name)
     base = _trainer(content["extends"]) if "extends" in content else None
     first = {row.key: row for row in _rows(content)}
     rows = first | {key: row for key, row in (base.rows if base else {}).items() if key not in first}
-    return Trainer(
+    return TrainerTable(
         name=name,
         says=content["says"],
         software=content["software"],
@@ -171,15 +171,15 @@ def _trainer(name: str) -> Trainer:
     )
 
 
-def _rows(content: Mapping[str, Any]) -> Iterator[Row]:
+def _rows(content: Mapping[str, Any]) -> Iterator[KeyRow]:
     features = _content(SHARED)
     for key, meaning in content.get("means", {}).items():
         more: dict[str, Any] = {"is": meaning} if isinstance(meaning, str) else dict(meaning)
         words = more.pop("words", {})
         also = tuple(more.pop("also", {}).items())
-        yield Row(key=key, term=more.pop("is"), words=tuple(words.items()), also=also, **_loss(more, features))
+        yield KeyRow(key=key, term=more.pop("is"), words=tuple(words.items()), also=also, **_loss(more, features))
     for key, meaning in content.get("lost", {}).items():
-        yield Row(key=key, **_loss({"lost": meaning} if isinstance(meaning, str) else dict(meaning), features))
+        yield KeyRow(key=key, **_loss({"lost": meaning} if isinstance(meaning, str) else dict(meaning), features))
 
 
 def _loss(more: dict[str, Any], features: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from kareus.errors import ConfigError
 from kareus.interchange.meaning import DEGREES, keys_of, terms_of
 from kareus.interchange.reading import terms_said
 from kareus.interchange.syntax import SHELL, parse_settings
-from kareus.interchange.table import Trainer, model_names
+from kareus.interchange.table import TrainerTable, model_names
 from kareus.pipeline.config import PipelineSchedule
 
 LAUNCHED = ("nodes", "gpus_per_node")
@@ -50,7 +50,7 @@ class Written:
     """Keys of the layout that reading the text does not give back, with what it gives."""
 
 
-def written(table: Trainer, workload: Mapping[str, Any], gpus_per_node: int, syntax: str) -> Written:
+def written(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node: int, syntax: str) -> Written:
     """Return a layout as settings.
 
     Args:
@@ -65,7 +65,7 @@ def written(table: Trainer, workload: Mapping[str, Any], gpus_per_node: int, syn
     return Written(text=text, unsaid=tuple(_unsaid(table, text, syntax, workload)))
 
 
-def layout_said(table: Trainer, text: str, syntax: str, num_layers: int) -> dict[str, Any]:
+def layout_said(table: TrainerTable, text: str, syntax: str, num_layers: int) -> dict[str, Any]:
     """Return the keys of the layout that a text of settings gives a model, and whatever else it gives."""
     values = parse_settings(text, syntax).values
     keys = keys_of(terms_said(table, values, {"model.num_layers": num_layers}), [])
@@ -82,7 +82,7 @@ def layout_said(table: Trainer, text: str, syntax: str, num_layers: int) -> dict
     return keys
 
 
-def _unsaid(table: Trainer, text: str, syntax: str, workload: Mapping[str, Any]) -> list[str]:
+def _unsaid(table: TrainerTable, text: str, syntax: str, workload: Mapping[str, Any]) -> list[str]:
     said = layout_said(table, text, syntax, workload["model.num_layers"])
     lines = list[str]()
     for key in LAYOUT:
@@ -96,7 +96,7 @@ def _unsaid(table: Trainer, text: str, syntax: str, workload: Mapping[str, Any])
     return lines
 
 
-def _settings(table: Trainer, terms: Mapping[str, Any], *, flags: bool) -> dict[str, Any]:
+def _settings(table: TrainerTable, terms: Mapping[str, Any], *, flags: bool) -> dict[str, Any]:
     """Return the trainer's settings; without those that are off, where a setting is a flag."""
     settings: dict[str, Any] = dict(table.always)
     done: set[str] = set()
@@ -113,7 +113,7 @@ def _settings(table: Trainer, terms: Mapping[str, Any], *, flags: bool) -> dict[
     return settings
 
 
-def _named(table: Trainer, terms: Mapping[str, Any]) -> dict[str, Any]:
+def _named(table: TrainerTable, terms: Mapping[str, Any]) -> dict[str, Any]:
     """Return the name of the model among those that the trainer knows, where its table has one for it."""
     names = [name for name, option in model_names().items() if option == terms.get("model.name")]
     plain = [name.strip("*/") for name in names]
@@ -125,7 +125,7 @@ def _named(table: Trainer, terms: Mapping[str, Any]) -> dict[str, Any]:
     return {"model": hub} if hub else {}
 
 
-def _as_arguments(table: Trainer, settings: Mapping[str, Any]) -> str:
+def _as_arguments(table: TrainerTable, settings: Mapping[str, Any]) -> str:
     """Two arrays of bash: of what starts the processes, and of the trainer."""
     launched = [key for key in settings if key in table.rows and table.rows[key].term in LAUNCHED]
     groups = {"DISTRIBUTED_ARGS": launched, "LAYOUT_ARGS": [key for key in settings if key not in launched]}
@@ -143,7 +143,7 @@ def _argument(key: str, value: Any, *, launches: bool) -> str:
     return option if value is True else f"{option} {value}"
 
 
-def _as_toml(_table: Trainer, settings: Mapping[str, Any]) -> str:
+def _as_toml(_table: TrainerTable, settings: Mapping[str, Any]) -> str:
     lines = list[str]()
     sections: dict[str, list[str]] = {}
     for key, value in settings.items():
@@ -166,7 +166,7 @@ def _toml(value: Any) -> str:
     return str(value)
 
 
-def _as_yaml(_table: Trainer, settings: Mapping[str, Any]) -> str:
+def _as_yaml(_table: TrainerTable, settings: Mapping[str, Any]) -> str:
     nested: dict[str, Any] = {}
     for key, value in settings.items():
         place = nested
@@ -177,7 +177,7 @@ def _as_yaml(_table: Trainer, settings: Mapping[str, Any]) -> str:
     return to_yaml(nested)
 
 
-WRITERS: Mapping[str, Callable[[Trainer, Mapping[str, Any]], str]] = {
+WRITERS: Mapping[str, Callable[[TrainerTable, Mapping[str, Any]], str]] = {
     SHELL: _as_arguments,
     "toml": _as_toml,
     "yaml": _as_yaml,

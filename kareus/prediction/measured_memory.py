@@ -10,7 +10,7 @@ from kareus.errors import ConfigError
 from kareus.gpu_model.gpu import Gpu
 from kareus.prediction.lines import Line, LineValueError, Refusal
 from kareus.prediction.measured import MeasuredWorkloads
-from kareus.prediction.memory_formats import GIB, GPT_VOCABULARY, VOCABULARIES, Format, Rank
+from kareus.prediction.memory_formats import GIB, GPT_VOCABULARY, VOCABULARIES, Format, MeasuredRank
 from kareus.prediction.rows import MOST_SIZE, MeasuredIteration
 from kareus.software.record import driven
 from kareus.workload.config import Workload
@@ -35,7 +35,7 @@ class MeasuredMemory:
     name: str
     group: str
     """What errors are listed by."""
-    rank: Rank
+    rank: MeasuredRank
     iteration: MeasuredIteration
     """What ran; its time is not a number where the file has none."""
     head_width: int
@@ -122,7 +122,7 @@ def workload_of(row: MeasuredMemory, workloads: MeasuredWorkloads) -> Workload:
 
 def estimate_of(row: MeasuredMemory, workload: Workload) -> MemoryEstimate:
     """Return the estimate of the GPU that a row has the memory of."""
-    if row.rank is Rank.FULLEST:
+    if row.rank is MeasuredRank.FULLEST:
         return estimate_memory(workload)
     split = workload.parallelism.split
     return stage_memory(workload, len(split) - 1, split[-1])

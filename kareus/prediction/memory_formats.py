@@ -10,7 +10,7 @@ from enum import StrEnum
 GIB = 2**30
 
 
-class Rank(StrEnum):
+class MeasuredRank(StrEnum):
     """The GPU that a file has the memory of."""
 
     LAST = "last"
@@ -27,7 +27,7 @@ class Format:
     """Column of the peak of allocated memory, by which the format is told."""
     bytes_each: float
     """Bytes of its unit."""
-    rank: Rank
+    rank: MeasuredRank
     family: str
     """As families of measured iterations; it tells the software. A column of that name says otherwise."""
     name: str
@@ -52,7 +52,7 @@ GPT_VOCABULARY = 50_257
 MEGATRON = Format(
     memory="mem_max_allocated_bytes",
     bytes_each=1,
-    rank=Rank.LAST,
+    rank=MeasuredRank.LAST,
     family="mcore",
     name="test",
     sizes={
@@ -85,7 +85,7 @@ NANOTRON_SIZES = {"vocab": 131_072, "heads": 32, "kv_heads": 32, "ffn": 8_192}
 NANOTRON = Format(
     memory="gpu_memory_gb",
     bytes_each=GIB,  # states of 12 bytes a parameter follow only so
-    rank=Rank.FULLEST,
+    rank=MeasuredRank.FULLEST,
     family="nanotron",
     name="model",
     sizes={

@@ -17,7 +17,7 @@ from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.workload_prediction import Prediction, predict
 from kareus.software.record import driven
 from kareus.workload.config import Workload
-from kareus.workload.memory import Fit, MemoryEstimate, estimate_memory, fit_of
+from kareus.workload.memory import MemoryEstimate, MemoryFit, estimate_memory, fit_of
 from kareus.workload.resolve import checked_but_for_memory
 
 MOST_CHANGES = 3
@@ -43,7 +43,7 @@ class Remedy:
     gpus: int
     """GPUs of the job with it."""
     memory: MemoryEstimate
-    fit: Fit
+    fit: MemoryFit
     """Never refused."""
     time_percent: float
     """Time of an iteration, over that of the workload if it fitted, less 100 %."""
@@ -150,7 +150,7 @@ def _fitting(composed: Workload) -> list[_Changed]:
             except ConfigError:
                 continue
             memory = estimate_memory(workload)
-            if fit_of(workload, memory) is Fit.REFUSED:
+            if fit_of(workload, memory) is MemoryFit.REFUSED:
                 level[overrides] = changed
             else:
                 fitting = _Changed(overrides=overrides, steps=steps, workload=workload, memory=memory)
@@ -202,10 +202,10 @@ def changes(composed: Workload) -> Iterator[tuple[tuple[str, ...], Workload]]:
                 continue
 
 
-Choice = tuple[tuple[str, ...], dict[str, Any]]
+Change = tuple[tuple[str, ...], dict[str, Any]]
 
 
-def _sharded(workload: Workload) -> Iterator[Choice]:
+def _sharded(workload: Workload) -> Iterator[Change]:
     order = (Sharding.NONE, Sharding.OPTIMIZER, Sharding.FULL)
     layout = workload.parallelism
     place = order.index(layout.sharding) if layout.sharding in order else 1
@@ -214,14 +214,14 @@ def _sharded(workload: Workload) -> Iterator[Choice]:
             yield (f"parallelism.sharding={sharding}",), {"parallelism": replace(layout, sharding=sharding)}
 
 
-def _recomputed(workload: Workload) -> Iterator[Choice]:
+def _recomputed(workload: Workload) -> Iterator[Change]:
     order = (Recomputation.NONE, Recomputation.SELECTIVE, Recomputation.FULL)
     place = order.index(workload.recomputation) if workload.recomputation in order else 1
     for recomputation in order[place + 1 :]:
         yield (f"recomputation={recomputation}",), {"recomputation": recomputation}
 
 
-def _cut_smaller(workload: Workload) -> Iterator[Choice]:
+def _cut_smaller(workload: Workload) -> Iterator[Change]:
     if workload.microbatch_size % 2 == 0:
         size, number = workload.microbatch_size // 2, 2 * workload.num_microbatches
         yield _batch_words(size, number), {"microbatch_size": size, "num_microbatches": number}
@@ -231,23 +231,23 @@ def _batch_words(size: int, number: int) -> tuple[str, str]:
     return f"microbatch_size={size}", f"num_microbatches={number}"
 
 
-def _tokens_shared(workload: Workload) -> Iterator[Choice]:
+def _tokens_shared(workload: Workload) -> Iterator[Change]:
     layout = workload.parallelism
     if layout.tp > 1 and not layout.sequence_parallel:
         yield ("parallelism.sequence_parallel=true",), {"parallelism": replace(layout, sequence_parallel=True)}
 
 
-def _scheduled_plainly(workload: Workload) -> Iterator[Choice]:
+def _scheduled_plainly(workload: Workload) -> Iterator[Change]:
     plain = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
     if workload.pipeline.schedule is not plain:
         one_chunk = ("pipeline.chunks=1",) if workload.chunks > 1 else ()
         yield (f"pipeline={plain}", *one_chunk), {"pipeline": replace(workload.pipeline, schedule=plain, chunks=1)}
 
 
-def _more_of(degree: str) -> Callable[[Workload], Iterator[Choice]]:
+def _more_of(degree: str) -> Callable[[Workload], Iterator[Change]]:
     """Return how a workload has more of a degree of parallelism: out of its replicas, else with more GPUs."""
 
-    def choices(workload: Workload) -> Iterator[Choice]:
+    def choices(workload: Workload) -> Iterator[Change]:
         layout = workload.parallelism
         now, batch = getattr(layout, degree), layout.dp * workload.num_microbatches
         shared = now * layout.dp
@@ -269,7 +269,7 @@ def _more_of(degree: str) -> Callable[[Workload], Iterator[Choice]]:
     return choices
 
 
-CHANGES: tuple[Callable[[Workload], Iterator[Choice]], ...] = (
+CHANGES: tuple[Callable[[Workload], Iterator[Change]], ...] = (
     _sharded,
     _tokens_shared,
     _recomputed,
@@ -299,7 +299,7 @@ def cost_words(remedy: Remedy, misfit: Misfit) -> str:
     """Return what a remedy leaves and costs."""
     gpus = misfit.workload.parallelism.gpus
     more = f", {remedy.gpus} GPUs instead of {gpus}" if remedy.gpus != gpus else ""
-    tight = ", tight" if remedy.fit is Fit.TIGHT else ""
+    tight = ", tight" if remedy.fit is MemoryFit.TIGHT else ""
     return (
         f"{remedy.memory.total_gib:.1f} GiB{tight}, time {remedy.time_percent:+.1f} %, energy "
         f"{remedy.energy_percent:+.1f} %{more}"

@@ -46,7 +46,7 @@ TIGHT = 0.05
 """Share of a GPU's memory about which an estimate may be off: what is so close to the limit is tight, not refused."""
 
 
-class Fit(StrEnum):
+class MemoryFit(StrEnum):
     """Whether a workload fits its GPU."""
 
     FITS = "fits"
@@ -121,17 +121,17 @@ def estimate_memory(workload: Workload) -> MemoryEstimate:
     return max((stage_memory(workload, n, layers) for n, layers in stages), key=lambda e: e.total_gib)
 
 
-def fit_of(workload: Workload, estimate: MemoryEstimate) -> Fit:
+def fit_of(workload: Workload, estimate: MemoryEstimate) -> MemoryFit:
     """Return whether an estimate fits the GPU of its workload."""
     share = estimate.total_gib / workload.gpu.memory_gib
     if share > 1 + TIGHT:
-        return Fit.REFUSED
-    return Fit.TIGHT if share >= 1 - TIGHT else Fit.FITS
+        return MemoryFit.REFUSED
+    return MemoryFit.TIGHT if share >= 1 - TIGHT else MemoryFit.FITS
 
 
 def tightness(workload: Workload, estimate: MemoryEstimate) -> str:
     """Return in words that an estimate is about as large as what the GPU has, or nothing."""
-    if fit_of(workload, estimate) is not Fit.TIGHT:
+    if fit_of(workload, estimate) is not MemoryFit.TIGHT:
         return ""
     return f", tight: within the {100 * TIGHT:g} % that the estimate may be off, so try it before you rely on it"
 
@@ -143,7 +143,7 @@ def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
         RefusedWorkloadError: it does not; the message has both sizes, the largest parts and what would help.
     """
     limit_gib = workload.gpu.memory_gib
-    if fit_of(workload, estimate) is Fit.REFUSED:
+    if fit_of(workload, estimate) is MemoryFit.REFUSED:
         states = estimate.states_gib
         activations = estimate.in_flight_gib + max(estimate.blocks_gib, estimate.head_gib)
         raise RefusedWorkloadError(

@@ -16,7 +16,7 @@ from kareus.prediction.lines import read_lines
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.measured_memory import memory_row, with_numbers, workload_of
 from kareus.prediction.memory_formats import MEGATRON, NANOTRON, format_of
-from kareus.workload.memory import Fit, estimate_memory
+from kareus.workload.memory import MemoryFit, estimate_memory
 
 GIB = 2**30
 GPT = {
@@ -90,7 +90,7 @@ def test_a_sweep_tells_what_ran_from_what_crashed(tmp_path: Path) -> None:
     _, lines = read_lines(written(tmp_path / "s.csv", SWEEP, crashed, SWEEP | {"batch_consistent": "0"}))
     answer = answer_memory(lines, NANOTRON, (), CONFIG)
     ran, broken = answer.scored
-    assert (ran.fit, broken.fit) == (Fit.FITS, Fit.REFUSED)
+    assert (ran.fit, broken.fit) == (MemoryFit.FITS, MemoryFit.REFUSED)
     errors = errors_of(answer)
     assert (errors["ran_refused_pct"], errors["crashed_refused_pct"]) == (0, 100)
     assert errors["memory_mape_pct"] == pytest.approx(100 * abs(ran.error))
