@@ -202,10 +202,10 @@ def changes(composed: Workload) -> Iterator[tuple[tuple[str, ...], Workload]]:
                 continue
 
 
-Change = tuple[tuple[str, ...], dict[str, Any]]
+LayoutChange = tuple[tuple[str, ...], dict[str, Any]]
 
 
-def _sharded(workload: Workload) -> Iterator[Change]:
+def _sharded(workload: Workload) -> Iterator[LayoutChange]:
     order = (Sharding.NONE, Sharding.OPTIMIZER, Sharding.FULL)
     layout = workload.parallelism
     place = order.index(layout.sharding) if layout.sharding in order else 1
@@ -214,14 +214,14 @@ def _sharded(workload: Workload) -> Iterator[Change]:
             yield (f"parallelism.sharding={sharding}",), {"parallelism": replace(layout, sharding=sharding)}
 
 
-def _recomputed(workload: Workload) -> Iterator[Change]:
+def _recomputed(workload: Workload) -> Iterator[LayoutChange]:
     order = (Recomputation.NONE, Recomputation.SELECTIVE, Recomputation.FULL)
     place = order.index(workload.recomputation) if workload.recomputation in order else 1
     for recomputation in order[place + 1 :]:
         yield (f"recomputation={recomputation}",), {"recomputation": recomputation}
 
 
-def _cut_smaller(workload: Workload) -> Iterator[Change]:
+def _cut_smaller(workload: Workload) -> Iterator[LayoutChange]:
     if workload.microbatch_size % 2 == 0:
         size, number = workload.microbatch_size // 2, 2 * workload.num_microbatches
         yield _batch_words(size, number), {"microbatch_size": size, "num_microbatches": number}
@@ -231,23 +231,23 @@ def _batch_words(size: int, number: int) -> tuple[str, str]:
     return f"microbatch_size={size}", f"num_microbatches={number}"
 
 
-def _tokens_shared(workload: Workload) -> Iterator[Change]:
+def _tokens_shared(workload: Workload) -> Iterator[LayoutChange]:
     layout = workload.parallelism
     if layout.tp > 1 and not layout.sequence_parallel:
         yield ("parallelism.sequence_parallel=true",), {"parallelism": replace(layout, sequence_parallel=True)}
 
 
-def _scheduled_plainly(workload: Workload) -> Iterator[Change]:
+def _scheduled_plainly(workload: Workload) -> Iterator[LayoutChange]:
     plain = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
     if workload.pipeline.schedule is not plain:
         one_chunk = ("pipeline.chunks=1",) if workload.chunks > 1 else ()
         yield (f"pipeline={plain}", *one_chunk), {"pipeline": replace(workload.pipeline, schedule=plain, chunks=1)}
 
 
-def _more_of(degree: str) -> Callable[[Workload], Iterator[Change]]:
+def _more_of(degree: str) -> Callable[[Workload], Iterator[LayoutChange]]:
     """Return how a workload has more of a degree of parallelism: out of its replicas, else with more GPUs."""
 
-    def choices(workload: Workload) -> Iterator[Change]:
+    def choices(workload: Workload) -> Iterator[LayoutChange]:
         layout = workload.parallelism
         now, batch = getattr(layout, degree), layout.dp * workload.num_microbatches
         shared = now * layout.dp
@@ -269,7 +269,7 @@ def _more_of(degree: str) -> Callable[[Workload], Iterator[Change]]:
     return choices
 
 
-CHANGES: tuple[Callable[[Workload], Iterator[Change]], ...] = (
+CHANGES: tuple[Callable[[Workload], Iterator[LayoutChange]], ...] = (
     _sharded,
     _tokens_shared,
     _recomputed,

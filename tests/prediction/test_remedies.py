@@ -10,7 +10,7 @@ from kareus.cli import main
 from kareus.errors import RefusedWorkloadError
 from kareus.prediction.remedies import Misfit, changes, misfit_lines, why_not
 from kareus.prediction.workload_prediction import predict
-from kareus.workload.memory import Fit
+from kareus.workload.memory import MemoryFit
 from kareus.workload.resolve import Resolved, resolve
 
 EIGHT = ("model=llama3.1-8b", "gpu=h100-sxm5-80gb", "parallelism.cp=1", "parallelism.pp=1", "num_microbatches=8")
@@ -77,7 +77,7 @@ def test_no_remedy_is_beaten_by_another(misfit: tuple[str, Misfit]) -> None:
     assert costs == sorted(costs, key=lambda cost: (cost[0], cost[2]))
     for one in costs:
         assert not any(other != one and all(map(float.__le__, map(float, other), map(float, one))) for other in costs)
-    assert all(one.fit is not Fit.REFUSED for one in found.remedies)
+    assert all(one.fit is not MemoryFit.REFUSED for one in found.remedies)
 
 
 def test_the_ranks_of_the_fullest_stage_are_named_and_its_parts_are_the_largest() -> None:
