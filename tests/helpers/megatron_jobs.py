@@ -4,6 +4,7 @@ Megatron-Core assumes CUDA in three places that no setting turns off; stand-ins 
 """
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +24,8 @@ from torch.overrides import TorchFunctionMode
 
 SEQUENCE = 8
 VOCABULARY = 32
+PASS_S = 0.005
+"""Least time of a pass: that of a tiny model may be over before the thread that locks clocks has run."""
 Batches = Iterator[tuple[int, int, Tensor]]
 """Chunk, microbatch and tokens."""
 
@@ -119,6 +122,7 @@ class Job:
         assert model is self.chunks[chunk]
         if torch.is_grad_enabled():
             self.ran.append(("forward", chunk, microbatch))
+            time.sleep(PASS_S)
         mask = torch.ones(1, 1, SEQUENCE, SEQUENCE).tril() < 0.5
         output = model(tokens[:, :-1], torch.arange(SEQUENCE)[None], mask, labels=tokens[:, 1:])
         if torch.is_grad_enabled():
@@ -127,6 +131,7 @@ class Job:
 
     def _backward(self, chunk: int, microbatch: int, gradient: Tensor) -> Tensor:
         self.ran.append(("backward", chunk, microbatch))
+        time.sleep(PASS_S)
         return gradient
 
 

@@ -125,23 +125,15 @@ def _gemms(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
 
 
 def _copies(rows: Kernels, gpu: Gpu) -> Array:
-    """Weights that a benchmark of GEMMs takes in turn, so that L2 does not hold them from one to the next; else 1.
+    """Weights that a benchmark of GEMMs takes in turn, so that L2 does not hold them from one to the next.
 
     Of libraries whose sweep is not known it is taken as vLLM's: those of the A100, from SGLang, are fitted to 5.96 %
     with 1 and with 6.
     """
-    if rows.kind is not KernelKind.GEMM:
-        return np.ones(len(rows))
     if rows.libraries[0] != TRTLLM:
         return np.full(len(rows), float(VLLM_COPIES))
-    weight_bytes = (1 if rows.number_format[0] == FP8 else 2) * _weight_values(rows)
+    weight_bytes = (1 if rows.number_format[0] == FP8 else 2) * rows.sizes["n"].astype(np.float64) * rows.sizes["k"]
     return np.clip(np.ceil(gpu.l2_mib * 2**20 / weight_bytes), 1, MOST_TRTLLM_COPIES)
-
-
-def _weight_values(rows: Kernels) -> Array:
-    if rows.kind is not KernelKind.GEMM:
-        return np.zeros(len(rows))
-    return rows.sizes["n"].astype(np.float64) * rows.sizes["k"]
 
 
 def _attentions(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
