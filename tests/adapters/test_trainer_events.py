@@ -54,7 +54,7 @@ def test_a_trainer_saves_the_same_weights_as_without_kareus(
         for folder in ("without", "with")
     )
     gpu = FakeDevice(tmp_path / "with")
-    assert "lock 1410" in gpu.calls()
+    assert gpu.calls()[0].startswith("lock")  # a request that the next one overtakes is never locked
     if (trainer, event) == DEFAULT:
         assert without == Outcome(ended="signal 15")
         assert with_kareus == Outcome(ended="exit 143")

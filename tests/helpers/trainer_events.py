@@ -74,9 +74,11 @@ class Training:
         """Count a step that has begun, and have the event happen in the one that it belongs to."""
         self.steps += 1
         if self.steps == EVENT_STEP:
+            if self.has_kareus:
+                wait_until(self.gpu.calls)  # another thread locks clocks, and steps take a millisecond
             self.happen(self)
         if self.steps == REFUSED_STEP and self.has_kareus and not self.gpu.allowed:
-            wait_until(self.gpu.refused.exists)  # another thread locks clocks, and steps take a millisecond
+            wait_until(self.gpu.refused.exists)
             time.sleep(NOTED_S)
 
     def saved(self, step: int, weights: Iterable[Tensor]) -> None:
