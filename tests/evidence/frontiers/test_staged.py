@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from helpers.builders import CONFIG
-from helpers.references import SMALL, reduction_row
+from helpers.references import COARSE, SMALL, reduction_row
 
 from kareus.evidence.frontiers.staged import by_bounds, by_stages, compared_percent
 from kareus.evidence.frontiers.subject import subject
@@ -17,7 +17,6 @@ METRICS = (
     "iso_time_energy_reduction_pct",
     "iso_energy_time_reduction_pct",
 )
-COARSE = ("gpu.search_frequencies.stride_mhz=170", "space.sm_stride=6", "space.sm_max=24")
 
 
 def comparison(method, **values):
