@@ -148,11 +148,16 @@ def read_bytes(path: Path, most: int = -1) -> bytes:
     Raises:
         OSError: the file cannot be read, or is no regular file: a pipe would be waited for, a device might never end.
     """
-    with _open_regular(path) as file:
+    with open_regular(path) as file:
         return file.read(most)
 
 
-def _open_regular(path: Path) -> io.BufferedReader:
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a regular file, or a link to one, to read its bytes.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file: a pipe would be waited for, a device might never end.
+    """
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - its caller closes it
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -178,7 +183,7 @@ def read_json(path: Path) -> Any:
 
 def file_hash(path: Path) -> str:
     """Return the SHA-256 of a file's bytes; errors as of `read_bytes`."""
-    with _open_regular(path) as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -29,6 +29,9 @@ RESULTS = {
     "check-plan": Command("kareus.plans.check_stage", "check a plan against its workload and frontiers"),
     "export": Command("kareus.export.stage", "write a plan in the format of another tool"),
     "train": Command("kareus.training.stage", "train a workload, by a plan or without"),
+    "explain": Command(
+        "kareus.explain.stage", "say by its log whether a run is as fast as predicted, and what may be wrong"
+    ),
 }
 CAMPAIGNS = {
     "init": Command("kareus.campaign.init_stage", "lay out a folder for campaigns: configuration, workflow, profiles"),

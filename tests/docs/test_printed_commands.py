@@ -124,6 +124,7 @@ def clone(default_workload, tmp_path_factory) -> Path:
     (folder / "path/to").mkdir(parents=True)
     (folder / "path/to/config.json").write_text(TINY)
     shutil.copy(ROOT / "tests/interchange/files/train_llama_8b.sh", folder / "train.sh")
+    shutil.copy(ROOT / "tests/explain/files/train_llama_8b.log", folder / "train.log")
     return folder
 
 
