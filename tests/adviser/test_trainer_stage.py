@@ -24,6 +24,8 @@ from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 from kareus.workload.resolve import with_split
 
+pytestmark = pytest.mark.slow
+
 TRAINING = [
     "model=llama3.1-8b", "model.num_layers=2", "gpu=h100-sxm5-80gb", "software=nanotron", "sequence_length=512",
 ]  # fmt: skip

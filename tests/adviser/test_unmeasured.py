@@ -18,6 +18,8 @@ from kareus.errors import ConfigError
 from kareus.software.record import driven, with_numbers
 from kareus.workload.compose import compose
 
+pytestmark = pytest.mark.slow
+
 FEW = (
     "model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "cp=1", "tp=1,2", "pp=1,2", "microbatch_size=1,2", "recompute=none",
     "schedule=1f1b", "sharding=none,optimizer",

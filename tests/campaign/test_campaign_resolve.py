@@ -19,6 +19,8 @@ from kareus.search.config import Strategy
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.tables import WORKLOADS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:

@@ -18,6 +18,8 @@ from kareus.evidence.shipped import shipped_files
 from kareus.evidence.validation import validate_file
 from kareus.report.page import page_html
 
+pytestmark = pytest.mark.slow
+
 LOOK = """
 return {
   overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,

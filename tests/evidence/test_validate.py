@@ -10,6 +10,8 @@ from kareus.cli import main
 from kareus.evidence import validate_stage
 from kareus.evidence.shipped import shipped_files
 
+pytestmark = pytest.mark.slow
+
 
 def answer(tmp_path, capsys, text, *arguments):
     path = tmp_path / "given.csv"

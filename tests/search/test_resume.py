@@ -25,6 +25,8 @@ from kareus.schedule.tables import SPACE, space_frame
 from kareus.search.config import SearchConfig, SearchSlice
 from kareus.search.tables import CANDIDATES, ROUNDS
 
+pytestmark = pytest.mark.slow
+
 PARTITION = "forward-mlp-allreduce"
 
 

@@ -33,6 +33,8 @@ from kareus.testbed.cuda.testbed import CudaTestbed
 from kareus.testbed.cuda.worker import WorkerSettings, cuda_rank
 from kareus.testbed.factory import open_testbed as open_testbed_of
 
+pytestmark = pytest.mark.slow
+
 GPU = a100(search_frequencies=FrequencyRange(minimum_mhz=900, maximum_mhz=1410, stride_mhz=510))
 QUICK = protocol(window_s=0.1, cooldown_s=0.02, warmup_s=0.02, settle_s=0.01)
 ACTIVATION = dataclasses.replace(memory("activation", 64), bytes_written=128)

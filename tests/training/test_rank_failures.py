@@ -18,6 +18,8 @@ from kareus.training import setup, trainer
 from kareus.training.optimizer import Optimizer
 from kareus.training.tables import ITERATIONS
 
+pytestmark = pytest.mark.slow
+
 DIVERGING = ("--learning-rate", 100, "--weight-decay", 100, "--clip", 1e30)
 """Every iteration multiplies the weights by nearly -10,000."""
 

@@ -17,6 +17,8 @@ from kareus.gpu_model.coefficients import OF_SOFTWARE
 from kareus.gpu_model.gpu import Uncertainty
 from kareus.graph.records import Direction
 
+pytestmark = pytest.mark.slow
+
 SCENARIOS = [
     Scenario(model=model, cp=1, tp=tp, pp=2, num_microbatches=2, microbatch_size=size, seq_len=1024)
     for model, tp, size in (("qwen3-1.7b", 4, 2), ("llama3.2-3b", 8, 4))

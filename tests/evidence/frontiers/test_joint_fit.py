@@ -15,6 +15,8 @@ from kareus.evidence.frontiers.subject import subject
 from kareus.gpu_model.gpu import FrequencyRange
 from kareus.graph.records import Direction
 
+pytestmark = pytest.mark.slow
+
 SCENARIO = Scenario(model="qwen3-1.7b", cp=1, tp=8, pp=2, num_microbatches=2, microbatch_size=2, seq_len=1024)
 ORDER = ["FFBB", "FBFB"]
 DIRECTIONS = {"F": Direction.FORWARD, "B": Direction.BACKWARD}
