@@ -178,15 +178,16 @@ def configurations() -> list[str]:
 def parameters(choose) -> list:
     seen = {"snakemake"}  # what the copy is planned with
     chosen = [(block, choose(block, seen)) for block in blocks("sh")]
-    return [pytest.param("\n".join(lines), id=block.place) for block, lines in chosen if lines]
+    return [pytest.param("\n".join(lines), block.answer, id=block.place) for block, lines in chosen if lines]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", parameters(script_of))
-def test_printed_commands_succeed(shell, script):
+@pytest.mark.parametrize(("script", "answer"), parameters(script_of))
+def test_printed_commands_succeed(shell, script, answer):
     done = shell(script)
     assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
     assert "Traceback" not in done.stderr
+    assert answer in done.stdout
 
 
 @pytest.mark.slow
@@ -206,10 +207,11 @@ def test_configurations_of_slow_printed_commands_are_accepted(clone, name, monke
 
 @pytest.mark.acceptance
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("script", parameters(whole_script_of))
-def test_printed_commands_that_take_minutes_succeed(shell, script):
+@pytest.mark.parametrize(("script", "answer"), parameters(whole_script_of))
+def test_printed_commands_that_take_minutes_succeed(shell, script, answer):
     done = shell(script)
     assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
+    assert answer in done.stdout
 
 
 @pytest.mark.slow

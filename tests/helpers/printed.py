@@ -18,6 +18,8 @@ class Block:
     """Page and line."""
     language: str
     text: str
+    answer: str = ""
+    """What the page says that a block of shell prints: the block of text right after it, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,9 @@ def blocks(language: str) -> Iterator[Block]:
     """All blocks of a language."""
     for page in PAGES:
         text = page.read_text()
-        for found in re.finditer(rf"^```{language}\n(.*?)^```$", text, re.M | re.S):
+        for found in re.finditer(rf"^```{language}\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", text, re.M | re.S):
             line = text.count("\n", 0, found.start()) + 1
-            yield Block(f"{page.relative_to(ROOT).as_posix()}:{line}", language, found[1])
+            yield Block(f"{page.relative_to(ROOT).as_posix()}:{line}", language, found[1], found[2] or "")
 
 
 def commands(block: Block) -> Iterator[Command]:
