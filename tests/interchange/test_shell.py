@@ -64,6 +64,41 @@ def test_comments_and_quotes_do_not_end_each_other():
     assert values(text)["tp"] == ["1", "#", "none"]
 
 
+@pytest.mark.parametrize(
+    "ending",
+    ["2>&1 | tee log.txt", "> log.txt 2>&1 &", '>> "a b.log"', "&> log", "< in", "; echo --tp 9 t.py", "<<< x"],
+)
+def test_where_output_goes_is_no_argument(ending):
+    assert values(f"python t.py --name a --tp 2 {ending}\nwait\n") == {"name": ["a"], "tp": ["2"]}
+
+
+def test_lines_may_end_as_on_windows():
+    assert values('A="--pp 2 \\\r\n  --cp 2"\r\npython t.py \\\r\n  --tp 4 $A\r\n') == {
+        "tp": ["4"],
+        "pp": ["2"],
+        "cp": ["2"],
+    }
+
+
+def test_of_several_programs_the_one_with_most_options_is_read():
+    found = read_arguments(
+        "python prepare.py --tp 1\ntorchrun t.py --tp 4 --pp 2 --cp 1\npython convert.py --tp 8 --pp 8"
+    )
+    assert found.values == {"tp": ["4"], "pp": ["2"], "cp": ["1"]}
+    assert found.unknown == ("a further program, convert.py", "a further program, prepare.py")
+
+
+def test_options_of_what_starts_a_program_end_before_it():
+    text = "srun --gpus-per-node 8 bash -c 'python -m torch.distributed.run --nproc_per_node 8 -m train --pp 2'"
+    assert values(text) == {"gpus-per-node": ["8"], "nproc_per_node": ["8"], "pp": ["2"]}
+
+
+def test_a_placeholder_of_a_template_is_told():
+    found = read_arguments("python t.py --data-path <path/to data> --tp 2")
+    assert found.values == {"data-path": [], "tp": ["2"]}
+    assert found.unknown == ("$path_to_data",)
+
+
 def test_texts_that_a_script_writes_elsewhere_are_no_arguments():
     assert values("cat <<EOF > x\n--tp 9\nEOF\npython t.py --tp 2") == {"tp": ["2"]}
 
@@ -79,6 +114,11 @@ def test_a_batch_script_says_its_nodes():
         "ntasks-per-node": ["8"],
         "tp": ["2"],
     }
+
+
+@pytest.mark.parametrize("option", ["--gres=gpu:8", "--gres gpu:h100:8", "--gpus-per-node=8", "--gpus-per-node=a100:8"])
+def test_a_batch_script_says_its_gpus(option):
+    assert values(f"#SBATCH {option}  # all\nsrun -N2 python t.py") == {"gpus-per-node": ["8"], "nodes": ["2"]}
 
 
 @pytest.mark.parametrize(
@@ -98,6 +138,28 @@ def test_what_cannot_be_followed_is_refused(text, said):
 def test_nothing_of_a_script_is_run(tmp_path):
     read_arguments(f"touch {tmp_path}/made\nX=$(touch {tmp_path}/made)\npython t.py --x `touch {tmp_path}/made`")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(BASH is None, reason="bash is the oracle")
+@pytest.mark.parametrize(
+    "script",
+    [
+        'case $M in\n8b) A="--l 32" ;;\n70b|big) A="--l 80";;\nesac',
+        "case x$M in *b) A=--b; case y in y) A+=ob;; esac;; *) A=--c ;; esac",
+        "case $M in (7*) A=--seven;; (*) A=--other; esac",
+        "A=--x; [ $N -eq 1 ] && A=--one\n[[ $N == 2 && $M == 70b ]] && A+=' --two' || A=--none",
+        "A=--x; [ -z $N ] && { A=--empty; M=1; } || A+=' --full'\nA+=\" --m $M\"",
+        "A=--x; [[ -n $N ]] || A=--unset; false || A+=' --after'",
+        "A=(--a 1 ${N:+--n $N} ${U:+--u 1} ${U:-none}); A+=(--last ${A[1]})",
+        ": ${U:=--u}\nA=$U",
+        "if [ $N = 2 ]; then\n  case $M in 70b) A=--in;; esac\n  { A+=' --group'; }\nelse A=--else; fi",
+        "f() {\n A=--f\n}\nf\n[ $N = 1 ] || A+=' --g' && A+=' --h'",
+    ],
+)
+def test_a_script_gives_what_bash_gives(script):
+    script = f"M=70b\nN=2\n{script}\n"
+    run = subprocess.run([BASH, "-c", f"{script}echo ${{A[@]}}"], capture_output=True, text=True, check=True)
+    assert values(f"{script}python t.py ${{A[@]}}") == values(f"python t.py {run.stdout}")
 
 
 NUMBERS = st.integers(1, 64)

@@ -1,0 +1,136 @@
+"""Words of a shell script, without comments, continued lines, redirections, and what would have to be computed."""
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from kareus.errors import ConfigError
+
+BREAKS = (";", "&", "|", "\n", "&&", "||", ";;")
+"""Words that end a command."""
+BRACKETS = ("(", ")")
+SUM = "="
+"""Begins a reference to `ScriptWords.sums`, as no variable of bash begins."""
+MARKS = re.compile(r"&&|\|\||;;|.", re.DOTALL)
+HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
+REDIRECTION = re.compile(r"(?:\d+|&)?(?:>>|>\||>|<<<|<)[ \t]*(?:&\s*[\d-]+|(?:\"[^\"]*\"|'[^']*'|[^\s;&|()'\"])+)")
+"""Where a command's output goes, or its input comes from: a file, a text, or another stream."""
+SPACED = re.compile(r"\$\{\w+:?[-=+][^{}'\"\n]* [^{}'\"\n]*\}")
+"""A reference with spaces in what stands for its variable."""
+PLACEHOLDER = re.compile(r"<([\w./ -]*\w)>")
+"""What a template has where its user writes a value, such as `<path>`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptWords:
+    """A script in words."""
+
+    words: tuple[str, ...]
+    """Line ends, brackets and what joins commands are words of their own."""
+    sums: tuple[str, ...]
+    """Texts in `$(( ))`, by the number of their place."""
+
+
+def script_words(text: str) -> ScriptWords:
+    """Split a script into words.
+
+    Raises:
+        ConfigError: a quote or a bracket does not end.
+
+    Example:
+        >>> script_words("TP=8 && run --tp $TP > log # 8").words
+        ('TP=8', '&&', 'run', '--tp', '$TP')
+    """
+    sums = list[str]()
+    prepared = _prepared(text.replace("\r\n", "\n"), sums)
+    lexer = shlex.shlex(prepared, posix=True, punctuation_chars=";&|\n()")
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
+    words = list[str]()
+    try:
+        for word in lexer:
+            words += MARKS.findall(word) if word and set(word) <= set(";&|\n()") else [word]
+    except ValueError as error:
+        raise ConfigError(f"line {lexer.lineno}: {error}") from error
+    return ScriptWords(words=tuple(words), sums=tuple(sums))
+
+
+def _prepared(text: str, sums: list[str]) -> str:
+    """Return a script without what `_computed` and `_left_out` take from it."""
+    out, n, quote = list[str](), 0, ""
+    while n < len(text):
+        taken = None
+        if quote != "'":
+            taken = _computed(text, n, sums)
+            if taken is None and not quote:
+                taken = _left_out(text, n, begins=not out or out[-1][-1:] in " \t\n;&|(")
+        if taken is not None:
+            instead, n = taken
+            out.append(instead)
+            continue
+        char = text[n]
+        if char in "'\"":
+            quote = "" if char == quote else quote or char
+        out.append(char)
+        n += 1
+    return "".join(out)
+
+
+def _computed(text: str, n: int, sums: list[str]) -> tuple[str, int] | None:
+    """Return what stands for a continued line, `$(( ))` or `$( )` at a place, and the place after it."""
+    char, two = text[n], text[n : n + 2]
+    if char == "\\":
+        return (" " if two == "\\\n" else two), n + 2
+    if text[n : n + 3] == "$((":
+        end = _closed(text, n + 1)
+        sums.append(text[n + 3 : end - 1])
+        return f"${{{SUM}{len(sums) - 1}}}", end + 1
+    if two == "$(":
+        return "${command}", _closed(text, n + 1) + 1
+    return ("${command}", _index(text, "`", n + 1) + 1) if char == "`" else None
+
+
+def _left_out(text: str, n: int, *, begins: bool) -> tuple[str, int] | None:
+    """Return what stands for a comment, a redirection or a text for a command at a place outside of quotes.
+
+    Args:
+        text: a script.
+        n: a place in it.
+        begins: whether a word may begin there.
+    """
+    if text[n] == "#" and begins:
+        return "", text.find("\n", n) if "\n" in text[n:] else len(text)
+    if (heredoc := HEREDOC.match(text, n)) and not text.startswith("<<<", n):
+        return _heredoc(text, heredoc)
+    if spaced := SPACED.match(text, n):
+        return spaced[0].replace(" ", "\\ "), spaced.end()
+    if placeholder := PLACEHOLDER.match(text, n):
+        return "${" + re.sub(r"\W+", "_", placeholder[1]) + "}", placeholder.end()
+    if (begins or text[n] in "<>") and (redirection := REDIRECTION.match(text, n)):
+        return "", redirection.end()
+    return None
+
+
+def _heredoc(text: str, tag: re.Match[str]) -> tuple[str, int]:
+    """Return the rest of the line that a text for a command begins on, and the place after that text."""
+    line_end = text.find("\n", tag.end())
+    if line_end < 0:
+        return "", len(text)
+    ended = re.compile(rf"^\s*{tag[1]}\s*$", re.MULTILINE).search(text, line_end)
+    return REDIRECTION.sub("", text[tag.end() : line_end]), ended.end() if ended else len(text)
+
+
+def _closed(text: str, opened: int) -> int:
+    """Return the place of the bracket that closes the one at `opened`."""
+    depth = 0
+    for n in range(opened, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[n], 0)
+        if depth == 0:
+            return n
+    raise ConfigError(f"line {text.count(chr(10), 0, opened) + 1}: a bracket does not end")
+
+
+def _index(text: str, char: str, start: int) -> int:
+    place = text.find(char, start)
+    if place < 0:
+        raise ConfigError(f"line {text.count(chr(10), 0, start) + 1}: a backquote does not end")
+    return place
