@@ -45,6 +45,21 @@ PLAIN = (
     "software.stream_dropout",
 )
 """Terms that are keys of a workload, or words for them."""
+OVERRIDES: Mapping[str, str] = {
+    "nodes": "gpus",
+    "gpus_per_node": "gpus",
+    "replicas": "parallelism.dp",
+    "shards": "parallelism.dp",
+    "reshards": "parallelism.sharding",
+    "rank_batch": "microbatch_size",
+    "layers_per_chunk": "pipeline.chunks",
+    "first_layers": "parallelism.layers_per_stage",
+    "last_layers": "parallelism.layers_per_stage",
+    "recomputed": "recomputation",
+    "recomputed_by": "recomputation",
+    "recomputed_layers": "recomputation",
+}
+"""What people give in the place of terms that are no keys of a workload."""
 EVERY_LEFT = -1
 """GPUs that share weights: all that are not told otherwise."""
 ALWAYS, NEVER, USUAL = "always", "never", "default"

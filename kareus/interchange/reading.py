@@ -3,16 +3,16 @@
 import fnmatch
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from kareus.artifacts.names import MOST_NAME
 from kareus.errors import ConfigError
-from kareus.interchange.meaning import SHARDINGS, SIZES, keys_of
-from kareus.interchange.syntax import ReadSettings, read_settings, scalar
-from kareus.interchange.table import OFF, KeyRow, TrainerTable, model_names, trainer_named, trainers
+from kareus.interchange.meaning import OVERRIDES, SHARDINGS, SIZES, keys_of
+from kareus.interchange.syntax import SYNTAXES, ReadSettings, read_settings, scalar
+from kareus.interchange.table import UNSET, KeyRow, TrainerTable, is_off, model_names, trainer_named, trainers
 from kareus.model.config import Model
 
 WORKLOADS = "workloads"
@@ -27,6 +27,9 @@ SHARDING = "parallelism.sharding"
 AUTO = "auto"
 """Value of a key that something else decides."""
 FIELDS = tuple(each.name for each in fields(Model))
+JOB = ("nodes", "gpus_per_node")
+"""Terms whose product is the number of GPUs."""
+OF_DEFAULT = ": as in the default workload"
 PLAIN_TEXT = re.compile(r"[A-Za-z_][\w.-]*")
 """A text that Hydra takes without quotes."""
 
@@ -99,7 +102,28 @@ def read_training(
     if len(read) == 1 and WORKLOADS in read[0][1].values:
         return _workload(read[0][0], read[0][1].values[WORKLOADS])
     table = trainer_named(trainer) if trainer else _table([settings for _, settings in read], paths)
-    return _understood(table, _together([settings.values for _, settings in read]), read, given or {})
+    return _understood(table, read, given or {})
+
+
+def _further(
+    table: TrainerTable, read: Sequence[tuple[Path, ReadSettings]]
+) -> tuple[list[tuple[Path, ReadSettings]], list[ReadSetting]]:
+    """Return the files that settings name, which settings beside their names replace, and those that are not there."""
+    names = {path.name for path, _ in read}
+    further, absent = list[tuple[Path, ReadSettings]](), list[ReadSetting]()
+    for path, settings in read:
+        for key in table.files:
+            named = settings.values.get(key)
+            if not isinstance(named, str) or Path(named).name in names or is_off(named, UNSET):
+                continue
+            places = [folder / named for folder in (path.parent, Path())]
+            place = next((place for place in places if place.suffix in SYNTAXES and place.is_file()), None)
+            if place is not None:
+                further.append((place, read_settings(place)))
+            else:
+                words = "names a file that is not there: what it says is left out; give that file, too"
+                absent.append(ReadSetting(key=key, value=named, words=words))
+    return further, absent
 
 
 def _together(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -163,18 +187,22 @@ class _Sorted:
     lost: list[ReadSetting] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    unfollowed: list[str] = field(default_factory=list)
+    """Terms whose values are variables that nothing sets."""
 
     @classmethod
     def of(cls, table: TrainerTable, values: Mapping[str, Any]) -> "_Sorted":
         """Sort the settings of a file by a table."""
-        by_kind = cls()
+        by_kind, inner = cls(), set(_inner(values)) if table.by_leaf else set()
         for key, value in values.items():
             row = table.row(key)
-            if row is None:
+            if key in inner and row is not None and row.key != key:
+                by_kind.unread.append(key)
+            elif row is None:
                 (by_kind.ignored if table.ignores(key) else by_kind.unread).append(key)
             elif row.term is not None:
                 by_kind.take(row, key, value)
-            elif row.lost and not _is_off(value, row):
+            elif row.lost and not is_off(value, row.unless):
                 by_kind.lost.append(ReadSetting(key=key, value=value, words=row.lost))
             else:
                 by_kind.ignored.append(key)
@@ -182,22 +210,23 @@ class _Sorted:
 
     def take(self, row: KeyRow, key: str, value: Any) -> None:
         """Add the term of a setting; one that has no value there is lost."""
-        term, is_off = row.term or "", _is_off(value, row)
+        term, switched_off = row.term or "", is_off(value, row.unless)
         if value is True and not row.words:  # an option whose value is a variable that nothing sets
-            self.lost.append(
-                ReadSetting(key=key, value="", words=f"has no value that could be followed; give {term}=...")
-            )
+            words = f"has no value that could be followed; give {OVERRIDES.get(term, term)}=..."
+            self.lost.append(ReadSetting(key=key, value="", words=words))
+            self.unfollowed.append(term)
             return
+        self.lost += [ReadSetting(key=key, value=value, words=words) for words in row.lost_of(value)]
         try:
             meant = row.value(value)
         except KeyError:
-            if not is_off:
+            if not switched_off:
                 allowed = ", ".join(str(one) for one, _ in row.words)
                 words = row.lost or f"not known for {term}; known are {allowed}"
                 self.lost.append(ReadSetting(key=key, value=value, words=words))
                 if row.instead is None:
                     return
-            meant = None if is_off else row.instead
+            meant = None if switched_off else row.instead
         if meant is None or meant == AUTO:
             self.ignored.append(key)
             return
@@ -210,45 +239,75 @@ class _Sorted:
         self.understood.append(ReadSetting(key=key, value=value, words=f"{term}={meant}"))
 
 
+def _inner(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield keys that a key of the same last part is above of, such as those of a validation's batch."""
+    depths: dict[str, int] = {}
+    for key in values:
+        leaf = key.rpartition(".")[2]
+        depths[leaf] = min(depths.get(leaf, key.count(".")), key.count("."))
+    yield from (key for key in values if key.count(".") > depths[key.rpartition(".")[2]])
+
+
 def _usual(table: TrainerTable, terms: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     said = {**terms, **given}
     usual = {term: value for term, value in table.usual.items() if said.get(term) is None}
+    if said.get("global_batch_size") is not None:
+        usual.pop("num_microbatches", None)  # which follows
     return usual | {term: value for term, value in said.items() if value is not None}
 
 
-def _understood(
-    table: TrainerTable,
-    values: Mapping[str, Any],
-    read: Sequence[tuple[Path, ReadSettings]],
-    given: Mapping[str, Any],
-) -> Training:
+def _understood(table: TrainerTable, read: Sequence[tuple[Path, ReadSettings]], given: Mapping[str, Any]) -> Training:
+    further, absent = _further(table, read)
+    parts = [settings for _, settings in (*further, *read)]
+    values = _together([settings.values for settings in parts])
     by_kind, said = _Sorted.of(table, values), list[str]()
     terms = _usual(table, by_kind.terms, given)
+    if any(term in by_kind.unfollowed and term not in terms for term in JOB):
+        terms.pop("gpus_per_node", None)  # of how many nodes is not said
     keys = keys_of(terms, said)
+    said += _needed(table, parts, values)
     said += [table.software_note] if table.software_note else []
     keys, missing = _with_model(keys, terms, read[0][0])
-    if "gpus" not in keys and "parallelism.dp" not in keys:
-        words = "how many GPUs there are: one replica is taken; give gpus=N"
-        missing.append(Missing(keys=("gpus", "parallelism.dp"), words=words))
+    missing += _missing(keys)
     keys["software"] = terms.get("software") or table.software
     return Training(
         says=f"{table.says}, {len(values)} settings",
         overrides=tuple(override(key, value) for key, value in keys.items()),
         understood=tuple(by_kind.understood),
-        lost=(*by_kind.lost, *(ReadSetting(key="", value=None, words=words) for words in said)),
+        lost=(*by_kind.lost, *absent, *(ReadSetting(key="", value=None, words=words) for words in said)),
         ignored=tuple(by_kind.ignored),
         unread=tuple(by_kind.unread),
-        unknown=tuple(dict.fromkeys(text for _, settings in read for text in settings.unknown)),
+        unknown=tuple(dict.fromkeys(text for settings in parts for text in settings.unknown)),
         missing=(*missing, Missing(keys=("gpu",), words="which GPU it is; give gpu=NAME")),
     )
 
 
-def _is_off(value: Any, row: KeyRow) -> bool:
-    if isinstance(value, (list, dict)):
-        return not value
-    return any(type(value) is type(off) and value == off for off in row.unless) or (
-        isinstance(value, str) and value.lower() in OFF
-    )
+def _needed(table: TrainerTable, read: Sequence[ReadSettings], values: Mapping[str, Any]) -> list[str]:
+    """Return what is lost since keys that a training needs are off."""
+    syntaxes = {settings.syntax for settings in read}
+    lines = list[str]()
+    for need in table.needs:
+        keys = [key for key, value in values.items() if need.told or not is_off(value, UNSET)]
+        names = [*keys, *(key.rpartition(".")[2] for key in keys if table.by_leaf)]
+        if syntaxes & set(need.syntaxes) and not any(fnmatch.filter(names, pattern) for pattern in need.keys):
+            lines.append(need.lost)
+    return lines
+
+
+def _missing(keys: Mapping[str, Any]) -> Iterator[Missing]:
+    """Yield what of the job and the batch files do not say."""
+    if "gpus" not in keys and "parallelism.dp" not in keys:
+        words = "how many GPUs there are: one replica is taken; give gpus=N"
+        yield Missing(keys=("gpus", "parallelism.dp"), words=words)
+    has_batch = "global_batch_size" in keys
+    if "sequence_length" not in keys:
+        yield Missing(keys=("sequence_length",), words=f"how long sequences are{OF_DEFAULT}; give sequence_length=N")
+    if "microbatch_size" not in keys and not (has_batch and "num_microbatches" in keys):
+        words = f"how many sequences a microbatch has{OF_DEFAULT}; give microbatch_size=N"
+        yield Missing(keys=("microbatch_size",), words=words)
+    if "num_microbatches" not in keys and not has_batch:
+        words = f"how many sequences a batch has{OF_DEFAULT}; give global_batch_size=N"
+        yield Missing(keys=("num_microbatches", "global_batch_size", "gradient_accumulation_steps"), words=words)
 
 
 def _with_model(keys: dict[str, Any], terms: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], list[Missing]]:

@@ -2,12 +2,13 @@
 
 A row of `means` gives a key its term (see `meaning`), with `words` where the trainer's values are others than Kareus',
 and with `nearest` where a value of Kareus has none. A row of `lost` says what is lost of a key that matters and that
-Kareus has not; `unless` are values that lose nothing. Keys of `ignored`, which may have `*`, do not matter. `usual` has
-the terms that hold where no key says anything.
+Kareus has not; `unless` are values that lose nothing. Keys of `ignored`, which may have `*`, do not matter. `usual`
+has the terms that hold where no key says anything. `needs` says what is lost where none of some keys is on. `files` are
+keys whose values name further files of the training. In `words`, a value with `*` stands for all texts of its form.
 """
 
 import fnmatch
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,8 @@ NAMES = "models"
 """File of the options of the group `model` by names that trainers and hubs give models."""
 OFF: tuple[Any, ...] = (None, False, 0, "", "none", "off", "disabled", "auto", -1)
 """Values that switch off whatever a key is of."""
+UNSET: tuple[Any, ...] = (None, False, 0, "", "none", "off", "no", "disabled")
+"""Values of a key that its file might as well not have."""
 ANY, SAME = "*", "same"
 """In `words`: any other value, and that it is Kareus' too."""
 
@@ -51,9 +54,13 @@ class KeyRow:
     """Settings that are written beside it."""
     nearest: tuple[tuple[Any, Any], ...] = ()
     """Pairs of Kareus' value that the trainer has not and the trainer's value that is written for it."""
+    loses: tuple[tuple[str, str], ...] = ()
+    """Pairs of a text with `*` and what is lost of values of its form, though they are understood."""
 
     def value(self, said: Any) -> Any:
         """Return Kareus' value of a trainer's; of a list, that of the first item that has one.
+
+        Any value (`*`) is any but those that switch off.
 
         Raises:
             KeyError: it is none of `words`.
@@ -65,7 +72,7 @@ class KeyRow:
                 if _equal(one, item):
                     return other
         for one, other in self.words:
-            if one == ANY:
+            if one == ANY and not is_off(said, OFF):
                 return said if other == SAME else other
         raise KeyError(said)
 
@@ -78,7 +85,7 @@ class KeyRow:
         if not self.words:
             return value
         for one, other in self.words:
-            if one != ANY and other is not None and _equal(other, value):
+            if ANY not in str(one) and other is not None and _equal(other, value):
                 return one
         if (ANY, SAME) in self.words:
             return value
@@ -86,6 +93,24 @@ class KeyRow:
             if _equal(other, value):
                 return one
         raise KeyError(value)
+
+    def lost_of(self, said: Any) -> list[str]:
+        """Return what is lost of a value by its form."""
+        items = said if isinstance(said, list) else [said]
+        return [words for form, words in self.loses if any(_equal(form, str(item)) for item in items)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeededKeys:
+    """Keys of which a file has one that is on, and what is lost of it otherwise."""
+
+    keys: tuple[str, ...]
+    """May have `*`."""
+    told: bool
+    """Whether one that is off counts, too."""
+    lost: str
+    syntaxes: tuple[str, ...]
+    """Of the files that this holds for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +134,9 @@ class TrainerTable:
     usual: Mapping[str, Any]
     always: Mapping[str, Any]
     """Settings that are written whatever the workload is."""
+    needs: tuple[NeededKeys, ...]
+    files: tuple[str, ...]
+    """Keys that name further files."""
 
     def row(self, key: str) -> KeyRow | None:
         """Return the row of a dotted key, if there is one."""
@@ -168,7 +196,17 @@ def _trainer(name: str) -> TrainerTable:
         ignored=(*content.get("ignored", ()), *(base.ignored if base else ())),
         usual={**(base.usual if base else {}), **content.get("usual", {})},
         always=content.get("always", {}),
+        needs=tuple(_needs(content)),
+        files=tuple(content.get("files", ())),
     )
+
+
+def _needs(content: Mapping[str, Any]) -> Iterator[NeededKeys]:
+    features = _content(SHARED)
+    for need in content.get("needs", ()):
+        syntaxes = tuple(need.get("syntaxes", content["syntaxes"]))
+        lost = features.get(need["lost"], need["lost"])
+        yield NeededKeys(keys=tuple(need["keys"]), told=need.get("told", False), lost=lost, syntaxes=syntaxes)
 
 
 def _rows(content: Mapping[str, Any]) -> Iterator[KeyRow]:
@@ -190,15 +228,26 @@ def _loss(more: dict[str, Any], features: Mapping[str, Any]) -> dict[str, Any]:
         more["unless"] = (*OFF, *more["unless"])
     if "omit" in more:
         more["omit"] = tuple(more["omit"])
+    if "loses" in more:
+        more["loses"] = tuple((form, features.get(words, words)) for form, words in more["loses"].items())
     if "nearest" in more:
         more["nearest"] = tuple(more["nearest"].items())
     return more
 
 
+def is_off(value: Any, off: Sequence[Any]) -> bool:
+    """Whether a value is among those that switch off; a list or a mapping that is empty is."""
+    if isinstance(value, (list, dict)) and not value:
+        return True
+    plain = value.lower() if isinstance(value, str) else value
+    return any(type(plain) is type(one) and plain == one for one in off)
+
+
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two plain values are the same; true is not 1, and case does not matter."""
+    """Whether two plain values are the same; true is not 1, case does not matter, and the first may be a form."""
     if isinstance(one, bool) is not isinstance(other, bool):
         return False
     if isinstance(one, str) and isinstance(other, str):
-        return one.lower() == other.lower()
+        form = one.lower()
+        return fnmatch.fnmatchcase(other.lower(), form) if ANY in form and form != ANY else form == other.lower()
     return bool(one == other)

@@ -11,7 +11,7 @@ from kareus.interchange.syntax import parse_settings, scalar
 from kareus.interchange.table import model_names, trainer_named, trainers
 from kareus.workload.overrides import expand, options, replaced
 
-MINIMAL = "torchrun t.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 1 --micro-batch-size 1 "
+MINIMAL = "torchrun t.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 1 --micro-batch-size 1 --bf16 "
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_key_that_no_table_has_is_named(read):
 
 
 def test_a_value_that_a_table_has_not_is_lost(read):
-    training = read(MINIMAL + "--position-embedding-type relative")
+    training = read(MINIMAL + "--attention-dropout 0 --position-embedding-type relative")
     assert [(one.key, one.value) for one in training.lost][-1] == ("position_embedding_type", "relative")
 
 
@@ -178,3 +178,161 @@ def test_what_is_given_replaces_what_decides_it():
     assert replaced(own, ["pipeline=1f1b"]) == ["gpus=64", own[3], "parallelism.pp=2", "pipeline=1f1b"]
     assert replaced(own, ["parallelism.pp=4"]) == ["gpus=64", *own[1:3], "parallelism.pp=4"]
     assert replaced(own, ["parallelism=tp8"]) == [*own[1:3], "parallelism=tp8"]
+
+
+LAUNCH = "torchrun t.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 1 --attention-dropout 0 "
+
+
+def told(training):
+    return " ".join(one.lost_words for one in training.lost)
+
+
+def unsaid(training):
+    return " ".join(one.words for one in training.missing)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        (LAUNCH, "t.sh", "fp32: taken as bf16"),
+        (LAUNCH + "--fp16", "t.sh", "fp16: taken as bf16"),
+        (LAUNCH.replace("--attention-dropout 0", "--bf16"), "t.sh", "dropout inside attention"),
+        (LAUNCH + "--bf16 --optimizer sgd", "t.sh", "another optimizer"),
+        (LAUNCH + "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8", "t.sh", "scales of fp8"),
+        ("trainer: {precision: 32, devices: 8}\nmodel: {tensor_model_parallel_size: 1}", "t.yaml", "fp16 or fp32"),
+        ("base_model: a/b\nsequence_len: 8\nmicro_batch_size: 1\nbf16: false\n", "t.yaml", "fp32: taken as bf16"),
+        ('{"train_batch_size": 8, "zero_optimization": {"stage": 3}}', "t.json", "fp32: taken as bf16"),
+        ("model_name_or_path: a/b\nfsdp: hybrid_shard offload\nbf16: true\n", "t.yaml", "within a node (hybrid)"),
+        ("model_name_or_path: a/b\nfsdp: full_shard offload\nbf16: true\n", "t.yaml", "offloading"),
+        ("[training]\nlocal_batch_size = 1\n[model]\nflavor='8B'\n", "t.toml", "no mode of activation_checkpoint"),
+        ("[training]\nlocal_batch_size = 1\n[model]\nflavor='8B'\nconverters=['lora']\n", "t.toml", "adapters"),
+        ("parallelism: {tp: 1, tp_mode: ALL_REDUCE}\nmodel: {dtype: float32}", "t.yaml", "fp16 or fp32"),
+        ("model: {d_model: 8}\nmax_seq_len: 8\nprecision: fp32\n", "t.yaml", "fp16 or fp32"),
+    ],
+)
+def test_what_changes_numbers_is_not_passed_over(read, text, name, words):
+    assert words in told(read(text, name))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (LAUNCH + "--bf16 --optimizer adam", "t.sh"),
+        ("trainer: {precision: bf16-mixed, devices: 8}\nmodel: {tensor_model_parallel_size: 1}", "t.yaml"),
+        (
+            "[training]\nlocal_batch_size = 1\n[activation_checkpoint]\nmode='none'\n[optimizer]\nname='AdamW'\n",
+            "t.toml",
+        ),
+    ],
+)
+def test_what_is_as_usual_loses_nothing(read, text, name):
+    assert told(read(text, name)) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "key", "value"),
+    [
+        ("base_model: a/b\nsequence_len: 8\nmicro_batch_size: 1\nfsdp:\nfsdp_config:\n", "t.yaml", "sharding", "none"),
+        ("base_model: a/b\nsequence_len: 8\nmicro_batch_size: 1\nfsdp: []\n", "t.yaml", "sharding", "none"),
+        (
+            "base_model: a/b\nsequence_len: 1\ndeepspeed: x/zero3_bf16_offload.json\n",
+            "t.yaml",
+            "sharding",
+            "full",
+        ),
+        ("model_name_or_path: a/b\nmax_length: 8\nfsdp: ''\n", "t.yaml", "sharding", "none"),
+        ("model_name_or_path: a/b\nmax_length: 8\nfsdp: shard_grad_op auto_wrap\n", "t.yaml", "sharding", "gradients"),
+        ("torchrun t.py --model_name_or_path a/b --fsdp 'full_shard auto_wrap'", "t.sh", "sharding", "full"),
+        (
+            "num_processes: 8\ndeepspeed_config: {zero_stage: 2}\nmodel_name_or_path: a\n",
+            "t.yaml",
+            "sharding",
+            "gradients",
+        ),
+        (
+            "num_processes: 8\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\nmodel_name_or_path: a\n",
+            "t.yaml",
+            "sharding",
+            "full",
+        ),
+    ],
+)
+def test_weights_are_shared_out_as_the_file_says(read, text, name, key, value):
+    assert overrides(read(text, name))[f"parallelism.{key}"] == value
+
+
+@pytest.mark.parametrize(
+    ("converters", "precision"),
+    [
+        ("['float8']", "fp8"),
+        ("['quantize.linear.float8']", "fp8"),
+        ("['mx']", "fp8"),
+        ("[]", "bf16"),
+        ("['x']", "bf16"),
+    ],
+)
+def test_numbers_of_8_bits_are_read_by_what_converts_layers(read, converters, precision):
+    text = f"[training]\nlocal_batch_size = 1\n[model]\nflavor='8B'\nconverters={converters}\n"
+    assert overrides(read(text, "t.toml"))["precision"] == precision
+
+
+def test_the_recipe_of_fp8_alone_does_not_switch_it_on(read):
+    text = "trainer: {devices: 8}\nmodel: {tensor_model_parallel_size: 1, fp8: SWITCH, fp8_hybrid: true}"
+    assert overrides(read(text.replace("SWITCH", "false"), "t.yaml"))["precision"] == "bf16"
+    assert overrides(read(text.replace("SWITCH", "true"), "t.yaml"))["precision"] == "fp8"
+
+
+def test_a_key_further_down_does_not_replace_the_one_above(read):
+    text = (
+        "trainer: {devices: 8}\nmodel:\n  tensor_model_parallel_size: 1\n  global_batch_size: 256\n"
+        "  data: {validation_ds: {global_batch_size: 8}}\n"
+    )
+    training = read(text, "t.yaml")
+    assert overrides(training)["global_batch_size"] == "256"
+    assert training.unread == ("model.data.validation_ds.global_batch_size",)
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        ("#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=8\nsrun " + LAUNCH, "32"),
+        ("#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\nsrun " + LAUNCH, "32"),
+        (LAUNCH + "--nnodes $NODES --nproc_per_node 8", None),
+        (LAUNCH + "--nnodes 2 --nproc_per_node $GPUS", None),
+        (LAUNCH + "--nnodes 1:4 --nproc_per_node 8", None),
+    ],
+)
+def test_gpus_are_counted_only_where_all_of_the_job_is_said(read, text, gpus):
+    training = read(text)
+    assert overrides(training).get("gpus") == gpus
+    assert ("how many GPUs" in unsaid(training)) is (gpus is None)
+
+
+def test_a_file_that_settings_name_is_read_and_told_where_it_is_not_there(read, tmp_path):
+    (tmp_path / "z3.json").write_text('{"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto"}')
+    text = "deepspeed t.py --model_name_or_path a/b --per_device_train_batch_size 2 --bf16 --deepspeed NAME.json"
+    training = read(text.replace("NAME", "z3"))
+    assert overrides(training)["parallelism.sharding"] == "full"
+    assert overrides(training)["microbatch_size"] == "2"
+    assert "not there" not in told(training)
+    assert "deepspeed=z2.json: names a file that is not there" in told(read(text.replace("NAME", "z2")))
+
+
+def test_what_a_batch_lacks_is_told(read):
+    training = read("base_model: a/b\nsequence_len: 8\nfsdp_version: 2\n", "t.yaml")
+    assert "how many sequences a microbatch has" in unsaid(training)
+    assert "how long sequences are" in unsaid(read("python t.py --model_name_or_path a --train_batch_size 2"))
+
+
+def test_accumulation_follows_from_the_whole_batch(read):
+    keys = overrides(read('{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}', "t.json"))
+    assert keys["global_batch_size"] == "64"
+    assert "num_microbatches" not in keys
+
+
+def test_queries_share_one_head_of_keys_where_the_kind_of_attention_says_so(read):
+    text = (
+        "max_seq_len: 64\nmodel: {d_model: 64, n_heads: 8, n_layers: 2, vocab_size: 64, attn_config: {attn_type: KIND}}"
+    )
+    for kind, heads in (("multiquery_attention", 1), ("multihead_attention", 8)):
+        assert f"num_key_value_heads:{heads}" in overrides(read(text.replace("KIND", kind), "t.yaml"))["model"]
