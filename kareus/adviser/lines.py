@@ -1,13 +1,14 @@
 """The answer for people: sentences and a table, the answer first and the commands last."""
 
 import shlex
+import textwrap
 from collections.abc import Collection, Iterator, Sequence
 
 from kareus.adviser.advice import iterations_of
 from kareus.adviser.answers import NOISE, Advice, LayoutAnswer, LayoutChoice, SizeAnswer, Unmeasured
 from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.layouts import counted
-from kareus.adviser.order import FULL_SHARE, TIED_SHARE
+from kareus.adviser.order import FULL_SHARE, TIED_SHARE, without_setting
 from kareus.adviser.runs import LayoutRun, runs_text
 from kareus.adviser.ties import TieMargin
 from kareus.adviser.unmeasured import sorted_by_trainer
@@ -28,17 +29,19 @@ FEW_KG = 10_000
 """Masses below this are given in kilograms."""
 
 
-def answer_lines(advice: Advice) -> Iterator[str]:
-    """Yield an answer for a terminal."""
+def answer_lines(advice: Advice, columns: int | None = None) -> Iterator[str]:
+    """Yield an answer for a terminal of so many columns; None: as wide as its tables are."""
     yield headline(advice)
     yield comparison(advice)
     yield model_error_line(chips(advice), advice.ties.error)
     if full := full_line(advice):
         yield full
+    if unset := unset_line(advice):
+        yield unset
     yield from advice.question.goals.understood
     for size in advice.sizes:
         yield ""
-        yield from _size_lines(size, advice.ties)
+        yield from _size_lines(size, advice.ties, columns)
     for gpus, reason in advice.left_out.items():
         yield f"{gpus} GPUs: {reason}"
     yield from order_lines(advice)
@@ -96,7 +99,7 @@ def comparison(advice: Advice) -> str:
     )
 
 
-def _size_lines(size: SizeAnswer, margin: TieMargin) -> Iterator[str]:
+def _size_lines(size: SizeAnswer, margin: TieMargin, columns: int | None) -> Iterator[str]:
     effort = size.effort
     yield (
         f"{effort.configurations:,} layouts of {size.gpus} GPUs: {effort.bounded:,} can run, {effort.predicted:,} "
@@ -111,7 +114,7 @@ def _size_lines(size: SizeAnswer, margin: TieMargin) -> Iterator[str]:
             f"{memory.total_gib:.1f} GiB: {parts_words(memory)}"
         )
     on_frontier = {choice.layout.number for choice in size.frontier}
-    yield from table_lines(shown(size), on_frontier)
+    yield from table_lines(shown(size), on_frontier, columns)
     ties = sum(one.is_tied and one.number not in on_frontier for one in size.layouts)
     if ties:
         yield (
@@ -132,6 +135,10 @@ HEADS = (
     "#", "s", "kJ", "tokens/s", "mJ/token", "MFU %", "least kJ", "at s", "by itself s", "GiB", "% of memory",
     "bubbles %", "exposed %",
 )  # fmt: skip
+LEAST_ROOM = 24
+"""Columns that the words of a layout need in a narrow terminal, in which they go on below."""
+LESS_TELLING = ("exposed %", "bubbles %", "MFU %", "tokens/s", "at s", "least kJ", "mJ/token", "GiB", "by itself s")
+"""Figures that are left out where a terminal is narrow, one after the other."""
 
 
 def cells(one: LayoutAnswer) -> tuple[str, ...]:
@@ -176,6 +183,17 @@ def full_line(advice: Advice) -> str:
     return f"memory: {100 * share:.0f} % of a GPU's, so try it before a long training; {instead}"
 
 
+def unset_line(advice: Advice) -> str:
+    """Return a word on a chosen layout that the software which trains has no setting for, or nothing."""
+    unset = without_setting(advice.chosen.layout.candidate.workload)
+    if not unset:
+        return ""
+    return (
+        f"{advice.question.base.software.name} has no setting for {', '.join(unset)}: run the plan with Kareus' "
+        "engine, or ask for what it has, such as schedule=1f1b"
+    )
+
+
 def order_lines(advice: Advice) -> Iterator[str]:
     """Yield the first layouts to take where the software runs them by itself, without a plan."""
     measured = advice.question.base.software.measured
@@ -189,7 +207,10 @@ def order_lines(advice: Advice) -> Iterator[str]:
         f"as {advice.question.base.software.name} runs them by itself, without a plan; of those within "
         f"{100 * TIED_SHARE:.0f} % of time the least memory is first:"
     )
-    for one in sorted_by_trainer(advice.size.layouts)[:FIRST_BY_ITSELF]:
+    order = sorted_by_trainer(advice.size.layouts)
+    if not order:
+        yield "  none of those that were predicted has a setting there for all of it"
+    for one in order[:FIRST_BY_ITSELF]:
         time_s = one.sequential.time_s if one.sequential else float("nan")
         full = ", full: try it first" if memory_share(one) > FULL_SHARE else ""
         yield (
@@ -209,15 +230,31 @@ def unmeasured_lines(known: Unmeasured) -> Iterator[str]:
     yield from runs_text([LayoutRun(layout=one) for one in known.measure_first]).splitlines()
 
 
-def table_lines(layouts: Sequence[LayoutAnswer], on_frontier: Collection[int]) -> Iterator[str]:
-    """Yield a table of layouts, their words last; those on the frontier and ties are marked."""
+def table_lines(
+    layouts: Sequence[LayoutAnswer], on_frontier: Collection[int], columns: int | None = None
+) -> Iterator[str]:
+    """Yield a table of layouts, their words last; those on the frontier and ties are marked.
+
+    In so many columns figures are left out until the words of a layout have room, and words go on below.
+    """
     rows = [cells(one) for one in layouts]
-    widths = [max(map(len, column)) for column in zip(HEADS, *rows, strict=True)]
-    yield "  " + "  ".join(head.rjust(width) for head, width in zip(HEADS, widths, strict=True)) + "  layout"
-    for one, row in zip(layouts, rows, strict=True):
+    widths = {head: max(map(len, column)) for head, *column in zip(HEADS, *rows, strict=True)}
+    widths = {head: max(width, len(head)) for head, width in widths.items()}
+    words = [one.candidate.layout.words for one in layouts]
+    if columns is not None:
+        room = min(LEAST_ROOM, max(map(len, words), default=0))
+        for head in LESS_TELLING:
+            if 2 + sum(width + 2 for width in widths.values()) + room > columns:
+                del widths[head]
+    indent = 2 + sum(width + 2 for width in widths.values())
+    yield "  " + "  ".join(head.rjust(width) for head, width in widths.items()) + "  layout"
+    for one, row, said in zip(layouts, rows, words, strict=True):
         mark = "*" if one.number in on_frontier else "~" if one.is_tied else " "
-        figures = "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        yield f"{mark} {figures}  {one.candidate.layout.words}"
+        kept = dict(zip(HEADS, row, strict=True))
+        figures = "  ".join(kept[head].rjust(width) for head, width in widths.items())
+        first, *more = textwrap.wrap(said, max(columns - indent, LEAST_ROOM)) if columns is not None else [said]
+        yield f"{mark} {figures}  {first}"
+        yield from (" " * indent + line for line in more)
 
 
 def commands(advice: Advice) -> Iterator[str]:

@@ -1,6 +1,13 @@
-"""The order in which layouts are recommended: the fastest first; of those that are as fast, what needs least memory."""
+"""The order in which layouts are recommended: the fastest first; of those that are as fast, what needs least memory.
+
+Software is recommended no layout that it has no setting for.
+"""
 
 from collections.abc import Sequence
+
+from kareus.artifacts.records import leaves, to_plain
+from kareus.interchange.writing import no_setting
+from kareus.workload.config import Workload
 
 TIED_SHARE = 0.03
 """Times within this of the least are equal: GPUs of one kind, and releases of one software, differ by more."""
@@ -27,3 +34,8 @@ def recommended(times_s: Sequence[float], memory_gib: Sequence[float]) -> list[i
         left.remove(chosen)
         order.append(chosen)
     return order
+
+
+def without_setting(workload: Workload) -> tuple[str, ...]:
+    """Return the values of a layout that the software which trains has no setting for, such as `pipeline=zb-h1`."""
+    return no_setting(workload.software.name, dict(leaves(to_plain(workload))), workload.gpus_per_node)

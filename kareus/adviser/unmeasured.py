@@ -13,7 +13,7 @@ import numpy as np
 
 from kareus.adviser.answers import LayoutAnswer, Unmeasured
 from kareus.adviser.feasible import sort_layouts
-from kareus.adviser.order import recommended
+from kareus.adviser.order import recommended, without_setting
 from kareus.adviser.question import Question
 from kareus.adviser.runs import LayoutTimes, read_runs, roomy, runnable
 from kareus.calibrate.gpu_file import number
@@ -71,8 +71,9 @@ def _loss_percent(base: Workload, run: Sequence[LayoutAnswer]) -> float:
 
 
 def sorted_by_trainer(layouts: Sequence[LayoutAnswer]) -> list[LayoutAnswer]:
-    """Return layouts in the order in which they are recommended where the software runs them by itself."""
-    run = [(one, one.sequential.time_s) for one in layouts if one.sequential is not None]
+    """Return layouts in the order in which they are recommended where the software runs them by itself, as it can."""
+    timed = [(one, one.sequential.time_s) for one in layouts if one.sequential is not None]
+    run = [(one, time_s) for one, time_s in timed if not without_setting(one.candidate.workload)]
     order = recommended([time_s for _, time_s in run], [one.candidate.memory.total_gib for one, _ in run])
     return [run[n][0] for n in order]
 

@@ -138,6 +138,12 @@ class TrainerTable:
     files: tuple[str, ...]
     """Keys that name further files."""
 
+    @property
+    def profiles(self) -> set[str]:
+        """Options of the group `software` that are of the trainer."""
+        words = [row.words for row in self.rows.values() if row.term == "software"]
+        return {self.software, *(str(option) for pairs in words for _, option in pairs)}
+
     def row(self, key: str) -> KeyRow | None:
         """Return the row of a dotted key, if there is one."""
         if key in self.rows or not self.by_leaf:
@@ -164,6 +170,13 @@ def trainer_named(name: str) -> TrainerTable:
     if name not in trainers():
         raise ConfigError(f"trainer {name}: not known; {suggest(name, trainers())}.")
     return _trainer(name)
+
+
+@cache
+def trainer_of(software: str) -> TrainerTable | None:
+    """Return the table of the trainer that a profile is of; None where no table is of that very trainer."""
+    tables = [table for table in map(trainer_named, trainers()) if table.software_note is None]
+    return next((table for table in tables if software == table.name or software in table.profiles), None)
 
 
 @cache

@@ -13,7 +13,7 @@ from kareus.errors import ConfigError
 from kareus.interchange.meaning import DEGREES, keys_of, terms_of
 from kareus.interchange.reading import terms_said
 from kareus.interchange.syntax import SHELL, parse_settings
-from kareus.interchange.table import TrainerTable, model_names
+from kareus.interchange.table import TrainerTable, model_names, trainer_of
 from kareus.pipeline.config import PipelineSchedule
 
 LAUNCHED = ("nodes", "gpus_per_node")
@@ -41,6 +41,14 @@ LAYOUT = (
 """Keys of a workload that its layout is made of."""
 
 
+OF_TRAINER = tuple(
+    key
+    for key in LAYOUT
+    if key not in ("parallelism.dp", "parallelism.layers_per_stage", "microbatch_size", "num_microbatches")
+)
+"""Those that a trainer can do or cannot, whatever the job is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """A layout in a trainer's own settings."""
@@ -63,6 +71,23 @@ def written(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node: int
     settings = _settings(table, terms | _named(table, terms), flags=syntax == SHELL)
     text = WRITERS[syntax](table, settings)
     return Written(text=text, unsaid=tuple(_unsaid(table, text, syntax, workload)))
+
+
+def no_setting(software: str, workload: Mapping[str, Any], gpus_per_node: int) -> tuple[str, ...]:
+    """Return the values of a layout that software has no setting for; none where no table is of that software.
+
+    Blocks of stages and the batch are left out: trainers split blocks by rules of their own, and the job says the rest.
+
+    Args:
+        software: option of the group `software`.
+        workload: plain values by dotted key, resolved.
+        gpus_per_node: GPUs of a node.
+    """
+    table = trainer_of(software)
+    if table is None:
+        return ()
+    unsaid = written(table, workload, gpus_per_node, table.syntaxes[0]).unsaid
+    return tuple(text.partition(" ")[0] for text in unsaid if text.partition("=")[0] in OF_TRAINER)
 
 
 def layout_said(table: TrainerTable, text: str, syntax: str, num_layers: int) -> dict[str, Any]:

@@ -8,13 +8,14 @@ import pytest
 from helpers.builders import CONFIG
 
 import kareus
-from kareus.adviser.answers import Advice
-from kareus.adviser.lines import answer_lines, full_line, memory_share
+from kareus.adviser.answers import Advice, LayoutChoice
+from kareus.adviser.lines import answer_lines, full_line, memory_share, unset_line
 from kareus.adviser.order import TIED_SHARE
 from kareus.adviser.plain import plain
 from kareus.adviser.runs import LayoutRun, LayoutTimes, read_runs, runs_text
 from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.errors import ConfigError
+from kareus.pipeline.config import PipelineSchedule
 from kareus.software.record import driven, with_numbers
 from kareus.workload.compose import compose
 
@@ -113,6 +114,23 @@ def test_layouts_of_the_trainer_by_itself_are_in_the_order_of_recommendation(unm
     assert order[0].candidate.memory.total_gib == min(one.candidate.memory.total_gib for one in tied)
     printed = json.loads(json.dumps(plain(unmeasured)))
     assert [one["number"] for one in printed["by_itself"]] == [one.number for one in order]
+
+
+def test_a_trainer_is_recommended_nothing_that_it_has_no_setting_for(unmeasured: Advice) -> None:
+    """nanotron has no pipeline zb-h1, whatever else the adviser tries."""
+    assert unset_line(unmeasured) == ""
+    layouts = list(unmeasured.size.layouts)
+    place = next(n for n, one in enumerate(layouts) if one.sequential and one.candidate.layout.pp == 2)
+    candidate = layouts[place].candidate
+    pipeline = replace(candidate.workload.pipeline, schedule=PipelineSchedule.ZERO_BUBBLE_H1)
+    other = replace(
+        layouts[place], candidate=replace(candidate, workload=replace(candidate.workload, pipeline=pipeline))
+    )
+    before = {one.number for one in sorted_by_trainer(layouts)}
+    layouts[place] = other
+    assert before - {one.number for one in sorted_by_trainer(layouts)} == {other.number}
+    chosen = replace(unmeasured, chosen=LayoutChoice(layout=other, cost=unmeasured.chosen.cost))
+    assert "nanotron has no setting for pipeline.schedule=zb-h1" in unset_line(chosen)
 
 
 def test_a_chosen_layout_that_fills_the_memory_is_said_to(unmeasured: Advice) -> None:

@@ -129,8 +129,9 @@ TRAININGS = {
             "microbatch_size": 2,
             "num_microbatches": 8,
             "software.gradient_bytes": 4,
+            "software.name": "nanotron",
         },
-        ["parallelism.tp_linear_async_communication", ""],
+        ["parallelism.tp_linear_async_communication"],
     ),
     "llm-foundry": (
         ["foundry_mpt.yaml"],

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kareus.artifacts.records import leaves, to_plain
 from kareus.export.layouts import MODEL_FIELDS
 from kareus.interchange.reading import read_training
-from kareus.interchange.table import trainer_named
-from kareus.interchange.writing import LAYOUT, OF_MORE, layout_said, written
+from kareus.interchange.table import trainer_named, trainer_of
+from kareus.interchange.writing import LAYOUT, OF_MORE, layout_said, no_setting, written
 from kareus.workload.resolve import resolve
 
 ENDS = {"megatron-lm": "sh", "torchtitan": "toml", "nanotron": "yaml", "axolotl": "yaml"}
@@ -152,3 +152,30 @@ def test_what_is_nearest_is_written_where_there_is_no_setting():
     own, _ = settings_of("nanotron", workload)
     assert "recompute_layer: true" in own.text  # it needs no more memory
     assert "recomputation=selective (read as full)" in own.unsaid
+
+
+@pytest.mark.parametrize(
+    ("software", "layout", "unset"),
+    [
+        ("megatron-core", ["pipeline=zb-h1", "parallelism.pp=2"], ("pipeline.schedule=zb-h1",)),
+        ("megatron-core", ["pipeline=interleaved", "parallelism.pp=2", "parallelism.sharding=optimizer"], ()),
+        ("nanotron", ["parallelism.sharding=full", "parallelism.dp=2"], ("parallelism.sharding=full",)),
+        ("nanotron", ["recomputation=selective"], ("recomputation=selective",)),
+        ("torchtitan-eager", ["parallelism.sharding=full", "parallelism.dp=2", "precision=fp8"], ()),
+        ("llm-foundry", ["parallelism.pp=2", "parallelism.dp=2"], ("parallelism.pp=2",)),
+        ("kareus", ["pipeline=zb-h1", "parallelism.pp=2"], ()),
+    ],
+)
+def test_software_has_settings_for_what_its_trainer_can_do(software, layout, unset):
+    one = ["parallelism.tp=1", "parallelism.pp=1", "recomputation=none", f"software={software}"]
+    keys = {text.partition("=")[0]: text for text in [*one, *layout]}
+    assert no_setting(software, usual(*keys.values()), 8) == unset
+
+
+def test_a_profile_belongs_to_the_trainer_that_it_is_of():
+    of = {"megatron-core": "megatron-lm", "nemo": "nemo", "torchtitan": "torchtitan", "torchtitan-eager": "torchtitan"}
+    for software, trainer in of.items():
+        table = trainer_of(software)
+        assert table is not None
+        assert table.name == trainer
+    assert trainer_of("kareus") is None
