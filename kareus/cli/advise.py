@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import logging
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -82,7 +83,10 @@ def run(arguments: argparse.Namespace) -> None:
     advice = answer(question if arguments.measured is None else with_measured(question, arguments.measured))
     if arguments.output is not None:
         advice = dataclasses.replace(advice, output=arguments.output)
-    lines: Sequence[str] = [json.dumps(plain(advice), allow_nan=False)] if arguments.json else [*answer_lines(advice)]
+    columns = shutil.get_terminal_size((0, 0)).columns or None  # a pipe has none, unless COLUMNS is set
+    lines: Sequence[str] = (
+        [json.dumps(plain(advice), allow_nan=False)] if arguments.json else [*answer_lines(advice, columns)]
+    )
     print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command
     if arguments.output is not None:
         from kareus.report.advice.page import write_page  # noqa: PLC0415 - only where a page is written

@@ -11,7 +11,7 @@ from helpers.builders import CONFIG
 import kareus
 from kareus.adviser.advice import answer, choose
 from kareus.adviser.goals import goals_of
-from kareus.adviser.lines import HEADS, MOST_ROWS, answer_lines, cells, commands, shown
+from kareus.adviser.lines import HEADS, MOST_ROWS, answer_lines, cells, commands, shown, table_lines
 from kareus.adviser.planning import DEADLINES, layout_problem
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
@@ -110,6 +110,19 @@ def test_lines_begin_with_the_answer_and_end_with_commands(fastest):
     assert lines[2] == f"[predicted by the GPU model, for chips at 72 degC; its error: {fastest.ties.error}]"
     assert lines[-2].startswith("kareus plan model=qwen3-1.7b")
     assert lines[-1].startswith("kareus export")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 160, None])
+def test_a_table_fits_its_terminal(fastest, columns):
+    lines = list(table_lines(shown(fastest.size), {fastest.chosen.layout.number}, columns))
+    heads = lines[0].split("layout")[0]
+    assert all(head in heads for head in ("#", "s", "kJ", "% of memory"))
+    if columns is None:
+        assert all(head in heads for head in HEADS)
+    else:
+        assert max(map(len, lines)) <= columns
+    words = " ".join(" ".join(line[lines[0].index("layout") :].split()) for line in lines[1:])
+    assert words == " ".join(one.candidate.layout.words for one in shown(fastest.size))
 
 
 def test_tables_follow_their_schemas(fastest):
