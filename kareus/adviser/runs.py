@@ -16,6 +16,7 @@ from kareus.adviser.layouts import Layout
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices, KnownGraphs
 from kareus.arrays import Array
+from kareus.artifacts.records import suggest
 from kareus.errors import ArtifactError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import MOST_GPUS, Sharding
@@ -60,10 +61,13 @@ def read_runs(path: Path) -> list[LayoutRun]:
     """Return the runs of a file.
 
     Raises:
-        ArtifactError: a column is missing, there are no rows, or a value cannot be used; with its line.
+        ArtifactError: a column is missing or not known, there are no rows, or a value cannot be used; with its line.
     """
-    _, lines = read_lines(path)
+    header, lines = read_lines(path)
     check_filled(lines, path)
+    for column in header:
+        if column not in (*DEGREES, *USUAL):  # one that is misspelt would count as not there
+            raise ArtifactError(f"{path}: column {column!r}: not known; {suggest(column, (*DEGREES, *USUAL))}.")
     return [_run(line) for line in lines]
 
 

@@ -14,7 +14,7 @@ from kareus.adviser.order import TIED_SHARE
 from kareus.adviser.plain import plain
 from kareus.adviser.runs import LayoutRun, LayoutTimes, read_runs, runs_text
 from kareus.adviser.unmeasured import sorted_by_trainer
-from kareus.errors import ConfigError
+from kareus.errors import ArtifactError, ConfigError
 from kareus.pipeline.config import PipelineSchedule
 from kareus.software.record import driven, with_numbers
 from kareus.workload.compose import compose
@@ -103,6 +103,18 @@ def test_too_few_measured_layouts_are_refused(unmeasured: Advice, tmp_path: Path
     path.write_text(runs_text([LayoutRun(layout=unmeasured.chosen.layout.candidate.layout, time_s=1.0)]))
     with pytest.raises(ConfigError, match="1 measured runs"):
         advised("nanotron", path)
+
+
+@pytest.mark.parametrize(
+    ("column", "meant"),
+    [("time", "allowed: "), ("recompute", "recomputation"), ("iteration_times", "iteration_time_s")],
+)
+def test_a_column_that_is_misspelt_is_not_passed_over(column: str, meant: str, tmp_path: Path) -> None:
+    """A layout whose recomputation stood under another name would count as one without."""
+    path = tmp_path / "layout.csv"
+    path.write_text(f"dp,pp,tp,microbatch_size,num_microbatches,{column}\n1,1,1,1,1,full\n")
+    with pytest.raises(ArtifactError, match=f"column '{column}': not known; .*{meant}"):
+        read_runs(path)
 
 
 def test_layouts_of_the_trainer_by_itself_are_in_the_order_of_recommendation(unmeasured: Advice) -> None:

@@ -87,7 +87,7 @@ def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer])
         for one in followed
     )
     return Sheet(
-        caption="Every layout that was predicted or planned, by its plan `fastest`",
+        caption="Every layout that was predicted or planned, by its fastest plan",
         heads=(("", "layout"), ("", "place"), *(("", name) for name in HEADS[1:])),
         rows=rows,
         texts=2,
