@@ -121,6 +121,8 @@ def terms_of(workload: Mapping[str, Any], gpus_per_node: int) -> dict[str, Any]:
         "recomputation": workload["recomputation"],
         "model.grouped": workload["model.num_key_value_heads"] != workload["model.num_attention_heads"],
         "model.expansion": workload["model.intermediate_size"] / workload["model.hidden_size"],
+        # Megatron-LM asks for it whatever the positions are, and for as many as a sequence has.
+        "model.max_positions": workload.get("model.max_positions") or workload["sequence_length"],
     }
     return terms | dict(_layer_terms(workload)) | _sharing_terms(workload)
 

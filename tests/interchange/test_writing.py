@@ -154,6 +154,13 @@ def test_what_is_nearest_is_written_where_there_is_no_setting():
     assert "recomputation=selective (read as full)" in own.unsaid
 
 
+def test_arguments_of_megatron_have_what_it_asks_for_of_every_model():
+    """Also positions that rotate, and as many as a sequence has."""
+    for model, tokens, positions in (("llama3.1-8b", 2048, 2048), ("gpt2-xl", 512, 1024)):
+        own, _ = settings_of("megatron-lm", usual(f"model={model}", f"sequence_length={tokens}", "parallelism.tp=1"))
+        assert f"--max-position-embeddings {positions}\n" in own.text
+
+
 @pytest.mark.parametrize(
     ("software", "layout", "unset"),
     [
