@@ -21,13 +21,13 @@ CONFIG = Path(__file__).parents[2] / "config"
 class Instances:
     """Pipelines of any size, made of one workload's instructions."""
 
-    def __init__(self, method: str = "kareus", table: Path | None = None) -> None:
-        """Take the points of a method, from a table `MICROBATCH` of the default workload or searched exhaustively."""
-        workload, rows = _default(table)
+    def __init__(self) -> None:
+        """Take the points of `kareus` for the default workload, searched exhaustively."""
+        workload, rows = _default()
         self.label = f"{workload.model.name}, {workload.gpu.name}, simulated testbed"
         self._blocking_power_w = workload.gpu.blocking_power_w * workload.parallelism.gpus_per_stage
         self._last = workload.parallelism.pp - 1
-        own = rows.filter(method=method, on_frontier=True)
+        own = rows.filter(method="kareus", on_frontier=True)
         self._point_sets: dict[tuple[int, str], PointSet] = {
             (stage, direction): point_set(
                 [
@@ -50,7 +50,7 @@ class Instances:
         )
 
 
-def _default(table: Path | None) -> tuple[Workload, pl.DataFrame]:
+def _default() -> tuple[Workload, pl.DataFrame]:
     """The default workload and its table `MICROBATCH`."""
     # Imported here: torch would count towards the peak memory of processes that only solve.
     from kareus.evidence.frontiers.plans import microbatch_frontiers  # noqa: PLC0415
@@ -59,4 +59,4 @@ def _default(table: Path | None) -> tuple[Workload, pl.DataFrame]:
 
     default = Scenario(model="llama3.2-3b", cp=1, tp=8, pp=2, num_microbatches=8, microbatch_size=8, seq_len=4096)
     own = subject(default, (), CONFIG)
-    return own.workload, microbatch_frontiers(own) if table is None else pl.read_parquet(table)
+    return own.workload, microbatch_frontiers(own)

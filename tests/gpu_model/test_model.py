@@ -300,7 +300,7 @@ def fastest_s(evaluate):
 
 
 def test_many_schedules_are_evaluated_at_once():
-    """Vectorised: 720 schedules within 0.2 s on one core stay possible (`benchmarks/test_gpu_model.py` times them)."""
+    """Vectorised: 720 schedules within 0.2 s on one core stay possible."""
     gpu = hot_gpu()
     operators = (NORM, LINEAR, NORM, LINEAR)
     partition = Partition(name="test", direction=Direction.FORWARD, operators=operators, collective=REDUCE)
