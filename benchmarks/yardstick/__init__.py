@@ -1,4 +1,4 @@
-"""The yardstick of search strategies: simulated truths, runs over them, peers, scores and a figure.
+"""The yardstick of search strategies: simulated truths, runs over them, and scores.
 
 `python benchmarks/search.py` is its entry; nothing in `kareus` knows of it.
 """

@@ -15,7 +15,6 @@ from kareus.search.prior import textbook
 from kareus.search.problem import SearchProblem
 from kareus.search.rounds import SearchRun, run_search
 from kareus.testbed.simulated.testbed import SimulatedTestbed
-from yardstick.peers import PEERS, search_with_peer
 from yardstick.score import hypervolume_shares
 from yardstick.subjects import Subject
 from yardstick.truths import Truth, truth_of
@@ -28,7 +27,7 @@ class Job:
     subject: Subject
     seed: int
     strategies: dict[str, SearchConfig]
-    """Strategies by name, with their configurations; a peer's is that of `paper`, whose sizes it keeps to."""
+    """Strategies by name, with their configurations."""
 
 
 def run(job: Job) -> list[Row]:
@@ -38,7 +37,7 @@ def run(job: Job) -> list[Row]:
     return [
         row
         for strategy, config in job.strategies.items()
-        for row in _rows(job, truth, strategy, costs, searched(strategy, _problem(job, config), instruments))
+        for row in _rows(job, truth, strategy, costs, _searched(job, config, instruments))
     ]
 
 
@@ -75,12 +74,17 @@ class Instruments:
         return self._profiler.measure_time(*candidate_program(self._subject.partition, self._subject.space[candidate]))
 
 
-def searched(strategy: str, problem: SearchProblem, instruments: Instruments) -> SearchRun:
-    """One search; planning's own strategies by the same call as planning makes."""
-    static_power_w = problem.prior.static_power_w
-    if strategy in PEERS:
-        return SearchRun(trials=search_with_peer(strategy, problem, instruments.measure, static_power_w))
-    return run_search(problem, instruments.measure, instruments.measure_time, static_power_w)
+def _searched(job: Job, config: SearchConfig, instruments: Instruments) -> SearchRun:
+    """One search, by the same call as planning makes."""
+    subject = job.subject
+    problem = SearchProblem(
+        partition=subject.partition,
+        features=subject.features,
+        prior=textbook(subject.workload.gpu),
+        config=config,
+        generator=generator(job.seed, f"{subject.name} {subject.partition.name}"),
+    )
+    return run_search(problem, instruments.measure, instruments.measure_time, problem.prior.static_power_w)
 
 
 def gpu_seconds(search: SearchRun, group_size: int) -> NDArray[np.float64]:
@@ -101,21 +105,6 @@ def gpu_seconds(search: SearchRun, group_size: int) -> NDArray[np.float64]:
     )
     spent: NDArray[np.float64] = group_size * (measuring_s + before_s)
     return spent
-
-
-def search_problem(subject: Subject, config: SearchConfig, seed: int) -> SearchProblem:
-    """The problem that planning poses."""
-    return SearchProblem(
-        partition=subject.partition,
-        features=subject.features,
-        prior=textbook(subject.workload.gpu),
-        config=config,
-        generator=generator(seed, f"{subject.name} {subject.partition.name}"),
-    )
-
-
-def _problem(job: Job, config: SearchConfig) -> SearchProblem:
-    return search_problem(job.subject, config, job.seed)
 
 
 def _rows(job: Job, truth: Truth, strategy: str, costs: Points, search: SearchRun) -> list[Row]:

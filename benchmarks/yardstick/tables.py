@@ -13,7 +13,7 @@ RUNS = TableSchema(
         Column("partition", pl.String, "name of the partition"),
         Column("truth", pl.String, "`perturbed` (the GPU model's laws, other coefficients) or `other-laws`"),
         Column("seed", pl.Int64, "of the truth, its noise and the search"),
-        Column("strategy", pl.String, "`random`, `paper`, `informed`, `nsga2` or `qlognehvi`"),
+        Column("strategy", pl.String, "`random`, `paper` or `informed`"),
         Column("measured", pl.Int64, "measurements up to and with this one", positive=True),
         Column("candidate", pl.Int64, "number of the candidate in the partition's search space"),
         Column("chosen_by", pl.String, "passes that chose it, with + between them"),

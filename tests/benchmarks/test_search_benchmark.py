@@ -113,7 +113,7 @@ def test_voltage_is_that_of_the_top_of_a_clocks_step():
 
 
 @pytest.mark.slow
-def test_the_benchmark_prints_an_object_and_writes_files(tmp_path, monkeypatch, capsys):
+def test_the_benchmark_prints_an_object_and_writes_its_table(tmp_path, monkeypatch, capsys):
     command = ["benchmarks/search.py", "--json", "--quick", "--seeds=1", "--processes=1"]
     command += [f"--out={tmp_path}", "--partitions", "backward-attention-reducescatter"]
     monkeypatch.setattr(sys, "argv", command)
@@ -127,7 +127,6 @@ def test_the_benchmark_prints_an_object_and_writes_files(tmp_path, monkeypatch, 
         "gpu_time_ratio_wrong_prior",
         "final_hypervolume_share_min",
         "paper_hypervolume_share_median",
-        "round_overhead_s",
     } <= found.keys()
     assert found["gpu_time_ratio_wrong_prior"] is None, "one seed has one truth, of the model's laws"
     rows = pl.read_parquet(tmp_path / "runs.parquet")
@@ -135,4 +134,3 @@ def test_the_benchmark_prints_an_object_and_writes_files(tmp_path, monkeypatch, 
     assert rows["truth"].unique().to_list() == ["perturbed"]
     ends = rows.filter(strategy="paper").group_by("workload").agg(pl.col("hypervolume_share").max())
     assert found["paper_hypervolume_share_median"] == pytest.approx(ends["hypervolume_share"].median())
-    assert (tmp_path / "shares.svg").read_text().rstrip().endswith("</svg>")
