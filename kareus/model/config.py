@@ -9,6 +9,8 @@ from kareus.artifacts.records import ADDED
 from kareus.errors import ConfigError
 from kareus.model.features import AngleScaling, Branches, NormPlacement, QkNormScope
 
+MOST_BLOCKS = 10_000
+"""Largest number of blocks of a model."""
 MOST_GPUS = 1_000_000
 """Largest number of GPUs of one job."""
 MOST_TOKENS = 1_000_000_000
@@ -185,7 +187,7 @@ class Model:
     def __post_init__(self) -> None:
         check_product(self.name, "name")
         within(self, 1, 10_000_000, "values", "hidden_size", "intermediate_size", "vocab_size")
-        within(self, 1, 10_000, "blocks", "num_layers")
+        within(self, 1, MOST_BLOCKS, "blocks", "num_layers")
         within(self, 1, 100_000, "heads", "num_attention_heads", "num_key_value_heads")
         within(self, 1, 100_000, "values", "head_dim")
         within(self, 1e-30, 1, "mean square", "norm_epsilon")

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kareus.errors import ConfigError
-from kareus.model.config import ActivationKind, NormKind, PositionKind
+from kareus.model.config import MOST_BLOCKS, ActivationKind, NormKind, PositionKind
 from kareus.model.features import Branches, NormPlacement, QkNormScope
-from kareus.workload.huggingface_values import boolean, integer, number
+from kareus.workload.huggingface_values import boolean, integer, listed, number
 
 Config = Mapping[str, Any]
 Rule = Callable[[Config], Any]
@@ -124,7 +124,11 @@ def every_block(config: Config) -> tuple[int, ...]:
 
 
 def _layers(config: Config) -> int:
-    return integer(config, "num_hidden_layers")
+    """Return the number of blocks, which rules list one by one: so many that no list holds them are refused here."""
+    layers = integer(config, "num_hidden_layers")
+    if layers > MOST_BLOCKS:
+        raise ConfigError(f"num_hidden_layers={layers}: must be from 1 to {MOST_BLOCKS:,} (blocks).")
+    return layers
 
 
 def _count(config: Config, key: str) -> int:
@@ -170,9 +174,13 @@ def _falcon_branches(config: Config) -> Branches:
 
 def _gpt_neo_local(config: Config) -> tuple[int, ...]:
     """GPT-Neo: blocks with a window, from what each is called, or from periods and how often each occurs."""
-    kinds, periods = config.get("attention_layers"), config.get("attention_types") or []
-    if kinds is None:
-        kinds = [kind for period, times in periods for _ in range(times) for kind in period]
+    kinds = listed(config, "attention_layers")
+    for entry in [] if kinds else listed(config, "attention_types"):
+        match entry:
+            case [list(period), int(times)] if 0 <= times * len(period) <= MOST_BLOCKS:
+                kinds = kinds + period * times
+            case _:
+                raise ConfigError(f"attention_types: {entry!r}: expected [[KIND, ...], TIMES].")
     return tuple(layer for layer, kind in enumerate(kinds) if kind == "local")
 
 

@@ -19,7 +19,7 @@ from kareus.errors import ConfigError
 from kareus.model.config import Model, PositionKind, RotaryScaling
 from kareus.model.features import AngleScaling, AngleStretch
 from kareus.workload.architectures import ARCHITECTURES, GATED, LLAMA_KEYS, PLAIN, Architecture
-from kareus.workload.huggingface_values import boolean, check_values, integer, number
+from kareus.workload.huggingface_values import boolean, check_values, integer, listed, number
 
 CAUSAL = ("ForCausalLM", "LMHeadModel")
 """Ends of names of models that predict the next token."""
@@ -290,7 +290,7 @@ def _stretching(rotary: Mapping[str, Any]) -> RotaryScaling | AngleScaling | Non
 
 def _window(config: _File, row: Architecture, layers: int) -> dict[str, Any]:
     """Return the fields of a window, whose size one key has, and whose blocks another one or the type has."""
-    kinds = _list(config, "layer_types") if "layer_types" in config.given else []
+    kinds = listed(config, "layer_types") if "layer_types" in config.given else []
     others = [kind for kind in kinds if kind not in BY_WINDOW]
     if others:
         raise ConfigError(f"layer_types: {others[0]!r} is not supported; expected {' or '.join(BY_WINDOW)}.")
@@ -322,7 +322,7 @@ def _check_fixed(config: _File, row: Architecture) -> None:
 
 def _check_class(content: Mapping[str, Any]) -> None:
     """Refuse models that do something else than predict the next token."""
-    for name in _list(content, "architectures") if "architectures" in content else []:
+    for name in listed(content, "architectures"):
         if not str(name).endswith(CAUSAL):
             raise ConfigError(f"architectures: {name!r} is not supported, only models that end in ForCausalLM.")
 
@@ -419,15 +419,6 @@ def _load(file: Path) -> Mapping[str, Any]:
     if not isinstance(config, Mapping) or "model_type" not in config:
         raise ConfigError(f"{file}: has no 'model_type'; expected the config.json of a Hugging Face model.")
     return config
-
-
-def _list(config: Mapping[str, Any], key: str) -> list[Any]:
-    value = config[key]
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise ConfigError(f"{key}={value!r}: expected a list.")
-    return value
 
 
 def _name(file: Path, config: Mapping[str, Any]) -> str:

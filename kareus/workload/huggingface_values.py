@@ -48,6 +48,20 @@ def boolean(config: Mapping[str, Any], key: str, *, default: bool = False) -> bo
     return value
 
 
+def listed(config: Mapping[str, Any], key: str) -> list[Any]:
+    """Return a list; an empty one if there is none.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    value = config.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ConfigError(f"{key}={value!r}: expected a list.")
+    return value
+
+
 def check_values(config: Mapping[str, Any], expected: Mapping[str, tuple[Any, ...]]) -> None:
     """Check that the keys of `expected`, where they are given, have values that change nothing.
 

@@ -116,6 +116,9 @@ def test_fields_left_out_have_the_defaults_of_their_class(tmp_path: Path) -> Non
     assert read_model(config_json(tmp_path, narrow)).head_dim == 128
 
 
+GPT_NEO = {"model_type": "gpt_neo", "num_layers": 24, "num_heads": 32}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -207,6 +210,12 @@ def test_fields_left_out_have_the_defaults_of_their_class(tmp_path: Path) -> Non
         (
             {"model_type": "qwen2", "use_sliding_window": "no"},
             "use_sliding_window='no': expected true or false, without quotes.",
+        ),
+        ({"num_hidden_layers": 2**40}, "num_hidden_layers=1099511627776: must be from 1 to 10,000 (blocks)."),
+        (GPT_NEO | {"attention_types": 5}, "attention_types=5: expected a list."),
+        (
+            GPT_NEO | {"attention_types": [[["local"], 10**9]]},
+            "attention_types: [['local'], 1000000000]: expected [[KIND, ...], TIMES].",
         ),
     ],
 )
