@@ -9,6 +9,11 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Measurements that do not ship, for `make refitted`.
 REFERENCE ?= ../shared/reference
+# Tests of what must hold whatever is killed, damaged or typed; those of acceptance are among them.
+ATTACKS := $(addprefix tests/, workflow/test_campaign_workflow.py cli/test_fuzzed_inputs.py cli/test_absurd_numbers.py \
+	cli/test_bad_inputs.py cli/test_fork_server.py artifacts verify plans/test_check_stage.py plans/test_plan_outputs.py \
+	export/test_exports.py partition/test_trace_cache.py report/test_vega.py device/test_claims.py launch/test_watch.py \
+	launch/test_restarts.py training/test_checkpoint.py training/test_rank_failures.py training/test_training_stage.py)
 .DEFAULT_GOAL := help
 .PHONY: help run test tests newest lint format docs bench-pipeline bench-search refitted attack acceptance clean
 
@@ -59,8 +64,8 @@ refitted: $(VENV)/run.stamp ## after GPU files were changed: their uncertainty, 
 	if [ -f $(REFERENCE)/expert_sm_allocations.csv ]; then \
 	python benchmarks/expert_allocations.py $(REFERENCE)/expert_sm_allocations.csv --write; fi
 
-attack: $(VENV)/bench.stamp $(VENV)/test.stamp ## attack everything: kills, damage, hostile input (an hour)
-	python benchmarks/attack.py
+attack: $(VENV)/test.stamp ## attack everything: kills, damage, hostile input, drawn anew each time (an hour)
+	pytest -n 2 --dist loadfile --no-loadscope-reorder --hypothesis-profile=exploring -m "acceptance or not acceptance" $(ATTACKS)
 
 acceptance: $(VENV)/bench.stamp $(VENV)/test.stamp ## measure what is promised of whole runs: campaigns, kills, a clone, attacks, the benchmarks (over 3 hours)
 	python benchmarks/pipeline.py
@@ -68,7 +73,6 @@ acceptance: $(VENV)/bench.stamp $(VENV)/test.stamp ## measure what is promised o
 	python benchmarks/engine.py
 	python benchmarks/adapters.py
 	python benchmarks/acceptance.py
-	python benchmarks/attack.py
 	pytest -n 2 --dist loadfile --no-loadscope-reorder --hypothesis-profile=exploring
 	pytest -m acceptance
 

@@ -1,4 +1,4 @@
-"""Commands for PATH that are killed the first time that a job calls them, and another version of the package."""
+"""Commands for PATH that are killed the first time that a job calls them; other versions of the package, that kill."""
 
 import os
 import shutil
@@ -29,10 +29,38 @@ def breaking(folder: Path) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}", "BREAKING": str(folder)}
 
 
-def other_version(folder: Path, source: str = "errors.py") -> dict[str, str]:
-    """Environment with a copy of the package with another `source`; every stage sees that of errors."""
+def other_version(folder: Path, source: str = "errors.py", added: str = "\n# Another version.\n") -> dict[str, str]:
+    """Environment with a copy of the package with lines `added` to a `source`; every stage sees that of errors."""
     shutil.copytree(ROOT / "kareus", folder / "kareus", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "snakemake_logger_plugin_kareus", folder / "snakemake_logger_plugin_kareus")
     with (folder / "kareus" / source).open("a") as edited:
-        edited.write("\n# Another version.\n")
+        edited.write(added)
     return {"PYTHONPATH": str(folder)}
+
+
+KILLING = """
+
+def _killed(moment):
+    import os, signal, time
+    import psutil
+
+    victim, at = os.environ.get("KILLED", "|").split("|")
+    if at == moment and victim == "job":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if at == moment:
+        [*_, outermost] = [p for p in psutil.Process().parents() if "snakemake" in " ".join(p.cmdline())]
+        outermost.kill()
+        time.sleep(20)  # Linux ends it sooner, as its parent is gone
+        os._exit(1)
+
+
+_undisturbed = run
+
+
+def run(*arguments, **options):
+    _killed("it starts")
+    answer = _undisturbed(*arguments, **options)
+    _killed("it has written")
+    return answer
+"""
+"""Lines that kill a command of a stage, or Snakemake, if `KILLED` says so: by whom and when, with a bar between."""

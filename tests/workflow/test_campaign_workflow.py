@@ -1,16 +1,19 @@
 """A reduced campaign by the workflow: all kinds of members, what reruns what, kills, and two campaigns at once."""
 
 import itertools
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
+import polars as pl
 import pytest
-from helpers.breaking import breaking, other_version
+from helpers.breaking import KILLING, breaking, other_version
 from helpers.preloaded import snakemake, would_run
 
 from kareus.artifacts.files import lock_at_once
@@ -18,7 +21,7 @@ from kareus.artifacts.tables import read_table
 from kareus.campaign.jobs import campaign_jobs
 from kareus.campaign.resolve import resolve_campaign
 from kareus.campaign.tables import CAMPAIGN
-from kareus.cli import main
+from kareus.cli import EVERY, main
 from kareus.profile.tables import TRIALS
 from kareus.verify.stage import RUN_LOCK
 from runs.artifacts import artifacts, differences
@@ -181,6 +184,67 @@ def test_a_job_killed_on_a_rerun_is_never_up_to_date(copy, tmp_path):
     assert differences(whole, artifacts(copy / "results")) == []
 
 
+WRITTEN = {
+    "campaign": "campaigns/*/campaign.parquet",
+    "stage partition": "graphs/*/*.parquet",
+    "stage schedule": "*/schedule/*.parquet",
+    "stage profile": "*/profile/*.parquet",
+    "stage sweep": "*/profile/*/trials.parquet",
+    "stage search": "*/search/*/*.parquet",
+    "stage frontier": "*/frontier/*.parquet",
+    "stage pipeline": "*/pipeline/*.parquet",
+    "select": "*/plan/*.json",
+    "stage end-to-end": "*/engine/*/*.parquet",
+    "emulate": "*/emulate/*/*.parquet",
+    "stage report": "*/report/data/timeline.parquet",
+    "stage report-fleets": "*/report/data/fleet.parquet",
+    "stage report-campaign": "campaigns/*/report/data/*.parquet",
+}
+"""Artifacts of each command of the workflow that say when they were written."""
+
+
+def written_at(path: Path) -> str:
+    """When an artifact says that it was written, to the second."""
+    told = (
+        json.loads(path.read_text()) if path.suffix == ".json" else json.loads(pl.read_parquet_metadata(path)["kareus"])
+    )
+    return str((told.get("provenance") or told)["created_at"])
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("victim", ["job", "snakemake"])
+@pytest.mark.parametrize("command", WRITTEN)
+def test_a_rerun_that_is_killed_is_made_up_for(copy, tmp_path, command, victim):
+    whole, before = artifacts(copy / "results"), files_of(copy)
+    source = "/".join(EVERY[command].module.split(".")[1:]) + ".py"
+    moment = ("it starts", "it has written")[(list(WRITTEN).index(command) + (victim == "job")) % 2]
+    environment = os.environ | other_version(tmp_path / "other", source, KILLING)
+    edited_at = datetime.now(UTC).isoformat(timespec="seconds")
+    assert snakemake(copy, *CONFIG, env=environment | {"KILLED": f"{victim}|{moment}"}).returncode != 0
+    assert set(before) <= set(files_of(copy))
+    runs = [snakemake(copy, *CONFIG, env=environment) for _ in range(2)]
+    assert runs[1].returncode == 0, runs[1].stderr
+    assert not any("Traceback" in done.stderr for done in runs)
+    assert would_run(copy, *CONFIG, env=environment) == {}
+    assert differences(whole, artifacts(copy / "results")) == []
+    assert all(written_at(path) >= edited_at for path in (copy / "results").glob(WRITTEN[command]))
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("name", ["a {x} b", "it's", "a\nb", "100%s $HOME `id`"])
+def test_a_campaign_is_planned_or_refused_in_a_folder_of_any_name(planned, tmp_path, name):
+    (tmp_path / "around").mkdir()
+    folder = reduced(tmp_path / "around" / name)
+    done = snakemake(folder, *CONFIG)
+    assert "Traceback" not in done.stdout + done.stderr
+    if done.returncode == 0:
+        assert would_run(folder, *CONFIG) == {}
+        assert differences(artifacts(planned / "results"), artifacts(folder / "results")) == []
+    else:
+        assert not (folder / "results").exists()
+    assert [path.name for path in (tmp_path / "around").iterdir()] == [name]
+
+
 TRUNCATED, FLIPPED = "truncated", "flipped"
 
 
@@ -233,6 +297,60 @@ def test_what_is_damaged_is_named_and_made_again(copy, ways):
     aside = {path for path in files_of(copy) if path.suffix == ".damaged"}
     assert {path.parent.parent.parent.name for path in aside} == {"measurements"}
     assert set(files_of(copy)) - aside == set(before)
+
+
+EXACT = (".yaml", ".csv")
+"""What is the same bytes in each run."""
+KINDS = (
+    "workloads.parquet",
+    "campaigns/*/campaign.parquet",
+    "campaigns/*/report/index.html",
+    "campaigns/*/report/data/comparison.csv",
+    "campaigns/*/report/workloads/*/page.html",
+    "graphs/*/config.yaml",
+    "graphs/*/segments.parquet",
+    "*/config/workload.yaml",
+    "*/config/search.yaml",
+    "*/partition/partitions.parquet",
+    "*/schedule/space.parquet",
+    "*/profile/components.parquet",
+    "*/profile/*/trials.parquet",
+    "*/search/backward-mlp-*/rounds.parquet",
+    "*/frontier/microbatch.parquet",
+    "*/pipeline/iteration.parquet",
+    "*/plan/fastest.json",
+    "*/engine/*/iterations.parquet",
+    "*/emulate/*/fleet.parquet",
+    "*/report/page.html",
+    "*/report/summary.txt",
+    "*/report/figures/iteration.pdf",
+    "*/report/data/timeline.csv",
+    "*/report/timelines/fastest.svg",
+    "*/report/fleets.html",
+)
+"""All kinds of artifacts of a campaign."""
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("how", ["deleted", TRUNCATED, FLIPPED])
+@pytest.mark.parametrize("pattern", KINDS)
+def test_any_one_file_that_is_lost_or_spoilt_in_its_time_is_made_again(copy, pattern, how):
+    """What damages one file alone is not found by what it does to others; disks do not change a file's time."""
+    whole, before = artifacts(copy / "results"), files_of(copy)
+    path = next((copy / "results").glob(pattern))
+    time_ns = path.stat().st_mtime_ns
+    if how == "deleted":
+        path.unlink()
+    else:
+        damage(path, how)
+        os.utime(path, ns=(time_ns, time_ns))
+    done = snakemake(copy, *CONFIG)
+    assert done.returncode == 0, done.stderr
+    assert would_run(copy, *CONFIG) == {}
+    assert differences(whole, artifacts(copy / "results")) == []
+    after = files_of(copy)
+    assert set(after) == set(before)
+    assert path.suffix not in EXACT or after[path] == before[path]
 
 
 @pytest.mark.acceptance
