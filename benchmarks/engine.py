@@ -1,31 +1,26 @@
-"""What the engine costs beyond its plan: host time for each partition, and bytes moved by each operator.
+"""What the engine costs the host for each partition.
 
-    python benchmarks/engine.py                   # host time, a table
-    python benchmarks/engine.py --json            # host time, one object
-    python benchmarks/engine.py --bytes --json    # bytes, one object; needs Triton, which interprets the kernels
+    python benchmarks/engine.py           # a table
+    python benchmarks/engine.py --json    # one object
 
-Host time: blocks of tiny tensors run on one CPU with communicators that do nothing, so that time is Python and
-PyTorch's dispatch. `own` is the same run where functions and communicators compute nothing and answer at once
-(`hosttime.answers`): what the engine takes beyond the bare functions that it launches. A host that takes less than the
-GPU stays ahead of it. Times are of this machine's CPU (user and system), the least of many runs in a row, without
-collections of garbage, as in an iteration; predictions are those of the GPU model at the maximum clock, with
-collectives launched first on the default SMs.
+Blocks of tiny tensors run on one CPU with communicators that do nothing: time is that of Python and PyTorch's dispatch.
+`own` is the same run where functions and communicators compute nothing and answer at once (`hosttime.answers`): what
+the engine takes beyond the bare functions that it launches. A host that takes less than the GPU stays ahead of it.
+Times are of this machine's CPU (user and system), the least of many runs in a row, without collections of garbage, as
+in an iteration; predictions are those of the GPU model at the maximum clock, with collectives launched first on the
+default SMs. What a replay of a CUDA graph costs the host needs a GPU, and is not measured.
 
-Launches: where Triton is, the number of launches of an instruction's blocks is counted with and without CUDA graphs
-(`hosttime.launches`). What a replay costs the host needs a GPU, and is not measured.
-
-Bytes: see `movement.operators`, and `movement.messages` for those between stages.
+How much an instruction launches, and what operators and messages move, is held by tests (`test_launches.py` and
+`test_boundary.py` in `tests/runtime`, `tests/model/test_moved_bytes.py`).
 """
 
 import argparse
-import dataclasses
 import json
 import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +30,6 @@ import torch
 from torch import Tensor
 
 from hosttime.answers import AnsweringCommunicator, Answers, answering_steps
-from hosttime.launches import launches
 from kareus.gpu_model.model import run_schedules
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph, Direction
@@ -55,7 +49,6 @@ from kareus.runtime.overlap import run_staggered
 from kareus.runtime.schedules import Schedule, Turn, turns_of
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
-from kareus.workload.split import layers_per_stage
 
 CONFIG = Path(__file__).parent.parent / "config"
 MODELS = ("llama3.2-3b", "qwen3-1.7b")
@@ -66,17 +59,8 @@ LAYERS, TOKENS, RUNS = 4, 8, 200
 DIRECTIONS = (Direction.FORWARD, Direction.BACKWARD)
 ALLOWED_SHARES = {"a100-sxm4-40gb": 0.03, "h100-sxm5-80gb": 0.05, "h200": 0.05}
 """Of a partition's predicted time that the engine may take beyond the bare functions, by GPU."""
-OTHERS = ("sequence_length=1024", "parallelism.cp=1", "parallelism.layers_per_stage=null")
-COUNTED = (
-    ("llama3.2-3b", "tp8", ()),
-    ("qwen3-1.7b", "cp2tp4", ()),
-    ("gpt2-xl", "tp8", ("parallelism.tp=1", *OTHERS)),
-    ("mpt-7b", "tp8", ("parallelism.tp=4", *OTHERS)),
-)
-"""Workloads whose bytes are counted: the default one, Qwen's with context parallelism, and blocks unlike Llama's."""
 SEQUENCE_PARALLEL = {False: "", True: " sp"}
 """What names say of workloads without and with sequence parallelism."""
-ALLOWED_RATIO = 1.2
 NOT_MEASURED = "not measured here: what launching a graph costs the host needs a GPU"
 
 
@@ -116,15 +100,12 @@ class There(NamedTuple):
 
 
 def main() -> int:
-    """Print what was asked for; 1 where a share or a ratio is larger than allowed."""
+    """Print what was asked for; 1 where a share is larger than allowed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bytes", action="store_true", help="count bytes instead of measuring host time")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    summary, holds = byte_ratios(table=not arguments.json) if arguments.bytes else host_shares(table=not arguments.json)
-    if not arguments.bytes and find_spec("triton") is not None:
-        summary["launches"] = launch_counts(table=not arguments.json)
+    summary, holds = host_shares(table=not arguments.json)
     if arguments.json:
         print(json.dumps(summary, indent=2))
     return 0 if holds else 1
@@ -167,62 +148,6 @@ def host_shares(*, table: bool) -> tuple[dict[str, Any], bool]:
     if table:
         print(f"\nhost's share with CUDA graphs: {NOT_MEASURED}")
     return summary, all(own[gpu] < allowed for gpu, allowed in ALLOWED_SHARES.items())
-
-
-def launch_counts(*, table: bool) -> dict[str, Any]:
-    """Count launches of the blocks of an instruction of the first stage, with and without CUDA graphs."""
-    workloads = {}
-    for model, degrees, shared in product(MODELS, DEGREES, SEQUENCE_PARALLEL):
-        bare = next(composed(model, degrees, sequence_parallel=shared))
-        split = dataclasses.replace(bare.parallelism, layers_per_stage=layers_per_stage(bare))
-        workloads[f"{model} {degrees}{SEQUENCE_PARALLEL[shared]}"] = dataclasses.replace(bare, parallelism=split)
-    found = launches(workloads)
-    if table:
-        print(f"\n{'launches of the blocks of an instruction':<44} direction  launched  with CUDA graphs")
-        for name, own in found.items():
-            for direction, counts in own.items():
-                print(f"{name:<44} {direction:<9} {counts.launched:>9} {counts.with_graphs:>17}")
-    return {name: {d: counts._asdict() for d, counts in own.items()} for name, own in found.items()}
-
-
-def byte_ratios(*, table: bool) -> tuple[dict[str, Any], bool]:
-    """Count the bytes of every operator; the largest ratios, and whether they are allowed."""
-    from movement.messages import message_ratios, scaled  # noqa: PLC0415 - only here
-    from movement.operators import movements  # noqa: PLC0415 - only here
-
-    ratios: dict[str, float] = {"bytes_ratio_max": 0.0, "fallback_bytes_ratio_max": 0.0, "recorded_ratio_max": 0.0}
-    largest: dict[str, str] = {}
-    messages: set[float] = set()
-    workloads = dict(counted_workloads())
-    for name, workload in workloads.items():
-        sent = message_ratios(scaled(workload))
-        messages.update(sent)
-        if table:
-            print(f"{name:<34} {'messages between stages':<44} {max(sent):6.2f}")
-    for name, one in movements(workloads):
-        found = {
-            "bytes_ratio_max": one.moved / one.recorded,
-            "fallback_bytes_ratio_max": one.fallback / one.recorded,
-            "recorded_ratio_max": one.recorded / one.needed,
-        }
-        if table:
-            print(f"{name:<34} {one.operator:<44} {' '.join(f'{ratio:6.2f}' for ratio in found.values())}")
-        for key, ratio in found.items():
-            if ratio > ratios[key]:
-                ratios[key], largest[key] = ratio, f"{name}: {one.operator}"
-    held = max(ratios["bytes_ratio_max"], ratios["recorded_ratio_max"]) <= ALLOWED_RATIO and messages == {1.0}
-    return {**ratios, "message_bytes_ratio_max": max(messages), "largest": largest}, held
-
-
-def counted_workloads() -> Iterator[tuple[str, Workload]]:
-    """Those of `COUNTED`, each with and without sequence parallelism where it has tensor parallelism."""
-    for model, degrees, changes in COUNTED:
-        for shared, suffix in SEQUENCE_PARALLEL.items():
-            overrides = [f"model={model}", f"parallelism={degrees}", f"parallelism.sequence_parallel={shared}"]
-            workload = compose([*overrides, *changes], CONFIG)[0].workload
-            name = f"cp{workload.parallelism.cp}tp{workload.parallelism.tp}"
-            if workload.parallelism.tp > 1 or not shared:
-                yield f"{model} {name}{suffix}", workload
 
 
 def composed(

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers import examples
+from helpers.triton_interpreter import MovedBytes, round_to_nearest
 from kareus.model import fused
 from kareus.model.config import ActivationKind
 from kareus.model.fused import Affine, HeadNorm, Rotated, own_rows
 from kareus.model.fused.dispatch import INTERPRETED
 from kareus.model.kernels import activations, embedding, layer_norms, loss, norms, rotary
-from movement.interpreter import MovedBytes, round_to_nearest
 
 ALLOWED = {torch.float32: 3e-6, torch.bfloat16: 2.0**-7}
 """Largest difference over the largest value: of bf16, a unit in the last place, where two ways of rounding meet."""

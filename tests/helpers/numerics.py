@@ -12,6 +12,7 @@ import torch.distributed as dist
 from hypothesis import strategies as st
 from torch import Tensor
 
+from helpers.cpu_pipelines import stage_on_cpu
 from helpers.hugging_face import LOSS, load_gradients, save_checkpoint, save_gradients
 from helpers.trainings import tiny_workload
 from helpers.worlds import LLAMA, graph_of, schedules
@@ -44,7 +45,6 @@ from kareus.training.data.samples import SyntheticSamples
 from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.update.directions import update_directions
 from kareus.workload.config import Workload
-from movement.pipelines import stage_on_cpu
 
 TOLERANCE = 1e-5
 QWEN2 = dataclasses.replace(LLAMA, name="tiny-qwen2", qkv_bias=True, num_key_value_heads=4)

@@ -7,6 +7,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from helpers.builders import small_model
+from helpers.cpu_pipelines import make_pipeline, run_iteration
 from helpers.trainings import tiny_workload
 from helpers.worlds import gloo_groups, spawn
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -16,7 +17,6 @@ from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.runtime.follower import PlanFollower
 from kareus.workload.config import Workload
 from kareus.workload.pipelining import most_in_flight, most_received_ahead
-from movement.pipelines import make_pipeline, run_iteration
 
 FOUR_LAYERS = small_model(name="tiny", vocab_size=264, num_layers=4)
 MICROBATCHES = 6

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.builders import small_model
+from helpers.cpu_pipelines import make_pipeline, run_iteration
 from helpers.memory import Alive
 from helpers.trainings import tiny_workload
 from helpers.worlds import gloo_groups, spawn
@@ -16,7 +17,6 @@ from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.workload.config import Workload
 from kareus.workload.memory import kept_bytes
 from kareus.workload.pipelining import most_in_flight
-from movement.pipelines import make_pipeline, run_iteration
 
 NUMBERS = (1, 2, 6)
 """Of microbatches of an iteration."""

@@ -112,7 +112,7 @@ def launches(workloads: dict[str, Workload]) -> dict[str, dict[str, Launches]]:
     given = {name: (to_plain(w), to_plain(_graph(w))) for name, w in workloads.items()}
     places = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-m", "hosttime.launches"],
+        [sys.executable, "-m", "helpers.launches"],
         env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": places},
         input=json.dumps(given),
         stdout=subprocess.PIPE,

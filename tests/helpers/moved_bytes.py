@@ -2,7 +2,7 @@
 
 Operators are launched from their records as the profiler launches them (`kareus.testbed.cuda.operators`), which are
 the functions that training runs. Counted are, on the path of GPUs, loads and stores of Triton's kernels, in its
-interpreter, and the operands and results of what PyTorch's libraries run; on the path of CPUs, those of all operations.
+interpreter, and the operands and results of what PyTorch's libraries run.
 
 Products and attention are counted at full size, on tensors without memory. Memory-bound operators compute on 8 and on
 16 tokens of each sequence, with all their other sizes: what they move is linear in the number of tokens (a weight is
@@ -54,8 +54,6 @@ class Movement:
     """Inputs and outputs of its function, once each."""
     moved: int
     """By the kernels that a GPU launches."""
-    fallback: int
-    """By the operations that a CPU runs; for products and attention as `moved`."""
 
 
 class Unfilled(Scratch):
@@ -101,19 +99,19 @@ def movements(workloads: Mapping[str, Workload]) -> Iterator[tuple[str, Movement
     samples = {name: _samples(workload) for name, workload in workloads.items()}
     distinct = list(dict.fromkeys(o for own in samples.values() for sample in own.values() for o in sample.values()))
     on_gpu = dict(zip(distinct, _interpreted(distinct), strict=True))
-    on_cpu = {operator: _counted(operator, CPU) for operator in distinct}
+    needed_of = {operator: _counted(operator, CPU)[1] for operator in distinct}
     for name, workload in workloads.items():
         length = workload.sequence_length
         for place, operator in _operators(workload, length).items():
             recorded = operator.bytes_read + operator.bytes_written + operator.copied_bytes
             if operator.kind is not OperatorKind.MEMORY:
                 moved, _ = _counted(operator, UNFILLED)
-                yield name, Movement(operator=place, recorded=recorded, needed=moved, moved=moved, fallback=moved)
+                yield name, Movement(operator=place, recorded=recorded, needed=moved, moved=moved)
                 continue
             sample = samples[name][place]
             moved = _extrapolated({n: on_gpu[o] for n, o in sample.items()}, length)
-            fallback, needed = (_extrapolated({n: on_cpu[o][i] for n, o in sample.items()}, length) for i in range(2))
-            yield name, Movement(operator=place, recorded=recorded, needed=needed, moved=moved, fallback=fallback)
+            needed = _extrapolated({n: needed_of[o] for n, o in sample.items()}, length)
+            yield name, Movement(operator=place, recorded=recorded, needed=needed, moved=moved)
 
 
 def _samples(workload: Workload) -> dict[str, dict[int, Operator]]:
@@ -169,7 +167,7 @@ def _interpreted(operators: Sequence[Operator]) -> list[int]:
 def _interpreted_together(operators: Sequence[Operator]) -> list[int]:
     places = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-m", "movement.operators"],
+        [sys.executable, "-m", "helpers.moved_bytes"],
         env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": places},
         input=json.dumps([to_plain(o) for o in operators]),
         stdout=subprocess.PIPE,
@@ -202,7 +200,7 @@ def _distinct(tree: Any) -> dict[tuple[int, int], Tensor]:
 
 def main() -> None:
     """Read operators as JSON, and write what each moves in Triton's interpreter."""
-    from movement.interpreter import MovedBytes, aside  # noqa: PLC0415 - where Triton is installed
+    from helpers.triton_interpreter import MovedBytes, aside  # noqa: PLC0415 - where Triton is installed
 
     torch.set_num_threads(1)
     aside()
