@@ -29,8 +29,8 @@ BALANCE_WEIGHT = 0.05
 """Of one per cent of imbalance of the stages at planned clocks."""
 ORDER_WEIGHT = 2.0
 """Of one point that a given order lacks."""
-ORDER_POINTS = 0.1
-"""By how much a given order should be predicted, so that it does not hang on rounding."""
+ORDER_POINTS = 0.4
+"""By how much a given order should be predicted, so that it does not hang on what a campaign's search misses."""
 PRIOR_WEIGHT = 0.005
 """Of one standard deviation: decides only what the data leave open."""
 NOT_REACHED_PCT = 100.0

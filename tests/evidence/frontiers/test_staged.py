@@ -28,7 +28,8 @@ def comparison(method, **values):
 def test_stages_save_what_exhaustive_planning_says():
     """At the temperatures of windows both: at that of the coefficients savings at equal time are points smaller.
 
-    The solver ends up to 0.5 % from the bound, and searches leave out a little.
+    The solver ends up to 0.5 % of energy from the bound, and searches leave out a little. Frontiers are flat where
+    energies are equal, so that the same energy is more time there.
     """
     small = subject(SMALL, COARSE, CONFIG)
     stages, bounds = by_stages(small), by_bounds(small)
@@ -38,7 +39,8 @@ def test_stages_save_what_exhaustive_planning_says():
         )
         found, expected = stages(row), bounds(row)
         assert found.keys() == row.given_percent.keys()
-        assert found == pytest.approx(expected, abs=1.0)
+        points = 1.5 if metric == "iso_energy_time_reduction_pct" else 1.0
+        assert found == pytest.approx(expected, abs=points)
 
 
 def test_a_method_without_plans_reaches_nothing():
