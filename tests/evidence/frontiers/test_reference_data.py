@@ -13,6 +13,8 @@ from kareus.evidence.frontiers.score import score_frontiers, score_reductions
 from kareus.evidence.frontiers.staged import by_stages
 from kareus.evidence.frontiers.subject import subjects_of
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[4] / "shared" / "reference"
 FIRST = Scenario(model="llama3.2-3b", cp=1, tp=8, pp=2, num_microbatches=8, microbatch_size=8, seq_len=4096)
 
