@@ -111,7 +111,7 @@ def test_force_is_declared_once():
     assert parser.parse_args([]).force is False
 
 
-WITHOUT_OUTPUT = {"check-plan", "doctor", "clocks", "results", "predict", "verify"}
+WITHOUT_OUTPUT = {"check-plan", "doctor", "clocks", "results", "predict", "explain", "verify"}
 OWN_PLACES = {"emulate", "stage report-campaign"}
 WRITES = set(EVERY) - WITHOUT_OUTPUT - OWN_PLACES
 """All but those that write nothing, and those that write in places of their own within a results folder."""

@@ -71,6 +71,7 @@ from | from {file} | from {empty} | from /no/where.sh | from gpu=h200 | from {ne
 from {file} --trainer titan | from {folder}/pipeline/iteration.parquet | from {network} --output {file}
 predict --from {file} | predict --from {empty} | predict --trainer nemo | plan --from /no/where.yaml | resolve --from
 predict pipeline=dualpipe | resolve recomputation=offload | predict gpu=b200,gb200 | advise gpu=gb200 --gpus 8
+explain | explain {file} | explain {empty} | explain /no/where.log | explain gpu=h200 | explain {file} --from {empty}
 doctor --jsn | doctor now | stage report-advice tp=3 --output {file}
 slect fastest {folder} | search | stage | stage serch | stage search | stage report-campaign nope --results {folder}
 select | select fastest {empty} | select fastest /no/where | select fastest {folder} --method best

@@ -79,7 +79,7 @@ def test_a_collective_loses_more_beside_a_norm_than_a_gemm(split, frequency_mhz)
             for operator in (first, *(other for other in others if other.kind is OperatorKind.GEMM))
         )
         assert beside_norm > 1.1
-        assert max(beside_gemms) < 1.06
+        assert max(beside_gemms) - 1 < (beside_norm - 1) / 2
         fastest_s = times_s(gpu, partition, frequency_mhz)
         gains.append(1 - fastest_s[:, 1].min() / fastest_s[:, 0].min())
     assert max(gains) > 0

@@ -50,10 +50,14 @@ def measurements(folder):
 
 
 def test_clocks_about_as_fast_as_the_fastest_are_measured_again(profiled):
-    """The default is three confirmations; the maximum clock of the baselines is always among them."""
+    """The default is three confirmations; the baseline, sequential at the maximum clock, is among them.
+
+    What draws more than the power limit may be clearly slower there than at a lower clock, and is not measured again.
+    """
     found = read_table(profiled / "tables/instructions.parquet", PROFILED_INSTRUCTIONS)
     assert set(found["measurements"]) == {1, 4}
-    assert set(found.filter(pl.col("frequency_mhz") == 1410)["measurements"]) == {4}
+    fastest = pl.col("frequency_mhz") == 1410
+    assert set(found.filter(fastest, pl.col("execution") == "sequential")["measurements"]) == {4}
     assert set(found.filter(pl.col("frequency_mhz") == 900)["measurements"]) == {1}
     least_s = pl.col("time_s").min().over("stage", "direction", "execution")
     assert found.filter(pl.col("measurements") > 1).select((pl.col("time_s") / least_s).max()).item() < 1.05

@@ -253,7 +253,8 @@ def damage(path: Path, how: str) -> None:
     if how == TRUNCATED:
         path.write_bytes(content[: len(content) * 2 // 3])
     else:
-        content[len(content) // 2] ^= 1
+        middle = len(content) // 2  # not a digit: the last one of a number may be beyond its precision
+        content[next((n for n in range(middle, len(content)) if bytes([content[n]]).isalpha()), middle)] ^= 1
         path.write_bytes(content)
 
 

@@ -78,11 +78,9 @@ def test_gpu_numbers_agree_with_each_other(gpu: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", GPUS[1:])
-def test_what_kernels_do_not_tell_is_carried_over_from_the_a100(gpu: str) -> None:
-    own, known = (
-        workload(f"gpu={gpu}", "software=kareus").gpu.coefficients,
-        workload("software=kareus").gpu.coefficients,
-    )
+def test_what_kernels_do_not_tell_is_carried_over_from_one_fit_to_the_a100(gpu: str) -> None:
+    """Of the fit with which their errors were measured, as the A100 80GB has it: the A100 40GB has a later one."""
+    own, known = (workload(f"gpu={each}", "software=kareus").gpu.coefficients for each in (gpu, "a100-sxm4-80gb"))
     assert [getattr(own, name) for name in OVERLAP] == [getattr(known, name) for name in OVERLAP]
     assert own.gemm_step_s > 0 < own.collective_step_s
 
