@@ -7,7 +7,7 @@ predicted by a fit to the others.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from kareus.gpu_model.declarations import FitData, FitPrior
 from kareus.gpu_model.launching import LaunchesAhead
 from kareus.prediction.rows import MeasuredIteration
 from kareus.prediction.workload_prediction import predict_time_s
-from kareus.software.record import Reduction, Software, driven, with_numbers
-from kareus.workload.config import Workload
+from kareus.software.record import Reduction, Software, with_numbers
+from kareus.workload.config import Workload, run_by
 
 EVALUATIONS = 10
 REFIT_EVALUATIONS = 4
@@ -136,9 +136,7 @@ def errors(data: IterationData, values: Mapping[str, float]) -> Array:
 
 def changed(workload: Workload, values: Mapping[str, float]) -> Workload:
     """Return the same iteration of a software with other numbers."""
-    software = with_numbers(workload.software, values)
-    own = workload.parallelism
-    return replace(workload, software=software, gpu=driven(workload.gpu, software, own.gpus, own.pp))
+    return run_by(workload, with_numbers(workload.software, values))
 
 
 def _weights(rows: Sequence[MeasuredIteration]) -> Array:

@@ -16,7 +16,7 @@ from kareus.artifacts.files import read_text, write_text
 from kareus.artifacts.outputs import OutputKind, add_force, check_files
 from kareus.errors import ArtifactError, ConfigError, printable
 from kareus.interchange.reading import WORKLOADS, Training
-from kareus.workload.arguments import add_config_dir, brought, check_has_model, unsaid
+from kareus.workload.arguments import add_config_dir, brought, check_has_model, sorted_inputs, unsaid
 from kareus.workload.resolve import resolve
 
 logger = logging.getLogger(__name__)
@@ -41,8 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read, tell, resolve, and write where there is a file for it."""
-    files = [Path(text) for text in arguments.inputs if Path(text).exists() or "=" not in text]
-    given = [text for text in arguments.inputs if not (Path(text).exists() or "=" not in text)]
+    files, given = sorted_inputs(arguments.inputs)
     if not files:
         raise ConfigError(f"{' '.join(given)}: no file; give one of your trainer's, such as train.sh.")
     if arguments.output is not None:

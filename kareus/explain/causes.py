@@ -4,10 +4,13 @@ A cause is a workload that differs in one thing: software that overlaps less, a 
 a clock below the maximum. How much of the missing time it makes up says whether to look there.
 """
 
+import functools
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kareus.device.held_clock import CLOCK_STEP_MHZ
 from kareus.errors import ConfigError
 from kareus.gpu_model.launching import LaunchesAhead
 from kareus.graph.recomputation import Recomputation
@@ -15,8 +18,8 @@ from kareus.model.config import Sharding
 from kareus.model.precision import Precision
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.workload_prediction import Prediction, predict
-from kareus.software.record import Reduction, TensorOverlap, driven
-from kareus.workload.config import Workload
+from kareus.software.record import Reduction, TensorOverlap
+from kareus.workload.config import Workload, run_by
 from kareus.workload.resolve import checked_but_for_memory
 
 FURTHER = 0.1
@@ -25,8 +28,6 @@ LEAST_SHARE = 0.05
 """Share of the missing time below which a cause is not told."""
 SLOWER = 2.0
 """Times that a host or a network is slower than it should be."""
-CLOCK_STEP_MHZ = 15
-"""Steps in which GPUs set their clocks."""
 POWER, ALLOCATED = "power_w_per_gpu", "allocated_gib"
 SIGNS = {POWER: ("power of a GPU", "W"), ALLOCATED: ("allocated memory", "GiB")}
 """Numbers of logs that tell causes apart, with their words and units."""
@@ -81,8 +82,8 @@ def causes_of(
         )
         for what, look_at, slow in (*_suspected(workload, expected), *_slow_clock(workload, expected, achieved_s))
     ]
-    told = [cause for cause in causes if cause.explained_percent >= 100 * LEAST_SHARE]
-    return tuple(sorted(told, key=lambda cause: (bool(cause.doubts), abs(cause.time_s - achieved_s))))
+    considerable = [cause for cause in causes if cause.explained_percent >= 100 * LEAST_SHARE]
+    return tuple(sorted(considerable, key=lambda cause: (bool(cause.doubts), abs(cause.time_s - achieved_s))))
 
 
 SlowRun = tuple[str, str, Prediction]
@@ -107,15 +108,13 @@ def _slow_clock(workload: Workload, expected: Prediction, achieved_s: float) -> 
     clocks = range(least, expected.frequency_mhz, CLOCK_STEP_MHZ)
     if not clocks:
         return
-    low, high = 0, len(clocks) - 1  # times fall as clocks rise
-    while low < high:
-        middle = (low + high + 1) // 2
-        is_slow_enough = predict(workload, expected.method, clocks[middle]).time_s >= achieved_s
-        low, high = (middle, high) if is_slow_enough else (low, middle - 1)
+    at_clock = functools.cache(functools.partial(predict, workload, expected.method))
+    slow_enough = bisect_right(clocks, -achieved_s, key=lambda mhz: -at_clock(mhz).time_s)  # times fall as clocks rise
+    clock_mhz = clocks[max(slow_enough - 1, 0)]
     yield (
-        f"GPUs run at {clocks[low]} MHz instead of {expected.frequency_mhz}",
+        f"GPUs run at {clock_mhz} MHz instead of {expected.frequency_mhz}",
         "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER during the run: locked clocks, a power limit, heat",
-        predict(workload, expected.method, clocks[low]),
+        at_clock(clock_mhz),
     )
 
 
@@ -141,8 +140,7 @@ def _with_software(workload: Workload, **values: Any) -> Workload | None:
     software = replace(workload.software, **values)
     if software == workload.software:
         return None
-    layout = workload.parallelism
-    return replace(workload, software=software, gpu=driven(workload.gpu, software, layout.gpus, layout.pp))
+    return run_by(workload, software)
 
 
 def _tensor_alone(workload: Workload) -> Workload | None:

@@ -101,7 +101,7 @@ def _notes(workload: Workload, logged: LoggedRun, expected: Prediction, achieved
     """Yield what else does not fit: uneven steps, another count of FLOPs, more memory."""
     if logged.slow_percent >= MUCH_SLOW_PERCENT:
         yield (
-            f"{logged.slow_steps} of {len(logged.times_s)} steps took more than {SLOW:g} times the median and make "
+            f"{len(logged.delays_s)} of {len(logged.times_s)} steps took more than {SLOW:g} times the median and make "
             f"the run {logged.slow_percent:.0f} % longer: checkpoints, evaluation, the data loader, garbage collection"
         )
     if tflops := logged.numbers.get("tflops_per_gpu"):

@@ -71,18 +71,15 @@ class LoggedRun:
         return statistics.median(self.times_s) if self.times_s else None
 
     @property
-    def slow_steps(self) -> int:
-        """Steps that took much longer than the median."""
-        return sum(time_s > SLOW * statistics.median(self.times_s) for time_s in self.times_s)
+    def delays_s(self) -> list[float]:
+        """What each step that took much longer than the median took more than it."""
+        usual_s = self.time_s or 0.0
+        return [time_s - usual_s for time_s in self.times_s if time_s > SLOW * usual_s]
 
     @property
     def slow_percent(self) -> float:
         """What slow steps add to the time of the run."""
-        if not self.times_s:
-            return 0.0
-        usual_s = statistics.median(self.times_s)
-        slow_s = sum(time_s - usual_s for time_s in self.times_s if time_s > SLOW * usual_s)
-        return 100 * slow_s / (usual_s * len(self.times_s))
+        return 100 * sum(self.delays_s) / (self.time_s * len(self.times_s)) if self.time_s else 0.0
 
 
 @cache
@@ -175,7 +172,8 @@ def _lines(paths: Iterable[Path]) -> Iterator[str]:
 def _run(trainer: str, read: _Lines) -> LoggedRun:
     steps = dict(sorted(read.steps.items()))
     if bars := [values["bar_steps"] for values in steps.values() if "bar_steps" in values]:
-        steps = {step: values for step, values in steps.items() if values.get("bar_steps") == max(bars)}
+        longest = max(bars)
+        steps = {step: values for step, values in steps.items() if values.get("bar_steps") == longest}
     left_out = min(WARM_UP_STEPS, int(WARM_UP_SHARE * len(steps)))
     kept = dict(list(steps.items())[left_out:])
     for name in ("batch_sequences", "batch_tokens"):  # of a batch that grows, what it grew to

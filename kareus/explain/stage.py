@@ -2,12 +2,11 @@
 
 import argparse
 import json
-from pathlib import Path
 
 from kareus.artifacts.records import to_plain
 from kareus.errors import ConfigError, printable
 from kareus.explain.log import read_logs
-from kareus.workload.arguments import add_config_dir, add_from, described
+from kareus.workload.arguments import add_config_dir, add_from, described, sorted_inputs
 from kareus.workload.resolve import check_any_accepted, resolve
 
 
@@ -25,8 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read the logs, predict their workload, and print both and what may be missing."""
-    logs = [Path(text) for text in arguments.inputs if Path(text).exists() or "=" not in text]
-    arguments.overrides = [text for text in arguments.inputs if not (Path(text).exists() or "=" not in text)]
+    logs, arguments.overrides = sorted_inputs(arguments.inputs)
     if not logs:
         raise ConfigError(f"{' '.join(arguments.inputs)}: no log; give the file that your trainer writes.")
     logged = read_logs(logs)

@@ -287,7 +287,7 @@ def _needed(table: TrainerTable, read: Sequence[ReadSettings], values: Mapping[s
     syntaxes = {settings.syntax for settings in read}
     lines = list[str]()
     for need in table.needs:
-        keys = [key for key, value in values.items() if need.told or not is_off(value, UNSET)]
+        keys = [key for key, value in values.items() if need.counts_off or not is_off(value, UNSET)]
         names = [*keys, *(key.rpartition(".")[2] for key in keys if table.by_leaf)]
         if syntaxes & set(need.syntaxes) and not any(fnmatch.filter(names, pattern) for pattern in need.keys):
             lines.append(need.lost)

@@ -106,7 +106,7 @@ class NeededKeys:
 
     keys: tuple[str, ...]
     """May have `*`."""
-    told: bool
+    counts_off: bool
     """Whether one that is off counts, too."""
     lost: str
     syntaxes: tuple[str, ...]
@@ -219,7 +219,9 @@ def _needs(content: Mapping[str, Any]) -> Iterator[NeededKeys]:
     for need in content.get("needs", ()):
         syntaxes = tuple(need.get("syntaxes", content["syntaxes"]))
         lost = features.get(need["lost"], need["lost"])
-        yield NeededKeys(keys=tuple(need["keys"]), told=need.get("told", False), lost=lost, syntaxes=syntaxes)
+        yield NeededKeys(
+            keys=tuple(need["keys"]), counts_off=need.get("counts_off", False), lost=lost, syntaxes=syntaxes
+        )
 
 
 def _rows(content: Mapping[str, Any]) -> Iterator[KeyRow]:

@@ -15,8 +15,7 @@ from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Parallelism, Sharding
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.workload_prediction import Prediction, predict
-from kareus.software.record import driven
-from kareus.workload.config import Workload
+from kareus.workload.config import Workload, run_by
 from kareus.workload.memory import MemoryEstimate, MemoryFit, estimate_memory, fit_of
 from kareus.workload.resolve import checked_but_for_memory
 
@@ -191,13 +190,7 @@ def changes(composed: Workload) -> Iterator[tuple[tuple[str, ...], Workload]]:
         for overrides, values in change(composed):
             try:
                 changed = replace(composed, **values)
-                yield (
-                    overrides,
-                    replace(
-                        changed,
-                        gpu=driven(changed.gpu, changed.software, changed.parallelism.gpus, changed.parallelism.pp),
-                    ),
-                )
+                yield overrides, run_by(changed, changed.software)
             except ConfigError:  # beyond a range
                 continue
 

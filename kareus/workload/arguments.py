@@ -35,6 +35,12 @@ def add_from(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trainer", metavar="NAME", help="whose files they are (default: as their keys tell)")
 
 
+def sorted_inputs(inputs: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """Return the files among positional arguments, and the overrides: what has a `=` and is no file that is there."""
+    overrides = [text for text in inputs if "=" in text and not Path(text).exists()]
+    return [Path(text) for text in inputs if text not in overrides], overrides
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
     """The workloads that the arguments of a command describe."""

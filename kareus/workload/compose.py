@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from kareus.artifacts.records import content_hash, differences, from_plain, to_p
 from kareus.artifacts.shipped import config_folder
 from kareus.errors import ConfigError
 from kareus.model.config import Model
-from kareus.software.record import GROUP, SET_BY_SOFTWARE, USUAL_SOFTWARE, Software, driven, gpu_values
-from kareus.workload.config import Workload
+from kareus.software.record import GROUP, SET_BY_SOFTWARE, USUAL_SOFTWARE, Software, gpu_values
+from kareus.workload.config import Workload, run_by
 from kareus.workload.huggingface import read_architecture
 from kareus.workload.overrides import Setting, expand, groups, is_file, is_record
 from kareus.workload.words import DEGREES, DP, MICROBATCH, MICROBATCHES, WORDS, followed
@@ -192,10 +192,7 @@ def _composed(
     changes = differences(usual, to_plain(workload)) if values else {}
     return ComposedWorkload(
         overrides=tuple(setting.text for setting in combination),
-        workload=replace(
-            workload,
-            gpu=driven(workload.gpu, workload.software, workload.parallelism.gpus, workload.parallelism.pp),
-        ),
+        workload=run_by(workload, workload.software),
         options=options,
         changes={key: value for key, value in changes.items() if key not in KEYS_OF_SOFTWARE},
     )

@@ -4,7 +4,7 @@ Values live in `config/`; these records give them names, units and legal ranges.
 `ConfigError` with the key, the value and the allowed range as soon as it is made.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kareus.artifacts.ranges import within
 from kareus.errors import ConfigError
@@ -16,7 +16,7 @@ from kareus.pipeline.config import PipelineConfig
 from kareus.profile.config import MeasurementProtocol
 from kareus.schedule.config import MOST_CANDIDATES, SearchSpaceConfig
 from kareus.search.config import SearchConfig
-from kareus.software.record import Software
+from kareus.software.record import Software, driven
 from kareus.testbed.config import CudaCollectives, TestbedConfig
 from kareus.update.config import IterationConfig
 
@@ -143,3 +143,9 @@ class Workload:
         for key, sm_count in sm_counts.items():
             if sm_count >= self.gpu.sm_count:
                 raise ConfigError(f"{key}={sm_count}: must be less than gpu.sm_count ({self.gpu.sm_count}).")
+
+
+def run_by(workload: Workload, software: Software) -> Workload:
+    """Return the same training by a software, with the GPU as it drives it in this job."""
+    layout = workload.parallelism
+    return replace(workload, software=software, gpu=driven(workload.gpu, software, layout.gpus, layout.pp))
