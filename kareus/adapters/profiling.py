@@ -36,6 +36,7 @@ from kareus.device.controller import check_clocks
 from kareus.device.held_clock import ClockOutcome, outcome_of_readings
 from kareus.device.protocol import Device
 from kareus.errors import ConfigError, EngineError, refused_by_system
+from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.instruction import InstructionKey, InstructionKind
 from kareus.plans.locate import workload_path
 from kareus.plans.measured import check_no_update
@@ -358,7 +359,9 @@ class ProfileChoice:
     def _rows(self, record: IterationRecord, frequency_mhz: int, *, is_power_limited: bool) -> list[Row]:
         """Return the rows of one iteration; none if the power of one of its kinds of instructions is not known."""
         changes = frequency_mhz != self._before_mhz
-        powers_w = kind_powers_w(record, self._workload.gpu.blocking_power_w, skipped=1 if changes else 0)
+        powers_w = kind_powers_w(
+            record, waiting_power_w(self._workload.gpu, frequency_mhz), skipped=1 if changes else 0
+        )
         if powers_w is None:
             return []
         # The clock changes amid the first instruction, which is left out where its kind has others.

@@ -23,6 +23,7 @@ from kareus.adviser.question import Question
 from kareus.adviser.ties import TieMargin, tie_margin
 from kareus.adviser.unmeasured import unmeasured_of
 from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.gpu_model.waiting import least_waiting_w
 from kareus.pareto import AS_FAST, as_fast_s, pareto_order
 from kareus.plans.units import duration, scaled
 from kareus.prediction.remedies import cost_words, misfit_words, why_not
@@ -88,9 +89,9 @@ def limited(question: Question) -> Workload:
     gpu = base.gpu
     if goals.gpu_w is None:
         return base
-    if goals.gpu_w <= gpu.blocking_power_w:
+    if goals.gpu_w <= least_waiting_w(gpu):
         raise ConfigError(
-            f"--max-gpu-power {goals.gpu_w:g}W: must be more than the {gpu.blocking_power_w:g} W that a waiting "
+            f"--max-gpu-power {goals.gpu_w:g}W: must be more than the {least_waiting_w(gpu):.3g} W that a waiting "
             f"{gpu.name} takes."
         )
     capped = replace(gpu, power_limit_w=min(goals.gpu_w, gpu.power_limit_w))
@@ -141,7 +142,7 @@ def _check_cap(question: Question, base: Workload, gpus: int) -> None:
     Raises:
         ConfigError: they do not; with what is nearest.
     """
-    goals, waiting_w = question.goals, base.gpu.blocking_power_w
+    goals, waiting_w = question.goals, least_waiting_w(base.gpu)
     per_node = min(gpus, base.gpu.gpus_per_node)
     for option, cap_w, own, where in (
         ("--max-power", goals.site_w, gpus, f"{gpus} GPUs"),

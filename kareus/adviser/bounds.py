@@ -14,7 +14,7 @@ import numpy as np
 
 from kareus.adviser.prices import FASTEST, NOTHING, PRICES_W, InstructionPrices, Priced
 from kareus.arrays import Array, Indices
-from kareus.gpu_model.waiting import total_energy_j
+from kareus.gpu_model.waiting import least_waiting_w, total_energy_j
 from kareus.graph.records import Direction, instruction_directions
 from kareus.pareto import ROUNDING
 from kareus.profile.programs import StageShape, chunk_shapes
@@ -120,7 +120,7 @@ def bound_of(workload: Workload, stages: Sequence[StageCost], boundaries_s: Sequ
         times_s=times_s,
         falling_j=gpus * least_j.sum(axis=0),
         floor_j=gpus * float(duals_j[:, 0].sum()),
-        waiting_w=workload.gpu.blocking_power_w * workload.parallelism.gpus,
+        waiting_w=least_waiting_w(workload.gpu) * workload.parallelism.gpus,
     )
 
 

@@ -6,7 +6,9 @@ iteration frontier is solved as there.
 """
 
 from kareus.adviser.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
+from kareus.gpu_model.waiting import least_waiting_w, waiting_above_w
 from kareus.pareto import pareto_order
+from kareus.pipeline.instructions import instructions_by_stage
 from kareus.pipeline.solver.frontier import iteration_frontier
 from kareus.pipeline.solver.problem import Problem, point_set
 from kareus.workload.config import Workload
@@ -34,17 +36,22 @@ def plan_layout(
 
 def layout_problem(predictor: LayoutPredictor, workload: Workload) -> Problem:
     """Return what is solved for a layout: its instructions, and the points that each may run at."""
-    parallelism = workload.parallelism
+    gpu, gpus_per_stage = workload.gpu, workload.parallelism.gpus_per_stage
     sets = {
-        kind: point_set([(n, time_s, gpus_j) for n, (time_s, gpus_j) in enumerate(scaled.tolist())])
+        kind: point_set(
+            [(n, time_s, gpus_per_stage * effective_j) for n, (time_s, effective_j, _) in enumerate(points.tolist())],
+            {n: gpus_per_stage * waiting_above_w(gpu, clock) for n, clock in enumerate(points[:, 2].tolist())}
+            if gpu.waiting_shares
+            else {},
+        )
         for kind, points in predictor.points(workload).items()
-        for scaled in [points * [1.0, parallelism.gpus_per_stage]]
     }
     instructions, dag = predictor.pipeline(workload, workload.num_microbatches)
     return Problem(
         dag=dag,
         point_sets=tuple(sets[instruction.key.kind] for instruction in instructions),
-        waiting_power_w=workload.gpu.blocking_power_w * parallelism.gpus,
+        waiting_power_w=least_waiting_w(gpu) * workload.parallelism.gpus,
+        stages=instructions_by_stage(instructions),
     )
 
 

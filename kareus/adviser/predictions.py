@@ -23,7 +23,7 @@ from kareus.adviser.prices import (
     undominated,
 )
 from kareus.arrays import Array
-from kareus.gpu_model.waiting import effective_energy_j, total_energy_j
+from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w, total_energy_j, waiting_power_w
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Batch, Direction, instruction_directions
 from kareus.pipeline.instructions import Instruction, shape_instructions, shape_of
@@ -97,7 +97,7 @@ class LayoutPredictor:
     def sequential(self, workload: Workload) -> tuple[LayoutCost, float]:
         """Return what a layout costs run as Megatron-LM does at the maximum clock, and its share of waiting."""
         kinds: dict[InstructionKind, tuple[Array, Array]] = {}
-        waiting_w = workload.gpu.blocking_power_w
+        waiting_w = least_waiting_w(workload.gpu)
         for kind, shape in _kinds(workload):
             cost = self._instruction(workload, kind.stage, shape, kind.direction).sequential
             kinds[kind] = cost.time_s[-1:], effective_energy_j(cost.energy_j[-1:], cost.time_s[-1:], waiting_w)
@@ -105,7 +105,7 @@ class LayoutPredictor:
             for direction, cost in update.items():
                 effective_j = effective_energy_j(cost.energy_j[-1:], cost.time_s[-1:], waiting_w)
                 kinds[InstructionKind(stage, 0, direction)] = cost.time_s[-1:], effective_j
-        (time_s,), (energy_j,) = self._costs_of(workload, kinds)
+        (time_s,), (energy_j,) = self._costs_of(workload, kinds, workload.gpu.blocking_power_w)
         busy_s = sum(
             float(seconds[0]) * (1 if kind.direction in update_directions(workload, kind.stage) else repeated)
             for repeated in [workload.num_microbatches]
@@ -133,7 +133,8 @@ class LayoutPredictor:
                     best.time_s[prices[stage]],
                     best.effective_j[prices[stage]],
                 )
-        times_s, energies_j = self._costs_of(workload, kinds)
+        middle_mhz = float(np.mean(workload.gpu.search_frequencies.clocks_mhz))  # lanes do not know their clocks
+        times_s, energies_j = self._costs_of(workload, kinds, waiting_power_w(workload.gpu, middle_mhz))
         plans = [
             LayoutCost(time_s=float(time_s), energy_j=float(energy_j))
             for time_s, energy_j in sorted(zip(times_s, energies_j, strict=True))
@@ -162,7 +163,7 @@ class LayoutPredictor:
         return workload.parallelism.pp * workload.chunks * workload.num_microbatches * directions
 
     def points(self, workload: Workload) -> dict[InstructionKind, Array]:
-        """Return the ways to run every kind of instruction: seconds and effective joules of one GPU, (points, 2)."""
+        """Return the ways to run every kind of instruction: seconds, effective joules of one GPU, MHz, (points, 3)."""
         found = {
             kind: self._instruction(workload, kind.stage, shape, kind.direction).points
             for kind, shape in _kinds(workload)
@@ -170,7 +171,7 @@ class LayoutPredictor:
         for stage, update in enumerate(self._stage_updates(workload)):
             for direction, cost in update.items():
                 kind = InstructionKind(stage, 0, direction)
-                found[kind] = undominated([cost], workload.gpu.blocking_power_w)
+                found[kind] = undominated([cost], self._clocks, least_waiting_w(workload.gpu))
         return found
 
     def _instruction(
@@ -220,8 +221,8 @@ class LayoutPredictor:
         found = update_costs(workload, graph, stage, passes, clocks, self._costs.of(workload).known)
         return {direction: CostByClock(cost[0], cost[1]) for direction, cost in found.items()}
 
-    def _costs_of(self, workload: Workload, kinds: KindCosts) -> tuple[Array, Array]:
-        """Seconds and joules of an iteration in each lane, of all GPUs."""
+    def _costs_of(self, workload: Workload, kinds: KindCosts, waiting_w: float) -> tuple[Array, Array]:
+        """Seconds and joules of an iteration in each lane, of all GPUs, of which one that waits draws `waiting_w`."""
         parallelism, microbatches = workload.parallelism, workload.num_microbatches
         rounds = max(2, MOST_TIMED * microbatches // max(1, self.instructions_of(workload)) // parallelism.pp)
         more, fewer = rounds * parallelism.pp, (rounds + 1) // 2 * parallelism.pp
@@ -230,12 +231,12 @@ class LayoutPredictor:
             time_s = after_s + (microbatches - more) * (after_s - before_s) / (more - fewer)
         else:
             time_s = self._makespans(workload, microbatches, kinds)
-        effective_j = np.sum(
-            [cost_j * (microbatches if kind.direction in INSTRUCTIONS else 1) for kind, (_, cost_j) in kinds.items()],
-            axis=0,
+        times = {kind: microbatches if kind.direction in INSTRUCTIONS else 1 for kind in kinds}
+        busy_s, effective_j = (
+            np.sum([times[kind] * costs[n] for kind, costs in kinds.items()], axis=0) for n in (0, 1)
         )
-        waiting_w = workload.gpu.blocking_power_w * parallelism.gpus
-        return time_s, total_energy_j(effective_j * parallelism.gpus_per_stage, time_s, waiting_w)
+        effective_j = effective_j - (waiting_w - least_waiting_w(workload.gpu)) * busy_s
+        return time_s, total_energy_j(effective_j * parallelism.gpus_per_stage, time_s, waiting_w * parallelism.gpus)
 
     def _makespans(self, workload: Workload, microbatches: int, kinds: KindCosts) -> Array:
         """Seconds of an iteration of so many microbatches in each lane."""
@@ -271,7 +272,7 @@ def _kinds(workload: Workload) -> list[tuple[InstructionKind, StageShape]]:
 def _priced(cost: CostByClock, workload: Workload) -> Priced:
     shape = (len(cost.time_s), len(PRICES_W))
     own = CostByClock(*(np.broadcast_to(values[:, None], shape) for values in (cost.time_s, cost.energy_j)))
-    return cheapest([own], workload.gpu.blocking_power_w)
+    return cheapest([own], least_waiting_w(workload.gpu))
 
 
 def _summed(update: Mapping[Direction, CostByClock], workload: Workload) -> StageUpdate:

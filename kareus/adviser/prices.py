@@ -29,12 +29,12 @@ from kareus.gpu_model.model import (
     tally_of_blocks,
     without_collectives,
 )
-from kareus.gpu_model.waiting import effective_energy_j
+from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w
 from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph, Direction, Partition, instruction_directions
 from kareus.model.config import Sharding
-from kareus.pareto import pareto_front
+from kareus.pareto import pareto_mask
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import operator_graphs
 from kareus.profile.programs import Execution, StageShape, component_programs, instruction_program
@@ -89,6 +89,7 @@ class PricedInstruction:
     """As its software runs it by itself, at each clock."""
     overlapped: Callable[[], list[CostByClock]]
     """Partitioned overlap, which takes longest to price."""
+    clocks_mhz: Array
     waiting_power_w: float
 
     @cached_property
@@ -102,8 +103,8 @@ class PricedInstruction:
 
     @cached_property
     def points(self) -> Array:
-        """Seconds and effective joules of the ways that no other dominates, by rising time; shape (points, 2)."""
-        return undominated(self._ways, self.waiting_power_w)
+        """Those of the ways that no other dominates, by rising time, as `undominated` returns them."""
+        return undominated(self._ways, self.clocks_mhz, self.waiting_power_w)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ class StructureCosts:
             counted = without_collectives(self._tally(shape, direction, recomputation, None))
             alone = run_tally(self.base.gpu, counted, self.clocks, self.known)
             cost = _over_prices(CostByClock(alone.time_s, alone.energy_j))
-            self._computing[key] = cheapest([cost], self.base.gpu.blocking_power_w)
+            self._computing[key] = cheapest([cost], least_waiting_w(self.base.gpu))
         return self._computing[key]
 
     def instruction(
@@ -210,7 +211,9 @@ class StructureCosts:
                     return []
                 return self._overlapped(shape, direction, recomputation, split_backward=split_backward)
 
-            self._instructions[key] = PricedInstruction(sequential, overlapped, self.base.gpu.blocking_power_w)
+            self._instructions[key] = PricedInstruction(
+                sequential, overlapped, self.clocks, least_waiting_w(self.base.gpu)
+            )
         return self._instructions[key]
 
     def _tally(
@@ -323,7 +326,7 @@ def partition_cost(base: Workload, partition: Partition, clocks_mhz: Array) -> C
     ran = run_schedules(base.gpu, partition, frequencies, sm_counts, launches)
     by_clock = (len(clocks_mhz), -1)  # the search space is sorted by clock
     time_s, energy_j = ran.time_s.reshape(by_clock), ran.energy_j.reshape(by_clock)
-    effective_j = effective_energy_j(energy_j, time_s, base.gpu.blocking_power_w)
+    effective_j = effective_energy_j(energy_j, time_s, least_waiting_w(base.gpu))
     chosen = np.argmin(effective_j[:, :, None] + PRICES_W * time_s[:, :, None], axis=1)
     return CostByClock(np.take_along_axis(time_s, chosen, axis=1), np.take_along_axis(energy_j, chosen, axis=1))
 
@@ -336,8 +339,8 @@ def cheapest(ways: Sequence[CostByClock], waiting_power_w: float) -> Priced:
     return Priced(np.take_along_axis(time_s, chosen, axis=0)[0], np.take_along_axis(effective_j, chosen, axis=0)[0])
 
 
-def undominated(ways: Sequence[CostByClock], waiting_power_w: float) -> Array:
-    """Return seconds and effective joules of the points of `ways` that no other dominates; shape (points, 2).
+def undominated(ways: Sequence[CostByClock], clocks_mhz: Array, waiting_power_w: float) -> Array:
+    """Return the points of `ways` that no other dominates: seconds, effective joules, MHz; shape (points, 3).
 
     Times are rounded up to nanoseconds, as measured ones are: points that differ by less are one, or the price of time
     between them would be beyond what the solver can weigh.
@@ -345,7 +348,11 @@ def undominated(ways: Sequence[CostByClock], waiting_power_w: float) -> Array:
     time_s = np.concatenate([way.time_s.ravel() for way in ways])
     energy_j = np.concatenate([way.energy_j.ravel() for way in ways])
     effective_j = effective_energy_j(energy_j, time_s, waiting_power_w)
-    return pareto_front(np.column_stack((np.ceil(time_s / NANOSECOND_S) * NANOSECOND_S, effective_j)))
+    rounded_s = np.ceil(time_s / NANOSECOND_S) * NANOSECOND_S
+    ran_mhz = [np.broadcast_to(clocks_mhz.reshape(-1, *(1,) * (w.time_s.ndim - 1)), w.time_s.shape) for w in ways]
+    points = np.column_stack((rounded_s, effective_j, np.concatenate([clocks.ravel() for clocks in ran_mhz])))
+    front = points[pareto_mask(points[:, :2])]
+    return front[np.argsort(front[:, 0])]
 
 
 def _over_prices(cost: CostByClock) -> CostByClock:

@@ -8,6 +8,7 @@ from typing import Any
 
 from kareus.emulate.config import GradientReduction
 from kareus.emulate.resolve import Fleet
+from kareus.gpu_model.waiting import least_waiting_w
 from kareus.model.config import Sharding
 from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.pipeline.solver.frontier import PlannedIteration
@@ -26,7 +27,9 @@ class Scale:
     exposed_s: float
     """Time that the reduction adds to the iteration."""
     blocking_power_w: float
-    """Power of one GPU that waits, also during the reduction."""
+    """Power of one GPU that waits at the maximum clock, also during the reduction."""
+    least_waiting_w: float
+    """The same at the clock at which it is least."""
     static_power_w: float
 
     @property
@@ -37,7 +40,7 @@ class Scale:
     @property
     def idle_power_w(self) -> float:
         """Power of one GPU of a fleet that waits for better hours or to keep a cap; no more than while blocking."""
-        return min(self.static_power_w, self.blocking_power_w)
+        return min(self.static_power_w, self.least_waiting_w)
 
     @property
     def reduction_energy_j(self) -> float:
@@ -78,6 +81,7 @@ def scale_of(fleet: Fleet) -> Scale:
         reduction_s=duration_s,
         exposed_s=duration_s if exposed else 0.0,
         blocking_power_w=gpu.blocking_power_w,
+        least_waiting_w=least_waiting_w(gpu),
         static_power_w=gpu.static_power_w,
     )
 

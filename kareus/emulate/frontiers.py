@@ -83,7 +83,11 @@ def _of_one(problem: Problem, pipelines: int) -> Problem:
     if pipelines == 1:
         return problem
     own = {
-        id(points): replace(points, energies_j=tuple(energy_j / pipelines for energy_j in points.energies_j))
+        id(points): replace(
+            points,
+            energies_j=tuple(energy_j / pipelines for energy_j in points.energies_j),
+            waiting_above_w=tuple(above_w / pipelines for above_w in points.waiting_above_w),
+        )
         for points in problem.distinct
     }
     return replace(

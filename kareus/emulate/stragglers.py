@@ -31,12 +31,11 @@ def straggler_columns(
         joined: numbers of the instructions that all pipelines have together (`joining`), which wait for the slow one.
     """
     time_s, others = slowdown * fastest.time_s, scale.pipelines - 1
-    waiting_power_w = scale.blocking_power_w * scale.pipeline_gpus
-    waited_j = fastest.energy_j + waiting_power_w * (time_s - fastest.time_s)
+    waited_j = fastest.energy_j + scale.blocking_power_w * scale.pipeline_gpus * (time_s - fastest.time_s)
     unpaid = dataclasses.replace(problem, waiting_power_w=0.0)
     effective = plan_beside_slow_pipeline(unpaid, joined, fastest, slowdown)
-    adapted_j = effective.energy_j + waiting_power_w * time_s
-    bound_j = effective.lower_bound_j + waiting_power_w * time_s
+    adapted_j = effective.energy_j + problem.waiting_power_w * time_s
+    bound_j = effective.lower_bound_j + problem.waiting_power_w * time_s
     if adapted_j > waited_j:  # both are of real points, and rounding may find a worse one than the fastest plan
         effective, adapted_j = fastest, waited_j
     fleet_time_s, waiting_j = scale.cost(time_s, waited_j)

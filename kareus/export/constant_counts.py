@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from kareus.errors import ConfigError
 from kareus.gpu_model.model import KnownSteps
-from kareus.gpu_model.waiting import effective_energy_j
+from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w, waiting_above_w
 from kareus.graph.records import CONTEXT_PARALLEL, TENSOR_PARALLEL, Batch, BlockGraph
 from kareus.partition.extract import partitions_of
-from kareus.pipeline.iteration import ComposedIteration, iteration_cost
+from kareus.pipeline.instructions import instructions_by_stage, instructions_of
+from kareus.pipeline.iteration import ComposedIteration, clocked_iteration_cost
 from kareus.pipeline.solver.dag import iteration_dag
 from kareus.plans.document import Plan, PlannedInstruction
 from kareus.plans.simulated_run import instruction_costs
@@ -105,13 +106,18 @@ def overlapping(plan: Plan) -> list[str]:
 
 
 def _cost(plan: Plan, workload: Workload, graphs: Graphs, known: KnownSteps) -> ComposedIteration:
-    """Evaluate a plan on the GPU model; GPUs that wait draw the blocking power."""
-    blocking_w, parallelism = workload.gpu.blocking_power_w, workload.parallelism
+    """Evaluate a plan on the GPU model."""
+    gpu, gpus, least_w = workload.gpu, workload.parallelism.gpus_per_stage, least_waiting_w(workload.gpu)
     costs = instruction_costs(plan.keyed, workload, graphs, known)
-    gpus = parallelism.gpus_per_stage
-    effective_j = [gpus * effective_energy_j(time_s * power_w, time_s, blocking_w) for time_s, power_w in costs]
-    dag = iteration_dag(cut(workload, "pipeline"))
-    return iteration_cost(dag, [time_s for time_s, _ in costs], effective_j, blocking_w * parallelism.gpus)
+    pipeline = cut(workload, "pipeline")
+    return clocked_iteration_cost(
+        iteration_dag(pipeline),
+        [time_s for time_s, _ in costs],
+        [gpus * effective_energy_j(time_s * power_w, time_s, least_w) for time_s, power_w in costs],
+        least_w * workload.parallelism.gpus,
+        instructions_by_stage(instructions_of(pipeline)),
+        [gpus * waiting_above_w(gpu, i.frequency_mhz) for _, i in plan.keyed],
+    )
 
 
 def _with_counts(plan: Plan, groups: Mapping[str, str], counts: SmCounts) -> Plan:

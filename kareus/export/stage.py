@@ -65,7 +65,7 @@ def _torchtitan(exported: ExportedPlan) -> list[str | None]:
 
 
 def _trace(exported: ExportedPlan) -> list[str | None]:
-    return [json.dumps(chrome_trace(exported.plan, exported.workload.gpu.blocking_power_w), allow_nan=False) + "\n"]
+    return [json.dumps(chrome_trace(exported.plan, exported.workload.gpu), allow_nan=False) + "\n"]
 
 
 def _zeus(exported: ExportedPlan) -> list[str | None]:

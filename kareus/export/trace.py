@@ -12,6 +12,8 @@ from typing import Any
 
 from kareus.artifacts.files import read_json
 from kareus.errors import ArtifactError
+from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.records import UPDATING
 from kareus.plans.document import Plan, PlannedInstruction, StagePlan
 from kareus.report.workload.power import power_over_time
@@ -23,15 +25,15 @@ ALL_GPUS = 0
 Event = dict[str, Any]
 
 
-def chrome_trace(plan: Plan, blocking_power_w: float) -> dict[str, Any]:
+def chrome_trace(plan: Plan, gpu: Gpu) -> dict[str, Any]:
     """Return the document.
 
     Args:
         plan: a checked plan.
-        blocking_power_w: power of a GPU that waits.
+        gpu: that runs it.
     """
     return {
-        "traceEvents": [*_total(plan, blocking_power_w), *itertools.chain(*_stages(plan, blocking_power_w))],
+        "traceEvents": [*_total(plan, gpu), *itertools.chain(*_stages(plan, gpu))],
         "displayTimeUnit": "ms",
         "otherData": {
             "workload": plan.workload,
@@ -55,31 +57,27 @@ def is_chrome_trace(path: Path) -> bool:
     return isinstance(document, dict) and {"traceEvents", "otherData"} <= set(document)
 
 
-def _total(plan: Plan, blocking_power_w: float) -> Iterator[Event]:
+def _total(plan: Plan, gpu: Gpu) -> Iterator[Event]:
     name = f"{plan.gpus} GPUs: {plan.method}, {plan.selector} ({plan.testbed.label})"
     yield from _process(ALL_GPUS, name)
-    for time_s, power_w in power_over_time(plan, blocking_power_w).iter_rows():
+    for time_s, power_w in power_over_time(plan, gpu).iter_rows():
         yield _counter(ALL_GPUS, "power of all GPUs", time_s, "W", power_w)
 
 
-def _stages(plan: Plan, blocking_power_w: float) -> Iterator[Iterator[Event]]:
+def _stages(plan: Plan, gpu: Gpu) -> Iterator[Iterator[Event]]:
     for stage in plan.stages:
-        yield _stage(stage, plan.prediction.time_s, blocking_power_w)
+        yield _stage(stage, plan.prediction.time_s, gpu)
 
 
-def _stage(stage: StagePlan, end_s: float, blocking_power_w: float) -> Iterator[Event]:
+def _stage(stage: StagePlan, end_s: float, gpu: Gpu) -> Iterator[Event]:
     process = ALL_GPUS + 1 + stage.stage
     yield from _process(process, f"stage {stage.stage} ({stage.layers} blocks)")
-    ended_s = 0.0
+    powers = [(from_s, waiting_power_w(gpu, clock)) for from_s, _, clock in stage.waits(end_s)]
+    powers += [(i.start_s, i.energy_j / i.time_s) for i in stage.instructions]
+    yield from (_power(process, from_s, power_w) for from_s, power_w in sorted(powers))
     for instruction in stage.instructions:
-        if instruction.start_s > ended_s:
-            yield _power(process, ended_s, blocking_power_w)
         yield _instruction(process, instruction)
         yield _counter(process, "clock", instruction.start_s, "MHz", instruction.frequency_mhz)
-        yield _power(process, instruction.start_s, instruction.energy_j / instruction.time_s)
-        ended_s = instruction.start_s + instruction.time_s
-    if end_s > ended_s:
-        yield _power(process, ended_s, blocking_power_w)
 
 
 def _instruction(process: int, i: PlannedInstruction) -> Event:

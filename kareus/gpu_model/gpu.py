@@ -140,7 +140,7 @@ class Gpu:
     static_power_w: float
     """Power in state P0 doing nothing of note: for the static/dynamic split and the search."""
     blocking_power_w: float
-    """Power while waiting on point-to-point: what the pipeline charges for waiting."""
+    """Power while waiting on point-to-point at the maximum clock: what the pipeline charges for waiting."""
     search_frequencies: FrequencyRange
     """Contains `maximum_clock_mhz`, at which the baselines run."""
     coefficients: GpuCoefficients
@@ -149,6 +149,8 @@ class Gpu:
     """Uncertainty of the GPU model; null where it was not measured. Holds only for the numbers that it names."""
     kernel_uncertainty: KernelUncertainty | None = None
     """The same of a GPU that was fitted to single kernels."""
+    waiting_shares: tuple[tuple[float, ...], ...] = ()
+    """Clocks in MHz, ascending, and power of waiting there as a share of `blocking_power_w`; empty: alike at all."""
     launches_ahead: LaunchesAhead = LaunchesAhead.STEP
     """How far the host of the software that drives it launches ahead (`kareus.software`)."""
     job_gpus: int = 1
@@ -207,6 +209,7 @@ class Gpu:
         self._check_kernels()
         within(self, 0.01, MOST_W, "W", "power_limit_w", "static_power_w", "blocking_power_w")
         self._check_settling()
+        self._check_waiting()
         if self.search_frequencies.maximum_mhz > self.maximum_clock_mhz:
             raise ConfigError(
                 f"search_frequencies.maximum_mhz={self.search_frequencies.maximum_mhz}: must be at most "
@@ -220,6 +223,16 @@ class Gpu:
                 f"{self.maximum_clock_mhz} and stride_mhz to a divisor of "
                 f"{self.maximum_clock_mhz - clocks.minimum_mhz}."
             )
+
+    def _check_waiting(self) -> None:
+        for point in self.waiting_shares:
+            if len(point) != 2:  # noqa: PLR2004 - a clock and a share
+                raise ConfigError(f"waiting_shares: {list(point)}: must be a clock in MHz and a share: [1410, 1.0].")
+            check_within("waiting_shares", point[0], 1, MOST_MHZ, "MHz")
+            check_within("waiting_shares", point[1], 0.01, 1, "of blocking_power_w")
+        clocks = [clock for clock, _ in self.waiting_shares]
+        if clocks != sorted(set(clocks)):
+            raise ConfigError(f"waiting_shares: clocks of {clocks}: must ascend.")
 
     def _check_settling(self) -> None:
         feedback = self.coefficients.thermal_resistance_c_per_w * self.coefficients.leakage_w_per_c

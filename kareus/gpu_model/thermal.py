@@ -97,13 +97,13 @@ class RepeatedWork:
         return self.busy_j + coefficients.leakage_w_per_c * warmer_degree_s + self.waiting_j
 
 
-def repeated_work(busy: Iterable[BusyTime], period_s: float, waiting_power_w: float) -> RepeatedWork | None:
+def repeated_work(busy: Iterable[BusyTime], period_s: float, waiting_j: float) -> RepeatedWork | None:
     """Return what one GPU does in every period; None if a temperature of it is not known.
 
     Args:
         busy: all of its work in one period.
         period_s: time after which it begins again.
-        waiting_power_w: its power for the rest of the period.
+        waiting_j: its energy in the rest of the period.
     """
     busy_s = busy_j = busy_degree_s = 0.0
     for one in busy:
@@ -116,7 +116,7 @@ def repeated_work(busy: Iterable[BusyTime], period_s: float, waiting_power_w: fl
         busy_s=busy_s,
         busy_j=busy_j,
         busy_degree_s=busy_degree_s,
-        waiting_j=waiting_power_w * (period_s - busy_s),
+        waiting_j=waiting_j,
     )
 
 

@@ -1,6 +1,7 @@
 """Known errors of the GPU model's predictions, and the numbers of a GPU for which they are known."""
 
 from dataclasses import fields
+from typing import Any
 
 from kareus.artifacts.records import content_hash
 from kareus.gpu_model.coefficients import OF_SOFTWARE
@@ -14,8 +15,12 @@ _OF_NO_PREDICTION = frozenset({"memory_gib", "search_frequencies", "uncertainty"
 """Fields of a GPU that no predicted time or energy depends on, or that the job sets: what fits into it, which clocks
 are searched, the estimates themselves, and of how many GPUs the job is."""
 
-_OF_NO_KERNEL = frozenset({"launches_ahead", "blocking_power_w", "job_gpus"})
+_OF_NO_KERNEL = frozenset({"launches_ahead", "blocking_power_w", "waiting_shares", "job_gpus"})
 """Further fields that no single kernel depends on."""
+
+
+_OF_NO_TIME = frozenset({"blocking_power_w", "waiting_shares"})
+"""Further fields that no predicted time depends on."""
 
 
 def numbers_of(gpu: Gpu) -> str:
@@ -24,8 +29,21 @@ def numbers_of(gpu: Gpu) -> str:
     Hardware numbers count as coefficients do: errors of an A100 are not known for a GPU of another bandwidth. So does
     the GPU's name, which tells on which GPU the reference was measured.
     """
-    numbers = {f.name: getattr(gpu, f.name) for f in fields(gpu) if f.name not in _OF_NO_PREDICTION}
-    return f"version-{MODEL_VERSION}-{content_hash(numbers)}"
+    return _name_of(gpu, _OF_NO_PREDICTION)
+
+
+def time_numbers_of(gpu: Gpu) -> str:
+    """Return the name of the numbers that predicted times are made from, as `numbers_of` does of times and energies."""
+    return _name_of(gpu, _OF_NO_PREDICTION | _OF_NO_TIME)
+
+
+def _name_of(gpu: Gpu, left_out: frozenset[str]) -> str:
+    return f"version-{MODEL_VERSION}-{content_hash(_numbers(gpu, left_out))}"
+
+
+def _numbers(gpu: Gpu, left_out: frozenset[str]) -> dict[str, Any]:
+    """Return the fields of a GPU by name; those that have their default say nothing, so that a new one renames none."""
+    return {f.name: v for f in fields(gpu) if f.name not in left_out and (v := getattr(gpu, f.name)) != f.default}
 
 
 def kernel_numbers_of(gpu: Gpu) -> str:
@@ -40,7 +58,7 @@ def kernel_numbers_of(gpu: Gpu) -> str:
         for f in fields(gpu.coefficients)
         if f.name not in {*OF_SOFTWARE, *of_libraries, "reference_temperature_c", "warm_leakage_w"}
     }
-    numbers = {f.name: getattr(gpu, f.name) for f in fields(gpu) if f.name not in _OF_NO_PREDICTION | _OF_NO_KERNEL}
+    numbers = _numbers(gpu, _OF_NO_PREDICTION | _OF_NO_KERNEL)
     return f"version-{MODEL_VERSION}-{content_hash({**numbers, 'coefficients': coefficients})}"
 
 

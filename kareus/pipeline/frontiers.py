@@ -6,10 +6,11 @@ from typing import Any
 import polars as pl
 
 from kareus.errors import ArtifactError
+from kareus.gpu_model.waiting import effective_energy_j, waiting_power_w
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Direction
 from kareus.pipeline.config import PipelineSlice
-from kareus.pipeline.instructions import instruction_rows, instructions_of
+from kareus.pipeline.instructions import instruction_rows, instructions_by_stage, instructions_of
 from kareus.pipeline.methods import METHODS, REQUIRED, Method, method_points
 from kareus.pipeline.solver.dag import iteration_dag
 from kareus.pipeline.solver.frontier import PlannedIteration, iteration_frontier
@@ -66,11 +67,15 @@ def method_problem(config: PipelineSlice, microbatch: pl.DataFrame, method: Meth
     Raises:
         ArtifactError: a stage or direction has no points.
     """
-    sets = _point_sets(config, microbatch, method)
+    rows = method_points(config, microbatch, method)
+    clocks_mhz = rows["frequency_mhz"].unique().to_list()
+    least_w = min((waiting_power_w(config.gpu, clock) for clock in clocks_mhz), default=config.gpu.blocking_power_w)
+    sets = _point_sets(config, rows, method, least_w)
     return Problem(
         dag=iteration_dag(config),
         point_sets=tuple(sets[i.key.kind] for i in instructions_of(config)),
-        waiting_power_w=config.gpu.blocking_power_w * config.parallelism.gpus,
+        waiting_power_w=least_w * config.parallelism.gpus,
+        stages=instructions_by_stage(instructions_of(config)),
     )
 
 
@@ -89,13 +94,26 @@ def plan_columns(config: PipelineSlice, plan: PlannedIteration) -> dict[str, Any
     }
 
 
-def _point_sets(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> dict[InstructionKind, PointSet]:
-    """Return what the instructions of each kind may run at; energies are those of all GPUs of the stage."""
+def _point_sets(
+    config: PipelineSlice, rows: pl.DataFrame, method: Method, least_w: float
+) -> dict[InstructionKind, PointSet]:
+    """Return what the instructions of each kind may run at; energies are those of all GPUs of the stage.
+
+    Args:
+        config: the pipeline.
+        rows: of `MICROBATCH` that the method plans with.
+        method: whose problem it is.
+        least_w: power of a GPU that waits at the clock of `rows` at which it is least.
+    """
+    gpus = config.parallelism.gpus_per_stage
     points: dict[InstructionKind, list[tuple[int, float, float]]] = defaultdict(list)
-    for row in method_points(config, microbatch, method).iter_rows(named=True):
-        energy_j = row["effective_energy_j"] * config.parallelism.gpus_per_stage
+    above_w: dict[InstructionKind, dict[int, float]] = defaultdict(dict)
+    for row in rows.iter_rows(named=True):
+        energy_j = gpus * effective_energy_j(row["energy_j"], row["time_s"], least_w)
         kind = InstructionKind(row["stage"], row["chunk"], Direction(row["direction"]))
         points[kind].append((row["point"], row["time_s"], energy_j))
+        if config.gpu.waiting_shares:
+            above_w[kind][row["point"]] = gpus * (waiting_power_w(config.gpu, row["frequency_mhz"]) - least_w)
     clock = "" if method.has_frontier else f" at {config.gpu.maximum_clock_mhz} MHz"
     for kind in dict.fromkeys(i.key.kind for i in instructions_of(config)):
         if kind not in points:
@@ -105,4 +123,4 @@ def _point_sets(config: PipelineSlice, microbatch: pl.DataFrame, method: Method)
                 f"{place}{clock}"
                 f", expected {config.parallelism.pp} stages; rerun the stage 'frontier'."
             )
-    return {kind: point_set(own) for kind, own in points.items()}
+    return {kind: point_set(own, above_w[kind]) for kind, own in points.items()}

@@ -64,6 +64,14 @@ def instructions_of(config: PipelineSlice) -> tuple[Instruction, ...]:
     return shape_instructions(shape_of(config))
 
 
+def instructions_by_stage(instructions: Sequence[Instruction]) -> tuple[tuple[int, ...], ...]:
+    """Return the numbers of the instructions of each stage, in order of execution."""
+    numbers: dict[int, list[int]] = {}
+    for number, instruction in enumerate(instructions):
+        numbers.setdefault(instruction.key.stage, []).append(number)
+    return tuple(map(tuple, numbers.values()))
+
+
 @lru_cache(maxsize=KEPT)
 def shape_instructions(shape: PipelineShape) -> tuple[Instruction, ...]:
     """Return the instructions of one iteration of a pipeline of this shape."""

@@ -19,7 +19,7 @@ import polars as pl
 
 from kareus.arrays import Array
 from kareus.artifacts.randomness import generator
-from kareus.gpu_model.waiting import effective_energy_j
+from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Direction
 from kareus.pareto import ROUNDING
@@ -100,7 +100,7 @@ class Spread:
 
     def _total(self, times_s: Array, effective_j: Array) -> Costs:
         """Return the costs of iterations from those of their instructions, which are in the first axis."""
-        waiting_power_w = self._config.gpu.blocking_power_w * self._config.parallelism.gpus
+        waiting_power_w = least_waiting_w(self._config.gpu) * self._config.parallelism.gpus
         return iteration_costs(self._dag, times_s, effective_j, waiting_power_w)
 
     def _points_of(self, method: str) -> dict[InstructionKind, dict[int, Costs]]:
@@ -125,7 +125,7 @@ class Spread:
         power_error = np.sqrt(max(energy_error**2 - time_error**2, 0.0))
         longer, stronger = (np.exp(e * z) for e, z in zip((time_error, power_error), self._noise[own], strict=True))
         time_s, energy_j = row["time_s"] * longer, row["energy_j"] * longer * stronger
-        effective_j = effective_energy_j(energy_j, time_s, self._config.gpu.blocking_power_w)
+        effective_j = effective_energy_j(energy_j, time_s, least_waiting_w(self._config.gpu))
         return time_s, effective_j * self._config.parallelism.gpus_per_stage
 
 

@@ -11,11 +11,13 @@ from typing import Any
 import polars as pl
 
 from kareus.gpu_model.thermal import BusyTime, repeated_work
+from kareus.gpu_model.waiting import waited_j, waiting_power_w
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Direction
 from kareus.pipeline.config import PipelineSlice
-from kareus.pipeline.instructions import instructions_of
+from kareus.pipeline.instructions import instructions_by_stage, instructions_of
 from kareus.pipeline.methods import point_method
+from kareus.pipeline.solver.dag import earliest_starts, iteration_dag
 
 
 def with_warm_energy(
@@ -30,40 +32,47 @@ def with_warm_energy(
     """
     if not rows:
         return []
-    points = _busy_times(microbatch, point_method(rows[0]["method"]))
-    kinds = [i.key.kind for i in instructions_of(config)]
+    points = _points(microbatch, point_method(rows[0]["method"]))
+    instructions, dag = instructions_of(config), iteration_dag(config)
+    lanes = instructions_by_stage(instructions)
     found = []
     for row in rows:
-        stages: list[list[BusyTime]] = [[] for _ in range(config.parallelism.pp)]
-        for kind, point in zip(kinds, row["points"], strict=True):
-            stages[kind.stage].append(points[kind, point])
-        found.append(row | {"warm_energy_j": warm_energy_j(config, stages, row["time_s"])})
+        ran = [points[i.key.kind, point] for i, point in zip(instructions, row["points"], strict=True)]
+        waits_w = [waiting_power_w(config.gpu, clock) for clock, _ in ran]
+        times_s = [busy.time_s for _, busy in ran]
+        starts_s = earliest_starts(dag, times_s)
+        waits_j = [waited_j(lane, starts_s, times_s, waits_w, row["time_s"]) for lane in lanes]
+        stages = [[ran[n][1] for n in lane] for lane in lanes]
+        found.append(row | {"warm_energy_j": warm_energy_j(config, stages, row["time_s"], waits_j)})
     return found
 
 
-def warm_energy_j(config: PipelineSlice, stages: Sequence[Sequence[BusyTime]], time_s: float) -> float | None:
+def warm_energy_j(
+    config: PipelineSlice, stages: Sequence[Sequence[BusyTime]], time_s: float, waits_j: Sequence[float]
+) -> float | None:
     """Return the energy of all GPUs over an iteration; None where a temperature, or that of the air, is not known.
 
     Args:
         config: the pipeline.
         stages: instructions of each stage.
         time_s: iteration time.
+        waits_j: by stage, energy with which one GPU waits in an iteration.
     """
     energy_j = 0.0
-    for own in stages:
-        work = repeated_work(own, time_s, config.gpu.blocking_power_w)
+    for own, waiting_j in zip(stages, waits_j, strict=True):
+        work = repeated_work(own, time_s, waiting_j)
         if work is None or config.ambient_c is None:
             return None
         energy_j += work.settled_j(config.ambient_c, config.gpu.coefficients) * config.parallelism.gpus_per_stage
     return energy_j
 
 
-def _busy_times(microbatch: pl.DataFrame, method: str) -> dict[tuple[InstructionKind, int], BusyTime]:
-    """Return what one GPU does in an instruction, by its kind and the number of its point."""
-    names = ("stage", "chunk", "direction", "point", "time_s", "energy_j", "temperature_c")
+def _points(microbatch: pl.DataFrame, method: str) -> dict[tuple[InstructionKind, int], tuple[int, BusyTime]]:
+    """Return the clock of an instruction and what one GPU does in it, by its kind and the number of its point."""
+    names = ("stage", "chunk", "direction", "point", "frequency_mhz", "time_s", "energy_j", "temperature_c")
     return {
-        (InstructionKind(stage, chunk, Direction(direction)), point): BusyTime(*cost)
-        for stage, chunk, direction, point, *cost in microbatch.filter(pl.col("method") == method)
+        (InstructionKind(stage, chunk, Direction(direction)), point): (clock, BusyTime(*cost))
+        for stage, chunk, direction, point, clock, *cost in microbatch.filter(pl.col("method") == method)
         .select(names)
         .iter_rows()
     }

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from kareus.artifacts import records
 from kareus.errors import ArtifactError
+from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.thermal import BusyTime
-from kareus.gpu_model.waiting import effective_energy_j, total_energy_j
+from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING, Direction
 from kareus.partition.names import collective_group_size, expected_partitions, instruction_partitions
@@ -163,11 +164,10 @@ def place(key: InstructionKey) -> str:
 
 
 def _check_energy(plan: Plan, workload: Workload, path: Path) -> None:
-    """Check that energies are those of the instructions and of GPUs that wait, at blocking power."""
+    """Check that energies are those of the instructions and of GPUs that wait."""
     gpu, parallelism, prediction = workload.gpu, workload.parallelism, plan.prediction
-    waiting_w = gpu.blocking_power_w
-    effective_j = sum(effective_energy_j(i.energy_j, i.time_s, waiting_w) for s in plan.stages for i in s.instructions)
-    energy_j = total_energy_j(effective_j * parallelism.gpus_per_stage, prediction.time_s, waiting_w * parallelism.gpus)
+    worked_j = sum(i.energy_j for stage in plan.stages for i in stage.instructions)
+    energy_j = parallelism.gpus_per_stage * (worked_j + sum(waits_j(plan, gpu)))
     static_energy_j = gpu.static_power_w * prediction.time_s * parallelism.gpus
     for name, expected_j in (
         ("energy_j", energy_j),
@@ -182,10 +182,20 @@ def _check_energy(plan: Plan, workload: Workload, path: Path) -> None:
         )
 
 
+def waits_j(plan: Plan, gpu: Gpu) -> list[float]:
+    """Return the energy with which one GPU of each stage waits in an iteration."""
+    return [
+        sum(
+            waiting_power_w(gpu, clock) * (to_s - from_s) for from_s, to_s, clock in stage.waits(plan.prediction.time_s)
+        )
+        for stage in plan.stages
+    ]
+
+
 def _check_warm_energy(plan: Plan, config: PipelineSlice, path: Path) -> None:
     """Check that the energy of warm chips follows from the energies and temperatures of the instructions."""
     stages = [[BusyTime(i.time_s, i.energy_j, i.temperature_c) for i in stage.instructions] for stage in plan.stages]
-    expected_j = warm_energy_j(config, stages, plan.prediction.time_s)
+    expected_j = warm_energy_j(config, stages, plan.prediction.time_s, waits_j(plan, config.gpu))
     check_prediction(plan, path, "warm_energy_j", expected_j, TOLERANCE * plan.prediction.energy_j)
 
 

@@ -1,5 +1,6 @@
 """The plan file: what every stage runs, instruction by instruction, and what that is predicted to cost."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -60,6 +61,20 @@ class StagePlan:
     def keyed(self) -> tuple[tuple[InstructionKey, PlannedInstruction], ...]:
         """Instructions of the stage with their keys, in order of execution."""
         return tuple((InstructionKey(self.stage, i.chunk, i.microbatch, i.direction), i) for i in self.instructions)
+
+    def waits(self, end_s: float) -> Iterator[tuple[float, float, int]]:
+        """Yield when the stage waits, from and until, and its clock meanwhile: that of what it waits for, or its last.
+
+        Args:
+            end_s: of the iteration.
+        """
+        now_s = 0.0
+        for i in self.instructions:
+            if i.start_s > now_s:
+                yield now_s, i.start_s, i.frequency_mhz
+            now_s = i.start_s + i.time_s
+        if end_s > now_s:
+            yield now_s, end_s, self.instructions[-1].frequency_mhz
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

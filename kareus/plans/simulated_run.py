@@ -15,7 +15,7 @@ from kareus.arrays import Array
 from kareus.artifacts.randomness import generator
 from kareus.gpu_model.model import KnownSteps, run_tally, tally
 from kareus.gpu_model.thermal import Interval
-from kareus.gpu_model.waiting import effective_energy_j, total_energy_j
+from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING, Batch, BlockGraph
 from kareus.pipeline.solver.dag import earliest_starts_s, iteration_dag
@@ -60,8 +60,9 @@ def play_back(
         last = plan.stages[stage].instructions[-1]
         updated_s = starts_s[own[-1]] if last.direction in UPDATING else iteration_s
         marks_s = np.array([passed_s, updated_s, iteration_s])
-        energies_j = _energies_j(workload, times_s[own], powers_w[own], starts_s[own], marks_s)
         clocks = [i.frequency_mhz for i in plan.stages[stage].instructions]
+        waits_w = [waiting_power_w(workload.gpu, clock) for clock in clocks]
+        energies_j = _energies_j(workload, times_s[own], powers_w[own], waits_w, starts_s[own], marks_s)
         rows += [
             _row(plan, workload, stage, iteration, _parts(marks_s[:, iteration], energy_j))
             | {"clocks": _changes(clocks, starts_s[own, iteration])}
@@ -113,7 +114,7 @@ def instruction_costs(
 
 
 def _energies_j(
-    workload: Workload, times_s: Array, powers_w: Array, starts_s: Array, marks_s: Array
+    workload: Workload, times_s: Array, powers_w: Array, waits_w: Sequence[float], starts_s: Array, marks_s: Array
 ) -> list[list[float]]:
     """Energy of one GPU of a stage up to each mark of every iteration, its chip as warm as a long training leaves it.
 
@@ -121,18 +122,18 @@ def _energies_j(
         workload: whose GPU and testbed it is.
         times_s: of the stage's instructions, [instructions, iterations]; likewise the next two.
         powers_w: at the reference temperature.
+        waits_w: power of waiting for each instruction.
         starts_s: from the start of the iteration.
-        marks_s: moments of each iteration, ascending, the last its end, [marks, iterations]. GPUs that wait draw the
-            blocking power.
+        marks_s: moments of each iteration, ascending, the last its end, [marks, iterations].
     """
     laps = list(zip(times_s.T.tolist(), powers_w.T.tolist(), starts_s.T.tolist(), marks_s.T.tolist(), strict=True))
     assert workload.ambient_c is not None  # known of every simulated testbed
     temperature_c = workload.ambient_c
     for _ in range(math.ceil(_SETTLING_S / float(marks_s[-1, 0]))):
-        _, temperature_c = _lap(workload, temperature_c, *laps[0])
+        _, temperature_c = _lap(workload, temperature_c, waits_w, *laps[0])
     energies_j = []
     for lap in laps:
-        energy_j, temperature_c = _lap(workload, temperature_c, *lap)
+        energy_j, temperature_c = _lap(workload, temperature_c, waits_w, *lap)
         energies_j.append(energy_j)
     return energies_j
 
@@ -140,6 +141,7 @@ def _energies_j(
 def _lap(
     workload: Workload,
     temperature_c: float,
+    waits_w: Sequence[float],
     times_s: Sequence[float],
     powers_w: Sequence[float],
     starts_s: Sequence[float],
@@ -148,34 +150,41 @@ def _lap(
     """Energies up to the marks of one iteration that begins at `temperature_c`, and the temperature at its end."""
     gpu, ambient_c = workload.gpu, workload.ambient_c
     assert ambient_c is not None
-    waiting_w = gpu.blocking_power_w
-    now_s = effective_j = 0.0
+    now_s = energy_j = 0.0
     energies_j: list[float] = []
-    for start_s, time_s, power_w, is_mark in _cut(times_s, powers_w, starts_s, marks_s):
+    for start_s, time_s, power_w, waiting_w, is_mark in _cut(times_s, powers_w, waits_w, starts_s, marks_s):
         waiting = Interval(waiting_w, temperature_c, ambient_c, gpu.coefficients)
         working = Interval(power_w, waiting.temperature_c(start_s - now_s), ambient_c, gpu.coefficients)
-        effective_j += effective_energy_j(float(working.energy_j(time_s)), time_s, waiting_w)
+        energy_j += waiting_w * (start_s - now_s) + float(working.energy_j(time_s))
         temperature_c, now_s = float(working.temperature_c(time_s)), start_s + time_s
         if is_mark:
-            energies_j.append(total_energy_j(effective_j, now_s, waiting_w))
+            energies_j.append(energy_j)
     return energies_j, temperature_c
 
 
 def _cut(
-    times_s: Sequence[float], powers_w: Sequence[float], starts_s: Sequence[float], marks_s: Sequence[float]
-) -> Iterator[tuple[float, float, float, bool]]:
-    """Yield starts, times and powers of instructions in order, cut at the marks, which are there without any time."""
+    times_s: Sequence[float],
+    powers_w: Sequence[float],
+    waits_w: Sequence[float],
+    starts_s: Sequence[float],
+    marks_s: Sequence[float],
+) -> Iterator[tuple[float, float, float, float, bool]]:
+    """Yield instructions in order, cut at the marks, which are there without any time.
+
+    Yields:
+        Start, time, power, power of waiting before it, and whether it is a mark.
+    """
     marks = list(marks_s)
-    for start_s, time_s, power_w in zip(starts_s, times_s, powers_w, strict=True):
+    for start_s, time_s, power_w, wait_w in zip(starts_s, times_s, powers_w, waits_w, strict=True):
         now_s, end_s = start_s, start_s + time_s
         while marks and marks[0] < end_s:
             at_s = max(marks.pop(0), now_s)
-            yield now_s, at_s - now_s, power_w, False
-            yield at_s, 0.0, 0.0, True
+            yield now_s, at_s - now_s, power_w, wait_w, False
+            yield at_s, 0.0, 0.0, wait_w, True
             now_s = at_s
-        yield now_s, end_s - now_s, power_w, False
+        yield now_s, end_s - now_s, power_w, wait_w, False
     for at_s in marks:
-        yield at_s, 0.0, 0.0, True
+        yield at_s, 0.0, 0.0, waits_w[-1], True
 
 
 def _parts(marks_s: Array, energies_j: Sequence[float]) -> dict[str, float]:

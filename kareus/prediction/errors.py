@@ -14,7 +14,7 @@ import numpy as np
 
 from kareus.arrays import Array
 from kareus.artifacts.records import content_hash
-from kareus.gpu_model.trust import known_uncertainty, numbers_of, trust
+from kareus.gpu_model.trust import known_uncertainty, time_numbers_of, trust
 from kareus.model.precision import Precision
 from kareus.prediction.lines import read_lines, table_text
 from kareus.software.record import without_memory
@@ -49,10 +49,10 @@ class PairError:
 
 
 def numbers_for(workload: Workload) -> str:
-    """Return the name of the numbers of a GPU and a software, whatever they train and on however many GPUs."""
+    """Return the name of the numbers of a GPU and a software that times depend on, of whatever model and job."""
     coefficients = replace(workload.gpu.coefficients, host_rank_s=workload.software.host_rank_s)  # of pipelines or not
     gpu = replace(workload.gpu, job_gpus=1, coefficients=coefficients)
-    return content_hash((numbers_of(gpu), replace(without_memory(workload.software), measured=None)))
+    return content_hash((time_numbers_of(gpu), replace(without_memory(workload.software), measured=None)))
 
 
 def pair_error(workload: Workload, logarithms: Array, groups: Sequence[str]) -> PairError:

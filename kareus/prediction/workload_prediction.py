@@ -17,7 +17,7 @@ from kareus.gpu_model.gpu import KernelUncertainty, Uncertainty
 from kareus.gpu_model.model import Behaviour, KnownSteps, run_tally, tally
 from kareus.gpu_model.thermal import BusyTime, repeated_work
 from kareus.gpu_model.trust import known_kernel_uncertainty, known_uncertainty
-from kareus.gpu_model.waiting import effective_energy_j, total_energy_j
+from kareus.gpu_model.waiting import effective_energy_j, total_energy_j, waiting_power_w
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.program import Program
 from kareus.graph.records import UPDATING, Batch, BlockGraph, Direction, instruction_directions
@@ -148,20 +148,21 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
     costs = programs.each(lambda kind, own: instruction_cost(workload.gpu, own, kind.direction, clock_mhz, known))
     behaviours = {kind: cost.behaviour for kind, cost in costs.items()}
     updates = update_predictions(workload, programs.graphs[Batch.MICROBATCH], behaviours, clock_mhz, known)
-    time_s, energy_j = composed(workload, behaviours, updates)
-    stages = _stages(workload, behaviours, updates, time_s)
+    time_s, energy_j = composed(workload, behaviours, updates, clock_mhz)
+    waiting_w = waiting_power_w(workload.gpu, clock_mhz)
+    stages = _stages(workload, behaviours, updates, time_s, waiting_w)
     tokens = tokens_per_iteration(workload)
     return Prediction(
         method=method,
         frequency_mhz=clock_mhz,
         time_s=time_s,
         energy_j=energy_j,
-        warm_energy_j=_warm_energy_j(workload, stages, time_s),
+        warm_energy_j=_warm_energy_j(workload, stages, time_s, waiting_w),
         tokens_per_s=tokens / time_s,
         joules_per_token=energy_j / tokens,
         mfu=mfu(workload, time_s),
         stages=stages,
-        components=_components(workload, costs, updates, stages),
+        components=_components(workload, costs, updates, stages, waiting_w),
         collectives=_collectives(workload, costs),
         memory=estimate_memory(workload),
         uncertainty=known_uncertainty(workload.gpu),
@@ -175,7 +176,7 @@ def predict_time_s(workload: Workload) -> float:
     clock = float(workload.gpu.maximum_clock_mhz)
     behaviours = programs.each(lambda _, program: run_tally(workload.gpu, tally(program), clock, known))
     updates = update_predictions(workload, programs.graphs[Batch.MICROBATCH], behaviours, int(clock), known)
-    return composed(workload, behaviours, updates).time_s
+    return composed(workload, behaviours, updates, clock).time_s
 
 
 def _check(workload: Workload, method: str, clock_mhz: int) -> None:
@@ -235,10 +236,10 @@ def instruction_programs(workload: Workload, execution: Execution) -> Instructio
 
 
 def composed(
-    workload: Workload, behaviours: Mapping[InstructionKind, Behaviour], updates: UpdatePredictions
+    workload: Workload, behaviours: Mapping[InstructionKind, Behaviour], updates: UpdatePredictions, clock_mhz: float
 ) -> ComposedIteration:
-    """Return the time and energy of an iteration, of all GPUs."""
-    gpus, waiting_w = workload.parallelism.gpus_per_stage, workload.gpu.blocking_power_w
+    """Return the time and energy of an iteration, of all GPUs at one clock."""
+    gpus, waiting_w = workload.parallelism.gpus_per_stage, waiting_power_w(workload.gpu, clock_mhz)
     pipeline = cut(workload, "pipeline")
     times_s, effective_j = [], []
     for instruction in instructions_of(pipeline):
@@ -250,11 +251,14 @@ def composed(
 
 
 def _stages(
-    workload: Workload, behaviours: Mapping[InstructionKind, Behaviour], updates: UpdatePredictions, time_s: float
+    workload: Workload,
+    behaviours: Mapping[InstructionKind, Behaviour],
+    updates: UpdatePredictions,
+    time_s: float,
+    waiting_w: float,
 ) -> tuple[StagePrediction, ...]:
     """Stages of an iteration that takes `time_s`; every microbatch passes each of their instructions once."""
     gpus, repeated = workload.parallelism.gpus_per_stage, workload.num_microbatches
-    waiting_w = workload.gpu.blocking_power_w
     stages = []
     for stage, layers in enumerate(workload.parallelism.split):
         own = [(kind.direction, behaviour) for kind, behaviour in behaviours.items() if kind.stage == stage]
@@ -278,23 +282,29 @@ def _stages(
     return tuple(stages)
 
 
-def _warm_energy_j(workload: Workload, stages: Sequence[StagePrediction], time_s: float) -> float | None:
+def _warm_energy_j(
+    workload: Workload, stages: Sequence[StagePrediction], time_s: float, waiting_w: float
+) -> float | None:
     """Energy of all GPUs in iterations of `time_s` that follow one another for long; each stage has its temperature."""
     if workload.ambient_c is None:
         return None
-    gpus, waiting_w, c = workload.parallelism.gpus_per_stage, workload.gpu.blocking_power_w, workload.gpu.coefficients
+    gpus, c = workload.parallelism.gpus_per_stage, workload.gpu.coefficients
     energy_j = 0.0
     for stage in stages:
         effective_j, busy_s = effective_energy_j(stage.energy_j / gpus, time_s, waiting_w), time_s - stage.bubble_s
         busy = BusyTime(busy_s, total_energy_j(effective_j, busy_s, waiting_w), c.reference_temperature_c)
-        work = repeated_work([busy], time_s, waiting_w)
+        work = repeated_work([busy], time_s, waiting_w * stage.bubble_s)
         assert work is not None  # the temperature is given
         energy_j += gpus * work.settled_j(workload.ambient_c, c)
     return energy_j
 
 
 def _components(
-    workload: Workload, costs: InstructionCosts, updates: UpdatePredictions, stages: Sequence[StagePrediction]
+    workload: Workload,
+    costs: InstructionCosts,
+    updates: UpdatePredictions,
+    stages: Sequence[StagePrediction],
+    waiting_w: float,
 ) -> tuple[ComponentPrediction, ...]:
     """Components of all instructions, and waiting."""
     totals: dict[str, Array] = defaultdict(lambda: np.zeros(2))
@@ -305,7 +315,7 @@ def _components(
         for name, cost in update.parts.items():
             totals[name] = totals[name] + cost
     bubbles_s = sum(stage.bubble_s for stage in stages)
-    totals[WAITING] = np.array([bubbles_s, total_energy_j(0.0, bubbles_s, workload.gpu.blocking_power_w)])
+    totals[WAITING] = np.array([bubbles_s, total_energy_j(0.0, bubbles_s, waiting_w)])
     parallelism = workload.parallelism
     return tuple(
         ComponentPrediction(

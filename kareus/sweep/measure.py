@@ -66,7 +66,7 @@ def _shared(swept: ProfilerSweep, program: Program) -> Row:
 
 def _warm_j(workload: Workload, execution: BusyTime) -> float | None:
     """Return the energy of one execution on a GPU that stays warm; None where the air is of unknown temperature."""
-    work = repeated_work([execution], execution.time_s, waiting_power_w=0.0)
+    work = repeated_work([execution], execution.time_s, waiting_j=0.0)
     if work is None or workload.ambient_c is None:
         return None
     return work.settled_j(workload.ambient_c, workload.gpu.coefficients)

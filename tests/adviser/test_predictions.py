@@ -10,6 +10,7 @@ from kareus.adviser.layouts import Constraints, layouts_of
 from kareus.adviser.planning import layout_problem, plan_layout
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
+from kareus.gpu_model.waiting import least_waiting_w
 from kareus.model.config import Sharding
 from kareus.pipeline.solver.dag import latest_ends
 from kareus.pipeline.solver.relaxation import Relaxation
@@ -62,9 +63,9 @@ def test_no_random_choice_of_points_undercuts_a_bound(found):
         for instruction in instructions:  # 64 brute plans: each instruction at a point of its own, slow ones included
             own = points[instruction.key.kind]
             chosen.append(own[(random.random(64) ** np.linspace(0.2, 5, 64) * len(own)).astype(int)])
-        times_s, effective_j = np.moveaxis(np.array(chosen), 2, 0)
+        times_s, effective_j = np.moveaxis(np.array(chosen)[..., :2], 2, 0)
         time_s = (times_s - latest_ends(dag.mirrored, times_s, np.zeros(64))).max(axis=0)
-        waiting_w = workload.gpu.blocking_power_w * workload.parallelism.gpus
+        waiting_w = least_waiting_w(workload.gpu) * workload.parallelism.gpus
         energy_j = workload.parallelism.gpus_per_stage * effective_j.sum(axis=0) + waiting_w * time_s
         for bound in (below, predictor.bound_without_update(workload), predictor.bound(workload)):
             assert (time_s >= bound.fastest_s * (1 - 1e-9)).all(), one.layout.words

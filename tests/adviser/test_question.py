@@ -67,7 +67,7 @@ def test_what_is_least_follows_from_what_is_given():
         ((), {"max_power": "35"}, "has no unit"),
         ((), {"max_power": "100W"}, "even waiting they take"),
         ((), {"max_power": "300W"}, "the least power of a plan"),
-        ((), {"max_gpu_power": "80W"}, "must be more than"),
+        ((), {"max_gpu_power": "70W"}, "must be more than"),
         ((), {"max_gpu_power": "90W"}, r"gpu.power_limit_w=90: H100-SXM5-80GB draws 98 W waiting at its lowest clock"),
         ((), {"max_power": "50W"}, "W; allow more\\.$"),
         ((), {"max_node_power": "100W"}, "the 2 GPUs of a node"),

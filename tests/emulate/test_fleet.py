@@ -14,6 +14,7 @@ SCALE = Scale(
     reduction_s=2.5,
     exposed_s=2.0,
     blocking_power_w=80.0,
+    least_waiting_w=80.0,
     static_power_w=50.0,
 )
 PLAN = PlannedIteration(time_s=8.0, energy_j=20_000.0, deadline_s=8.5, lower_bound_j=19_000.0, points=(1, 0))

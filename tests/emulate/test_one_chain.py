@@ -18,6 +18,7 @@ def scale(exposed_s=0.0):
         reduction_s=0.5,
         exposed_s=exposed_s,
         blocking_power_w=WAITING_W,
+        least_waiting_w=WAITING_W,
         static_power_w=5.0,
     )
 

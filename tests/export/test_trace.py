@@ -6,11 +6,14 @@ import math
 
 import jsonschema
 import pytest
-from helpers.report_tables import BLOCKING_W, GPUS, plan
+from helpers.builders import a100
+from helpers.report_tables import GPUS, plan
 
 from kareus.export.trace import ALL_GPUS, chrome_trace, is_chrome_trace
 from kareus.report.workload.power import power_over_time
 
+GPU = a100(blocking_power_w=90.0, waiting_shares=((900.0, 0.5), (1410.0, 1.0)))
+WAITING_W = {900: 45.0, 1155: 67.5, 1410: 90.0}
 NUMBER, WHOLE, TEXT = {"type": "number", "minimum": 0}, {"type": "integer", "minimum": 0}, {"type": "string"}
 
 
@@ -57,11 +60,11 @@ def waiting():
 
 @pytest.fixture
 def events(waiting):
-    return chrome_trace(waiting, BLOCKING_W)["traceEvents"]
+    return chrome_trace(waiting, GPU)["traceEvents"]
 
 
 def test_the_document_keeps_to_the_trace_event_format(waiting):
-    document = json.loads(json.dumps(chrome_trace(waiting, BLOCKING_W), allow_nan=False))
+    document = json.loads(json.dumps(chrome_trace(waiting, GPU), allow_nan=False))
     jsonschema.validate(document, SCHEMA)
     assert {"carries", "leaves_out"} < set(document["otherData"])
 
@@ -88,18 +91,18 @@ def energy_j(steps, end_s):
 
 
 def test_counters_add_up_to_the_energy_of_the_plan(waiting, events):
-    """GPUs draw the mean power of their instruction, and blocking power while they wait."""
+    """GPUs draw the mean power of their instruction, and that of waiting at its clock while they wait for it."""
     end_s, gpus = waiting.prediction.time_s, GPUS // len(waiting.stages)
     total = 0.0
     for stage in waiting.stages:
-        busy_s = sum(i.time_s for i in stage.instructions)
-        own = sum(i.energy_j for i in stage.instructions) + BLOCKING_W * (end_s - busy_s)
+        own = sum(i.energy_j for i in stage.instructions)
+        own += sum(WAITING_W[clock] * (to_s - from_s) for from_s, to_s, clock in stage.waits(end_s))
         steps = counter(events, ALL_GPUS + 1 + stage.stage, "power of a GPU")
         assert steps[0][0] == 0
         assert energy_j(steps, end_s) == pytest.approx(own)
         total += gpus * own
     assert energy_j(counter(events, ALL_GPUS, "power of all GPUs"), end_s) == pytest.approx(total)
-    assert len(counter(events, ALL_GPUS, "power of all GPUs")) == len(power_over_time(waiting, BLOCKING_W))
+    assert len(counter(events, ALL_GPUS, "power of all GPUs")) == len(power_over_time(waiting, GPU))
 
 
 def test_clocks_change_with_instructions(waiting, events):
@@ -110,7 +113,7 @@ def test_clocks_change_with_instructions(waiting, events):
 
 def test_a_trace_is_told_from_other_files(waiting, tmp_path):
     path = tmp_path / "own.trace.json"
-    path.write_text(json.dumps(chrome_trace(waiting, BLOCKING_W)))
+    path.write_text(json.dumps(chrome_trace(waiting, GPU)))
     assert is_chrome_trace(path)
     path.write_text("{}")
     assert not is_chrome_trace(path)

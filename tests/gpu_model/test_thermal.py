@@ -31,7 +31,7 @@ def at_reference_w(part: BusyTime) -> float:
 def test_steady_work_settles_where_heating_ends(power_w, measured_c, time_s):
     heating = Interval(power_w, 30.0, AMBIENT_C, A100)
     measured_w = power_w + A100.leakage_w_per_c * (measured_c - A100.reference_temperature_c)
-    work = repeated_work([BusyTime(time_s, measured_w * time_s, measured_c)], time_s, waiting_power_w=85.0)
+    work = repeated_work([BusyTime(time_s, measured_w * time_s, measured_c)], time_s, waiting_j=0.0)
     assert work.settled_c(AMBIENT_C, A100) == pytest.approx(heating.temperature_c(1e3), abs=1e-6)
     assert work.settled_j(AMBIENT_C, A100) == pytest.approx(
         (heating.energy_j(1e3 + time_s) - heating.energy_j(1e3)), rel=1e-6
@@ -51,7 +51,7 @@ def test_work_and_waiting_settle_to_one_mean_temperature():
         waiting = Interval(85.0, temperature_c, AMBIENT_C, A100)
         temperature_c = waiting.temperature_c(shorter)
         energy_j = work_j + 85.0 * shorter if number == 1_999 else 0.0
-    work = repeated_work(PARTS, period_s, waiting_power_w=85.0)
+    work = repeated_work(PARTS, period_s, waiting_j=85.0)
     assert work.settled_c(AMBIENT_C, A100) == pytest.approx(temperature_c, abs=0.5)
     assert work.settled_j(AMBIENT_C, A100) * shorter == pytest.approx(energy_j, rel=2e-3)
 

@@ -63,6 +63,7 @@ OF_KERNELS = {
     "attention_tile": (64, 128),
     "libraries": {"vllm": {"attention_s": 1e-5}},
     "switches_reduce": True,
+    "waiting_shares": ((900.0, 0.7), (1410.0, 1.0)),
 }
 
 

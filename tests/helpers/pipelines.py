@@ -10,7 +10,7 @@ from helpers.builders import CONFIG
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
 from kareus.pipeline.config import PipelineSchedule, PipelineSlice
-from kareus.pipeline.instructions import Instruction, pipeline_instructions
+from kareus.pipeline.instructions import Instruction, instructions_by_stage, pipeline_instructions
 from kareus.pipeline.solver.dag import build_dag
 from kareus.pipeline.solver.problem import Problem, point_set
 from kareus.workload.resolve import resolve_accepted
@@ -63,6 +63,7 @@ def problem(stages: int, microbatches: int, points, transfer_s: float = 0.0, pow
         dag=build_dag(instructions, [transfer_s] * (stages - 1)),
         point_sets=tuple(sets[i.key.stage, i.key.direction] for i in instructions),
         waiting_power_w=power_w,
+        stages=instructions_by_stage(instructions),
     )
 
 
@@ -83,6 +84,19 @@ def all_plans(problem: Problem) -> list[tuple[float, float]]:
 
 
 points = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=3)
+
+
+@st.composite
+def clocked_problems(draw):
+    """Tiny problems whose GPUs draw more while they wait for a faster instruction."""
+    tiny = draw(tiny_problems())
+    above_w = {
+        id(points): tuple(sorted(draw(st.lists(st.integers(0, 30), min_size=n, max_size=n)), reverse=True))
+        for points in tiny.distinct
+        for n in [len(points.times_s)]
+    }
+    sets = {id(points): dataclasses.replace(points, waiting_above_w=above_w[id(points)]) for points in tiny.distinct}
+    return dataclasses.replace(tiny, point_sets=tuple(sets[id(points)] for points in tiny.point_sets))
 
 
 @st.composite

@@ -1,6 +1,7 @@
 """Composition of iterations: energy is that of GPUs that work or wait at every moment; lanes agree with single ones."""
 
 import doctest
+import itertools
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 
 from kareus.gpu_model.waiting import effective_energy_j
 from kareus.pipeline import iteration
-from kareus.pipeline.iteration import iteration_cost, iteration_costs
-from kareus.pipeline.solver.dag import build_dag
+from kareus.pipeline.instructions import instructions_by_stage
+from kareus.pipeline.iteration import clocked_iteration_cost, iteration_cost, iteration_costs
+from kareus.pipeline.solver.dag import build_dag, earliest_starts
 
 STAGES, MICROBATCHES, TRANSFER_S, WAITING_W = 2, 3, 0.05, 85.0
 INSTRUCTIONS = one_f_one_b(STAGES, MICROBATCHES)
@@ -39,6 +41,28 @@ def test_a_gpu_that_does_not_work_waits_until_the_iteration_ends(costs):
         energy_j += WAITING_W * (end_s - sum(time_s for time_s, _ in own))
     assert found.time_s == pytest.approx(end_s)
     assert found.energy_j == pytest.approx(energy_j)
+
+
+@given(COSTS, st.lists(st.floats(0.0, 60.0), min_size=len(DAG.order), max_size=len(DAG.order)))
+def test_a_gpu_waits_at_the_clock_of_its_next_instruction(costs, above_w):
+    """Walked moment by moment: between events a stage runs one instruction, or waits for its next or after its last."""
+    times_s = [time_s for time_s, _ in costs]
+    effective_j = [effective_energy_j(time_s * power_w, time_s, WAITING_W) for time_s, power_w in costs]
+    lanes = instructions_by_stage(INSTRUCTIONS)
+    found = clocked_iteration_cost(DAG, times_s, effective_j, STAGES * WAITING_W, lanes, above_w)
+    starts_s = earliest_starts(DAG, times_s)
+    ends_s = (start_s + time_s for start_s, time_s in zip(starts_s, times_s, strict=True))
+    energy_j, events_s = 0.0, sorted({0.0, found.time_s, *starts_s, *ends_s})
+    for from_s, to_s in itertools.pairwise(events_s):
+        middle_s = (from_s + to_s) / 2
+        for lane in lanes:
+            running = [n for n in lane if starts_s[n] <= middle_s < starts_s[n] + times_s[n]]
+            later = [n for n in lane if starts_s[n] > middle_s]
+            waiting_w = WAITING_W + above_w[later[0] if later else lane[-1]]
+            energy_j += (costs[running[0]][1] if running else waiting_w) * (to_s - from_s)
+    assert found.energy_j == pytest.approx(energy_j)
+    alike = clocked_iteration_cost(DAG, times_s, effective_j, STAGES * WAITING_W, lanes, [0.0] * len(above_w))
+    assert alike == iteration_cost(DAG, times_s, effective_j, STAGES * WAITING_W)
 
 
 @given(st.lists(COSTS, min_size=1, max_size=4))

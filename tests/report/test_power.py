@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 
 import pytest
+from helpers.builders import a100
 from helpers.report_tables import plan
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,10 +14,11 @@ from kareus.report.workload.power import power_over_time
 
 GPUS_OF_A_STAGE = 8
 BLOCKING_W = 85.0
+GPU = a100(blocking_power_w=BLOCKING_W)
 
 
 def drawn(planned: Plan) -> list[tuple[float, float]]:
-    return power_over_time(planned, BLOCKING_W).rows()
+    return power_over_time(planned, GPU).rows()
 
 
 def with_instructions(costs: list[list[tuple[float, float, float]]], time_s: float) -> Plan:
@@ -44,6 +46,19 @@ def test_power_holds_from_one_change_to_the_next():
             4.0: GPUS_OF_A_STAGE * (85 + 85),
         }
     )
+
+
+def test_a_stage_waits_at_the_clock_of_what_it_waits_for():
+    """It asks for a clock before it waits; after its last instruction it stays at that one's."""
+    planned = with_instructions([[(1.0, 1.0, 200.0), (1.0, 1.0, 200.0)], [(0.0, 5.0, 1000.0)]], time_s=5.0)
+    first, last = planned.stages
+    slow = dataclasses.replace(first.instructions[1], frequency_mhz=900)
+    stages = (dataclasses.replace(first, instructions=(first.instructions[0], slow)), last)
+    assert first.instructions[0].frequency_mhz == 1410
+    gpu = a100(blocking_power_w=90.0, waiting_shares=((900.0, 0.5), (1410.0, 1.0)))
+    found = dict(power_over_time(dataclasses.replace(planned, stages=stages), gpu).rows())
+    one_w = {at: power_w / GPUS_OF_A_STAGE - 200 for at, power_w in found.items()}
+    assert one_w == pytest.approx({0.0: 90.0, 1.0: 200.0, 2.0: 45.0, 3.0: 200.0, 4.0: 45.0, 5.0: 45.0})
 
 
 COST = st.tuples(st.floats(0, 2), st.floats(0.01, 3), st.floats(1, 900))

@@ -1,19 +1,22 @@
 """What the solver of iteration frontiers is given: instructions, and the real points each can run at."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
 from kareus.arrays import Array, Indices
 from kareus.errors import ArtifactError
-from kareus.pipeline.iteration import iteration_cost
+from kareus.pipeline.iteration import clocked_iteration_cost, iteration_cost
 from kareus.pipeline.solver.dag import Dag
 
 MOST_S = 1e9
 """Of one instruction: thirty years."""
 MOST_J = 1e15
 """Of one instruction on all GPUs of its stage: a million of them at a kilowatt for eleven days."""
+_ALIKE: Mapping[int, float] = MappingProxyType({})
+"""Nothing above the least power of waiting, at any point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,9 @@ class PointSet:
     times_s: tuple[float, ...]
     energies_j: tuple[float, ...]
     """Effective energy, of all GPUs of the stage."""
+    waiting_above_w: tuple[float, ...] = ()
+    """Power of all GPUs of the stage that wait for the instruction at its clock, above their least (their part of
+    `Problem.waiting_power_w`); empty where waiting draws the same at all clocks."""
     seconds: Array = field(init=False, repr=False, compare=False)
     """`times_s` as an array, for timing many plans at once; floats are faster for one."""
     joules: Array = field(init=False, repr=False, compare=False)
@@ -48,8 +54,12 @@ class PointSet:
         return (self.energies_j[right] - self.energies_j[left]) / (self.times_s[right] - self.times_s[left])
 
 
-def point_set(points: Sequence[tuple[int, float, float]]) -> PointSet:
+def point_set(points: Sequence[tuple[int, float, float]], waiting_above_w: Mapping[int, float] = _ALIKE) -> PointSet:
     """Build a set of (point, seconds, joules of all GPUs of the stage), dropping what others dominate.
+
+    Args:
+        points: what an instruction may run at.
+        waiting_above_w: by point, as `PointSet` has it; none where waiting draws the same at all clocks.
 
     Raises:
         ArtifactError: there are no points, or one has a time or an energy that nothing can have.
@@ -66,7 +76,8 @@ def point_set(points: Sequence[tuple[int, float, float]]) -> PointSet:
     for point in sorted(points, key=lambda p: (p[1], p[2], p[0])):
         if not kept or point[2] < kept[-1][2]:
             kept.append(point)
-    return PointSet(*zip(*kept, strict=True))
+    numbers, times_s, energies_j = zip(*kept, strict=True)
+    return PointSet(numbers, times_s, energies_j, tuple(waiting_above_w[n] for n in numbers if waiting_above_w))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +100,9 @@ class Problem:
     point_sets: tuple[PointSet, ...]
     """By instruction; equal instructions share one object."""
     waiting_power_w: float
-    """Blocking power of all GPUs: what a second of iteration time costs besides effective energy."""
+    """Least power of all GPUs that wait: what a second of iteration time costs besides effective energy."""
+    stages: tuple[tuple[int, ...], ...] = ()
+    """Numbers of the instructions of each stage, in order; needed where waiting depends on the clock."""
     table: PointTable = field(init=False, repr=False, compare=False)
     """`point_sets` in arrays."""
 
@@ -110,9 +123,13 @@ class Problem:
         return sum(points.energies_j[c] for points, c in zip(self.point_sets, choice, strict=True))
 
     def cost(self, choice: Sequence[int]) -> tuple[float, float]:
-        """Iteration time in seconds and energy of all GPUs in joules."""
-        effective_j = [points.energies_j[c] for points, c in zip(self.point_sets, choice, strict=True)]
-        return iteration_cost(self.dag, self.times_s(choice), effective_j, self.waiting_power_w)
+        """Iteration time in seconds and energy of all GPUs in joules, each waiting at the clock of its instructions."""
+        chosen = list(zip(self.point_sets, choice, strict=True))
+        times_s, effective_j = self.times_s(choice), [points.energies_j[c] for points, c in chosen]
+        if not any(points.waiting_above_w for points in self.distinct):
+            return iteration_cost(self.dag, times_s, effective_j, self.waiting_power_w)
+        above_w = [points.waiting_above_w[c] if points.waiting_above_w else 0.0 for points, c in chosen]
+        return clocked_iteration_cost(self.dag, times_s, effective_j, self.waiting_power_w, self.stages, above_w)
 
     def _table(self) -> PointTable:
         kinds = self.distinct

@@ -26,7 +26,7 @@ def figures(inputs: ReportInputs) -> list[Figure]:
         iteration_figure(
             inputs.iteration, plan_rows(inputs.iteration, list(inputs.plans.values())), inputs.uncertainty
         ),
-        *timeline_figures(plans, inputs.microbatch, inputs.blocking_power_w),
+        *timeline_figures(plans, inputs.microbatch, inputs.configured.gpu),
         search_figure(inputs.searches),
         passes_figure(search_efforts(inputs.searches)),
         microbatch_figure(inputs.microbatch),
@@ -43,7 +43,7 @@ def tables(inputs: ReportInputs) -> list[tuple[TableSchema, pl.DataFrame]]:
         (MICROBATCH, inputs.microbatch),
         (ITERATIONS, inputs.iterations),
         (TIMELINE, timeline_table(plans)),
-        (POWER, power_table(plans, inputs.blocking_power_w)),
+        (POWER, power_table(plans, inputs.configured.gpu)),
     ]
     return [
         *((labelled_schema(schema, OF_WORKLOAD), labelled(frame, of)) for schema, frame in found),

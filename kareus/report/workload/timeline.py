@@ -6,6 +6,7 @@ import altair as alt
 import polars as pl
 
 from kareus.artifacts.records import to_plain
+from kareus.gpu_model.gpu import Gpu
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING, Direction
 from kareus.plans.document import Plan, PlannedInstruction
@@ -22,6 +23,8 @@ STEP_W = 20.0
 LANE_PX, POWER_PX = 34, 120
 MOST_LANES_PX = 420
 """Height of the lanes of all stages at which they begin to get flatter."""
+WATTS = 3
+"""Decimals of a kilowatt."""
 TEXT_PX = 22
 """Least width of an instruction whose name fits."""
 MICROSECONDS = 6
@@ -48,24 +51,24 @@ TIPS: tuple[Tip, ...] = (
 )
 
 
-def timeline_figures(plans: Mapping[str, Plan], microbatch: pl.DataFrame, blocking_power_w: float) -> list[Figure]:
+def timeline_figures(plans: Mapping[str, Plan], microbatch: pl.DataFrame, gpu: Gpu) -> list[Figure]:
     """Return the figure of every chosen plan beside the baseline.
 
     Args:
         plans: plans by name; one is the baseline's.
         microbatch: a table `MICROBATCH`; colours span the powers in it, so that all plans can be compared.
-        blocking_power_w: of one GPU that waits.
+        gpu: that runs them.
     """
     span = powers_w(microbatch)
-    baseline = instruction_rows(plans[BASELINE])
+    baseline = {"baseline": instruction_rows(plans[BASELINE]), "baseline_powers": _powers(plans[BASELINE], gpu)}
     return [
         Figure(
             name=name,
             title=f"Pipeline of {plan.method}, {plan.selector}, and of the baseline",
             table=TIMELINE.name,
             folder=TIMELINES,
-            spec=spec_of(_chart(plan, plans[BASELINE], span, blocking_power_w)),
-            data={"plan": instruction_rows(plan), "baseline": baseline},
+            spec=spec_of(_chart(plan, plans[BASELINE], span)),
+            data={"plan": instruction_rows(plan), "plan_powers": _powers(plan, gpu), **baseline},
             heads={name: title for name, title, _ in TIPS},
             zooms={"x": "start_s"},
         )
@@ -139,7 +142,7 @@ def how_it_runs(i: PlannedInstruction) -> str:
     return "; ".join([str(i.execution), *choices])
 
 
-def _chart(plan: Plan, baseline: Plan, span: tuple[float, float], blocking_power_w: float) -> alt.VConcatChart:
+def _chart(plan: Plan, baseline: Plan, span: tuple[float, float]) -> alt.VConcatChart:
     x = alt.X("start_s:Q", title=None, axis=alt.Axis(labels=False, ticks=False), scale=alt.Scale(nice=False, zero=True))
     color = _color(span)
     height = min(LANE_PX * len(plan.stages), MOST_LANES_PX)
@@ -147,7 +150,7 @@ def _chart(plan: Plan, baseline: Plan, span: tuple[float, float], blocking_power
         _lanes(data, of, x, color, span).properties(height=height, width=900) for data, of in
         (("plan", plan), ("baseline", baseline))
     ]  # fmt: skip
-    power = _power(plan, x, blocking_power_w).properties(height=POWER_PX, width=900)
+    power = _power(x).properties(height=POWER_PX, width=900)
     views = ("plan_bars_0", "baseline_bars_1", "plan_power_2")  # Altair numbers views of several
     return (
         alt.vconcat(*lanes, power, spacing=14, params=[zoom_of(views, "x")])
@@ -216,38 +219,30 @@ def _x_of(column: str, x: alt.X) -> alt.X:
     return alt.X(f"{column}:Q", title=x["title"], axis=x["axis"], scale=x["scale"])
 
 
-def _power(plan: Plan, x: alt.X, blocking_power_w: float) -> alt.LayerChart:
-    """Return the power of all GPUs: instructions draw their mean, waiting stages blocking power."""
-    gpus = plan.gpus // len(plan.stages)  # all stages have as many
+def _powers(plan: Plan, gpu: Gpu) -> pl.DataFrame:
+    """Return the power of all GPUs from each change on, as the figure shows it."""
+    return power_over_time(plan, gpu).select(
+        start_s=pl.col("time_s").round(MICROSECONDS), power_kw=(pl.col("power_w") / 1e3).round(WATTS)
+    )
+
+
+def _power(x: alt.X) -> alt.LayerChart:
+    """Return the power of all GPUs: instructions draw their mean, stages that wait what waiting at their clock does."""
     names = {"plan": "this plan", "baseline": "baseline"}
     scale = alt.Scale(domain=list(names.values()), range=[PALETTE["blue"], PALETTE["gray"]])
     tips = (("drawn", "of", ""), ("start_s", "from (s)", ".4f"), ("power_kw", "power of all GPUs (kW)", ".2f"))
-    y = alt.Y("power_kw:Q", title="all GPUs (kW)", axis=alt.Axis(tickCount=4))
     lines = [
-        chart_of(data, f"{data}_power")
-        .transform_calculate(
-            above_kw=f"{gpus} * (datum.power_w - {blocking_power_w!r}) / 1000"
-        )
-        .transform_fold(["start_s", "end_s"], as_=["event", "start_s"])
-        .transform_calculate(change_kw="datum.event === 'start_s' ? datum.above_kw : -datum.above_kw")
-        .transform_aggregate(change_kw="sum(change_kw)", groupby=["start_s"])
-        .transform_window(above_kw="sum(change_kw)", sort=[alt.SortField("start_s")])
-        .transform_window(before_kw="lag(above_kw)", sort=[alt.SortField("start_s")])
-        .transform_joinaggregate(last_s="max(start_s)")
-        .transform_calculate(
-            power_kw=f"{plan.gpus * blocking_power_w / 1e3!r} + "
-            "(datum.start_s < datum.last_s ? datum.above_kw : datum.before_kw)",
-            drawn=f"'{names[data]}'",
-        )
+        chart_of(f"{data}_powers", f"{data}_power")
+        .transform_calculate(drawn=f"'{names[data]}'")
         .mark_line(interpolate="step-after", strokeWidth=1.6, clip=True)
         .encode(
             x=alt.X("start_s:Q", title="time (s)", axis=alt.Axis(), scale=x["scale"]),
-            y=y,
+            y=alt.Y("power_kw:Q", title="all GPUs (kW)", axis=alt.Axis(tickCount=4)),
             color=alt.Color("drawn:N", scale=scale, legend=alt.Legend(title=None, orient="top")),
             tooltip=tooltip(tips),
         )
         for data in ("baseline", "plan")
-    ]  # fmt: skip
+    ]
     return alt.layer(*lines)
 
 
@@ -276,10 +271,10 @@ def timeline_table(plans: Mapping[str, Plan]) -> pl.DataFrame:
     )
 
 
-def power_table(plans: Mapping[str, Plan], blocking_power_w: float) -> pl.DataFrame:
-    """The table `POWER` of plans by name; `blocking_power_w` is of one GPU."""
+def power_table(plans: Mapping[str, Plan], gpu: Gpu) -> pl.DataFrame:
+    """The table `POWER` of plans by name, run by such GPUs."""
     frames = [
-        power_over_time(plan, blocking_power_w).select(
+        power_over_time(plan, gpu).select(
             pl.lit(name).alias("plan_name"), pl.lit(plan.method).alias("method"), "time_s", "power_w"
         )
         for name, plan in plans.items()

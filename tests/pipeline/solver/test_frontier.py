@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from helpers.examples import about
-from helpers.pipelines import B, F, all_plans, tiny_problems
+from helpers.pipelines import B, F, all_plans, clocked_problems, tiny_problems
 from helpers.pipelines import problem as pipeline
 from highspy import HighsModelStatus
 from hypothesis import given
@@ -54,6 +54,18 @@ def test_the_best_of_all_plans_is_between_bound_and_plan(problem, deadlines):
         assert best_j <= plan.energy_j * (1 + CLOSE)
         assert plan.gap == pytest.approx(plan.energy_j / plan.lower_bound_j - 1)
         assert plan.gap >= 0
+
+
+@about(30)
+@given(clocked_problems(), st.integers(1, 6))
+def test_bounds_hold_where_waiting_depends_on_the_clock(problem, deadlines):
+    """Plans are sought as if GPUs waited at the least power, and cost what they do: a bound stays below all plans."""
+    plans = all_plans(problem)
+    found = iteration_frontier(problem, deadlines)
+    for plan in found:
+        assert plan.lower_bound_j <= best_within(plans, plan.time_s) * (1 + CLOSE)
+        assert problem.cost(choice_of(problem, plan)) == (plan.time_s, plan.energy_j)
+    assert pareto_mask(np.array([(plan.time_s, plan.energy_j) for plan in found])).all()
 
 
 @about(30)
