@@ -1,4 +1,4 @@
-"""Pages made while the site is built, so that they cannot drift: of reference from the code, and of benchmarks."""
+"""Pages made while the site is built, so that they cannot drift: of reference, of benchmarks, and the first one."""
 
 import argparse
 import ast
@@ -7,6 +7,7 @@ import html
 import importlib
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,6 +30,7 @@ from kareus.workload.tables import WORKLOADS
 
 CONFIG_DIR = Path(__file__).parents[2] / "config"
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks/README.md"
+README = Path(__file__).parents[2] / "README.md"
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -37,7 +39,14 @@ def on_files(files: Files, config: Any) -> Files:
     for name, page in pages.items():
         files.append(File.generated(config, f"reference/{name}.md", content="\n".join(page()) + "\n"))
     files.append(File.generated(config, "benchmarks.md", content=BENCHMARKS.read_text(encoding="utf-8")))
+    files.append(File.generated(config, "index.md", content=first_page(README.read_text(encoding="utf-8"))))
     return files
+
+
+def first_page(readme: str) -> str:
+    """The README as the site's first page: links lead to pages; what the site does not have is only named."""
+    named = re.sub(r"\[([^\]]+)\]\([A-Z]+\.md\)", r"`\1`", readme)
+    return re.sub(r"\]\(docs/", "](", named).replace("[docs/", "[")
 
 
 def commands() -> Iterator[str]:
