@@ -171,7 +171,7 @@ def check_idle(device: Device) -> None:
             if IDLE in device.throttle_reasons():
                 return
             time.sleep(LOOK_S)
-    raise DeviceError(f"{device.uuid}: something runs on {device.name}; calibrate once it is idle.")
+    raise DeviceError(f"{device.uuid}: something runs on {device.name}; measure once it is idle.")
 
 
 def _measured(subject: CalibratedSubject, bench: Bench, store: Path, budget_s: float) -> Measured:

@@ -2,34 +2,103 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 
 import kareus
+from kareus.artifacts.files import write_text
+from kareus.artifacts.names import check_name
+from kareus.artifacts.outputs import OutputKind, add_force, check_files
+from kareus.calibrate.gpu_file import is_gpu
 from kareus.device import stage as clocks
+from kareus.doctor import clock_changes
+from kareus.doctor.changes_answer import change_findings, gpu_text, question
 from kareus.doctor.diagnoses import EXIT_CODES, Diagnosis, State, worst
 from kareus.doctor.gpus import gpu_findings
 from kareus.doctor.software import slurm_finding, torch_answer, torch_findings, version_findings
-from kareus.errors import printable
+from kareus.errors import ConfigError, printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the form of the answer."""
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="lock clocks for two minutes, after asking, and say what a change of clock does on this machine",
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--gpu", metavar="OPTION", help="what the GPU is, such as h100-sxm5-80gb: writes --output")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="GPU's configuration with what was measured; an option of `gpu=`"
+    )
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look at everything, print it, and return the exit code of the worst finding; nothing is changed."""
-    findings = [
-        *gpu_findings(clocks.open_devices),
-        *version_findings(),
-        *torch_findings(torch_answer()),
-        slurm_finding(),
-    ]
+    """Look at everything, print it, and return the exit code of the worst finding.
+
+    Nothing is changed, but with `--measure` clocks for a while.
+
+    Raises:
+        ConfigError: arguments that do not belong together, or nobody who could agree to measuring.
+        ArtifactError: the output is there already.
+        DeviceError: measuring failed.
+    """
+    _check(arguments)
+    findings = (
+        list(_measured(arguments))
+        if arguments.measure
+        else [
+            *gpu_findings(clocks.open_devices),
+            *version_findings(),
+            *torch_findings(torch_answer()),
+            slurm_finding(),
+        ]
+    )
     if arguments.json:
         print(json.dumps(plain(findings)))  # noqa: T201 - the answer of the command
     else:
         print("\n".join(map(printable, lines(findings))))  # noqa: T201
     return EXIT_CODES[worst(findings)]
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Check the arguments of measuring before anything is done."""
+    given = [name for name in ("yes", "gpu", "output") if getattr(arguments, name)]
+    if given and not arguments.measure:
+        raise ConfigError(f"--{given[0]}: goes with --measure.")
+    if bool(arguments.gpu) != bool(arguments.output):
+        raise ConfigError("--gpu, --output: go together: which file to start from, and which to write.")
+    if arguments.output:
+        check_name(arguments.output.stem, "--output")
+        if arguments.output.stem == arguments.gpu:
+            raise ConfigError(f"--output {arguments.output}: would be based on itself; choose another name.")
+        check_files(arguments, [(arguments.output, OutputKind("a GPU's configuration", is_gpu))])
+
+
+def _measured(arguments: argparse.Namespace) -> Iterator[Diagnosis]:
+    """Ask, measure, and write what a GPU's file can have of it."""
+    from kareus.calibrate.stage import check_idle  # noqa: PLC0415 - the doctor starts at once
+
+    devices = clocks.open_devices()
+    if not arguments.yes and not _agreed(question(devices)):
+        raise ConfigError("--measure: nothing was done; it locks clocks, so agree to it, or give --yes.")
+    for device in devices[:2]:
+        check_idle(device)
+    measured = clock_changes.measured_changes(devices, clock_changes.process_load)
+    yield from change_findings(measured)
+    if arguments.output and measured.latency_s is not None:
+        write_text(arguments.output, gpu_text(measured, devices[0], arguments.gpu, datetime.now(UTC).date()))
+
+
+def _agreed(asked: str) -> bool:
+    """Return whether the user at the terminal agrees; nobody there does not."""
+    if not sys.stdin.isatty():
+        return False
+    return input(f"{asked} [y/N] ").strip().lower() in ("y", "yes")
 
 
 def plain(findings: Sequence[Diagnosis]) -> dict[str, object]:

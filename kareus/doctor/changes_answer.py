@@ -1,0 +1,96 @@
+"""What was measured of changes of clocks, in words, and as the key of a GPU's file."""
+
+import math
+from collections.abc import Iterator, Sequence
+from datetime import date
+
+from kareus.device.held_clock import ClockOutcome
+from kareus.device.protocol import Device
+from kareus.doctor.clock_changes import DELAYED, PERIODS_S, MeasuredChanges
+from kareus.doctor.diagnoses import Diagnosis, State
+
+KEPT_INTERVAL_S = 0.05
+"""Least time between two changes where collectives could not be timed: that of the files that ship."""
+
+
+def question(devices: Sequence[Device]) -> str:
+    """Return what measuring will do, for the user to agree to."""
+    both = f" and {devices[1].name} (1)" if len(devices) > 1 else ""
+    return (
+        f"This locks the SM clock of {devices[0].name} (0){both} some {200 if both else 80} times within about two "
+        "minutes, keeps it busy meanwhile, and gives its clock back to the driver. Nothing else may run there. Go on?"
+    )
+
+
+def change_findings(measured: MeasuredChanges) -> Iterator[Diagnosis]:
+    """Yield what was measured."""
+    yield _changes(measured)
+    yield _counter(measured)
+    yield _limit(measured)
+    yield _collectives(measured)
+
+
+def _changes(measured: MeasuredChanges) -> Diagnosis:
+    latency_s, count = measured.latency_s, len(measured.changes)
+    if latency_s is None:
+        remedy = "leave clocks alone here: testbed.cuda.clocks=default, and power limits instead of clocks"
+        found = f"none of {count} changes came to hold"
+        return Diagnosis(check="changes of clock", state=State.BROKEN, found=found, remedy=remedy)
+    slowest = max((one for one in measured.changes if math.isfinite(one.latency_s)), key=lambda one: one.latency_s)
+    found = (
+        f"hold after {1e3 * latency_s:.1f} ms (median of {count}; at most {1e3 * slowest.latency_s:.1f} ms, to "
+        f"{slowest.to_mhz} MHz); work stops for {1e3 * measured.pause_s:.1f} ms"
+    )
+    if measured.lost:
+        remedy = "plan below the clock that the power limit leaves, or give the GPU more power"
+        found += f"; {measured.lost} never held"
+        return Diagnosis(check="changes of clock", state=State.LIMITED, found=found, remedy=remedy)
+    return Diagnosis(check="changes of clock", state=State.OK, found=found)
+
+
+def _counter(measured: MeasuredChanges) -> Diagnosis:
+    if math.isinf(measured.counter_period_s):
+        found, remedy = "did not move under load", "energies of this GPU cannot be measured; update its driver"
+        return Diagnosis(check="energy counter", state=State.BROKEN, found=found, remedy=remedy)
+    found = f"moves every {1e3 * measured.counter_period_s:.0f} ms, by {measured.counter_step_j:.3g} J or more"
+    return Diagnosis(check="energy counter", state=State.OK, found=found)
+
+
+def _limit(measured: MeasuredChanges) -> Diagnosis:
+    check, found = "clock at the power limit", f"{measured.limit_mhz:.0f} MHz with the highest clock locked"
+    if measured.limit_outcome is ClockOutcome.KEPT:
+        return Diagnosis(check=check, state=State.OK, found=found)
+    remedy = "set gpu.search_frequencies.maximum_mhz to it, or plans ask for clocks that are never there"
+    found += f" ({measured.limit_outcome})"
+    return Diagnosis(check=check, state=State.LIMITED, found=found, remedy=remedy)
+
+
+def _collectives(measured: MeasuredChanges) -> Diagnosis:
+    check = "collectives under locks"
+    if not measured.delays:
+        return Diagnosis(check=check, state=State.ABSENT, found="one GPU has none; two are needed to tell")
+    found = ", ".join(f"every {1e3 * period_s:.0f} ms: {delay:+.1%}" for period_s, delay in measured.delays)
+    if measured.interval_s is None:
+        remedy = f"change clocks less often than every {1e3 * max(PERIODS_S):.0f} ms: one clock for each phase or step"
+        return Diagnosis(check=check, state=State.LIMITED, found=found, remedy=remedy)
+    return Diagnosis(check=check, state=State.OK, found=f"{found} (up to {DELAYED:.0%} counts as none)")
+
+
+def gpu_text(measured: MeasuredChanges, device: Device, option: str, today: date) -> str:
+    """Return a GPU's configuration: that of `option`, with what its changes of clock cost here.
+
+    Args:
+        measured: of `device`; changes came to hold.
+        device: the GPU.
+        option: of Hydra group `gpu` that it is one of.
+        today: when it was measured.
+    """
+    interval_s = measured.interval_s or (max(PERIODS_S) if measured.delays else KEPT_INTERVAL_S)
+    told = "collectives timed under locks" if measured.delays else "interval not measured: one GPU"
+    return (
+        f"# {device.name}, driver {device.driver}: changes of clock by `kareus doctor --measure` on {today}, {told}.\n"
+        "# The energy of a change is not measured.\n"
+        f"defaults:\n  - {option}\n  - _self_\n\n"
+        f"clock_change: {{latency_s: {measured.latency_s:.4f}, pause_s: {measured.pause_s:.4f}, energy_j: 0.0, "
+        f"interval_s: {interval_s:g}}}\n"
+    )
