@@ -105,7 +105,7 @@ class LayoutPredictor:
             for direction, cost in update.items():
                 effective_j = effective_energy_j(cost.energy_j[-1:], cost.time_s[-1:], waiting_w)
                 kinds[InstructionKind(stage, 0, direction)] = cost.time_s[-1:], effective_j
-        (time_s,), (energy_j,) = self._costs_of(workload, kinds, workload.gpu.blocking_power_w)
+        (time_s,), (energy_j,) = self._costs_of(workload, kinds, _most_waiting_w(workload))
         busy_s = sum(
             float(seconds[0]) * (1 if kind.direction in update_directions(workload, kind.stage) else repeated)
             for repeated in [workload.num_microbatches]
@@ -133,8 +133,7 @@ class LayoutPredictor:
                     best.time_s[prices[stage]],
                     best.effective_j[prices[stage]],
                 )
-        middle_mhz = float(np.mean(workload.gpu.search_frequencies.clocks_mhz))  # lanes do not know their clocks
-        times_s, energies_j = self._costs_of(workload, kinds, waiting_power_w(workload.gpu, middle_mhz))
+        times_s, energies_j = self._costs_of(workload, kinds, _most_waiting_w(workload))  # clocks are not kept
         plans = [
             LayoutCost(time_s=float(time_s), energy_j=float(energy_j))
             for time_s, energy_j in sorted(zip(times_s, energies_j, strict=True))
@@ -256,6 +255,11 @@ class LayoutPredictor:
 
 INSTRUCTIONS = frozenset({*instruction_directions(split_backward=False), *instruction_directions(split_backward=True)})
 """Directions that every microbatch passes."""
+
+
+def _most_waiting_w(workload: Workload) -> float:
+    """Power of a GPU that waits at the maximum clock: no plan pays more, so that none costs more than predicted."""
+    return waiting_power_w(workload.gpu, workload.gpu.maximum_clock_mhz)
 
 
 def _kinds(workload: Workload) -> list[tuple[InstructionKind, StageShape]]:

@@ -9,9 +9,6 @@ from kareus.device.protocol import Device
 from kareus.doctor.clock_changes import DELAYED, PERIODS_S, MeasuredChanges
 from kareus.doctor.diagnoses import Diagnosis, State
 
-KEPT_INTERVAL_S = 0.05
-"""Least time between two changes where collectives could not be timed: that of the files that ship."""
-
 
 def question(devices: Sequence[Device]) -> str:
     """Return what measuring will do, for the user to agree to."""
@@ -85,12 +82,10 @@ def gpu_text(measured: MeasuredChanges, device: Device, option: str, today: date
         option: of Hydra group `gpu` that it is one of.
         today: when it was measured.
     """
-    interval_s = measured.interval_s or (max(PERIODS_S) if measured.delays else KEPT_INTERVAL_S)
-    told = "collectives timed under locks" if measured.delays else "interval not measured: one GPU"
+    interval = "" if measured.interval_s is None else f"  interval_s: {measured.interval_s:g}\n"
     return (
-        f"# {device.name}, driver {device.driver}: changes of clock by `kareus doctor --measure` on {today}, {told}.\n"
-        "# The energy of a change is not measured.\n"
+        f"# {device.name}, driver {device.driver}: changes of clock by `kareus doctor --measure` on {today}.\n"
+        f"# What is not measured, such as the energy of a change, is that of {option}.\n"
         f"defaults:\n  - {option}\n  - _self_\n\n"
-        f"clock_change: {{latency_s: {measured.latency_s:.4f}, pause_s: {measured.pause_s:.4f}, energy_j: 0.0, "
-        f"interval_s: {interval_s:g}}}\n"
+        f"clock_change:\n  latency_s: {measured.latency_s:.4f}\n  pause_s: {measured.pause_s:.4f}\n{interval}"
     )

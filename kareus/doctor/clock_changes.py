@@ -7,9 +7,13 @@ GPU files have these numbers from publications until they are measured here. Mea
 import contextlib
 import itertools
 import math
+import os
+import re
+import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,9 +35,10 @@ WATCHED_S, POWER_S = 3.0, 5.0
 """Time for collectives under each period and for the energy counter, and for the clock at the power limit."""
 DELAYED = 0.02
 """Share by which the median collective may take longer under locks."""
-START_S = 120.0
-"""Time within which the load has to work."""
+START_S, ENDED_S = 120.0, 5.0
+"""Time within which the load has to work, and to be gone once it is killed."""
 
+SPAN = re.compile(r"([0-9.]+) ([0-9.]+)")
 Span = tuple[float, float]
 """Start and end of a piece of work, by the machine's monotonic clock."""
 
@@ -46,9 +51,10 @@ class Load:
         self._spans: list[Span] = []
 
     def add(self, line: str) -> None:
-        """Take a line of the process."""
-        start_s, end_s = line.split()
-        self._spans.append((float(start_s), float(end_s)))
+        """Take a line of the process; one that is no piece of work, such as NCCL's log, is left out."""
+        match = SPAN.fullmatch(line.strip())
+        if match:
+            self._spans.append((float(match[1]), float(match[2])))
 
     def spans(self, from_s: float, to_s: float) -> list[Span]:
         """Return the pieces that ran at some time from one moment to another."""
@@ -60,9 +66,11 @@ class Load:
         Raises:
             DeviceError: there was none: the load hangs.
         """
-        spans = self.spans(from_s, to_s)
-        if not spans:
-            raise DeviceError("the load has stopped; look at `nvidia-smi` and measure again.")
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not (spans := self.spans(from_s, to_s)):
+            if time.monotonic() > deadline_s:
+                raise DeviceError("the load has stopped; look at `nvidia-smi` and measure again.")
+            time.sleep(POLL_S)
         return statistics.median(end_s - start_s for start_s, end_s in spans)
 
     @property
@@ -84,26 +92,32 @@ def process_load(gpus: Sequence[int]) -> Iterator[Load]:
     """
     command = [sys.executable, "-m", "kareus.doctor.load", ",".join(map(str, gpus))]
     load = Load()
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-
-        def read() -> None:
-            for line in process.stdout or ():
-                load.add(line)
-
-        threading.Thread(target=read, daemon=True).start()
+    with (
+        tempfile.TemporaryFile("w+") as errors,  # a pipe that nobody reads would fill up, and stop the load
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+        ) as process,
+    ):
+        reader = threading.Thread(target=_read, args=(process, load), daemon=True)
+        reader.start()
         try:
             deadline_s = time.monotonic() + START_S
             while not load.has_worked:
                 if process.poll() is not None or time.monotonic() > deadline_s:
-                    process.kill()
-                    said = (process.stderr.read() if process.stderr else "").strip().splitlines()
+                    errors.seek(0)
+                    said = errors.read().strip().splitlines()
                     raise DeviceError(f"the load does not run on GPU {command[-1]}: {said[-1] if said else 'silent'}.")
                 time.sleep(0.05)
             yield load
         finally:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # its ranks, too
+            reader.join(ENDED_S)
+
+
+def _read(process: "subprocess.Popen[str]", load: Load) -> None:
+    for line in process.stdout or ():
+        load.add(line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +129,7 @@ class ClockChangeTimes:
     accepted_s: float
     """Time that the driver took to accept it."""
     latency_s: float
-    """Time from the request until the clock was read; infinite where it never was."""
+    """Time from the request until the clock was read; infinite where it never was, or the former one was not."""
     pause_s: float
     """By how much the longest piece of work meanwhile exceeds the usual one, at the slower of both clocks."""
 
@@ -230,7 +244,7 @@ def _changes(device: Device, clocks: ClockController, load: Load) -> Iterator[Cl
 
 def _change(device: Device, clocks: ClockController, load: Load, from_mhz: int, to_mhz: int) -> ClockChangeTimes:
     clocks.request(from_mhz).result()
-    _wait_for(device, from_mhz)
+    began_s = _wait_for(device, from_mhz)
     time.sleep(SETTLED_S)
     asked_s = time.monotonic()
     clocks.request(to_mhz).result()
@@ -245,7 +259,7 @@ def _change(device: Device, clocks: ClockController, load: Load, from_mhz: int, 
         from_mhz=from_mhz,
         to_mhz=to_mhz,
         accepted_s=accepted_s - asked_s,
-        latency_s=math.inf if held_s is None else held_s - asked_s,
+        latency_s=math.inf if held_s is None or began_s is None else held_s - asked_s,
         pause_s=max(longest_s - usual_s, 0.0),
     )
 
@@ -266,15 +280,17 @@ def _delays(devices: Sequence[Device], clocks: ClockController, start_load: Star
     These are a step of the driver apart, which by itself changes nothing that could be seen.
     """
     with controlled_clocks(devices[1]) as others, start_load([0, 1]) as load:
-        *_, lower, higher = devices[0].supported_clocks_mhz()
+        highest = devices[0].supported_clocks_mhz()[-2:]
+        lower, higher = highest[0], highest[-1]
 
         def median_s(period_s: float | None) -> float:
             begin_s, turn = time.monotonic(), 0
             while time.monotonic() < begin_s + WATCHED_S:
-                for one in (clocks, others):
-                    one.request((lower, higher)[turn % 2] if period_s else higher).result()
+                asked = [one.request((lower, higher)[turn % 2] if period_s else higher) for one in (clocks, others)]
+                for change in asked:
+                    change.result()
                 turn += 1
-                time.sleep(period_s or WATCHED_S)
+                time.sleep(max(begin_s + turn * (period_s or WATCHED_S) - time.monotonic(), 0.0))
             return load.usual_s(begin_s, time.monotonic())
 
         alone_s = median_s(None)

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 from torch.multiprocessing.spawn import spawn
 
+from kareus.device.cuda import prepare_cuda
 from kareus.processes import die_with_parent
 
 SIZE = 4096
@@ -42,6 +43,7 @@ def multiply(gpu: int) -> Callable[[], None]:
 
 
 def _reduce_on(rank: int, gpus: list[int], folder: str) -> None:
+    die_with_parent()
     torch.cuda.set_device(gpus[rank])
     store, patience = FileStore(str(Path(folder) / "meeting"), len(gpus)), timedelta(seconds=PATIENCE_S)
     dist.init_process_group("nccl", store=store, rank=rank, world_size=len(gpus), timeout=patience)
@@ -72,6 +74,7 @@ def _end_with_input() -> None:
 def main() -> None:
     """Work on the GPUs that the only argument lists."""
     die_with_parent()
+    prepare_cuda()  # numbers GPUs as the driver does
     threading.Thread(target=_end_with_input, daemon=True).start()
     gpus = [int(gpu) for gpu in sys.argv[1].split(",")]
     if len(gpus) == 1:

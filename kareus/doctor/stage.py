@@ -19,6 +19,8 @@ from kareus.doctor.diagnoses import EXIT_CODES, Diagnosis, State, worst
 from kareus.doctor.gpus import gpu_findings
 from kareus.doctor.software import slurm_finding, torch_answer, torch_findings, version_findings
 from kareus.errors import ConfigError, printable
+from kareus.workload.arguments import add_config_dir
+from kareus.workload.compose import compose
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="GPU's configuration with what was measured; an option of `gpu=`"
     )
+    add_config_dir(parser)
     add_force(parser)
 
 
@@ -74,6 +77,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError("--gpu, --output: go together: which file to start from, and which to write.")
     if arguments.output:
         check_name(arguments.output.stem, "--output")
+        compose([f"gpu={arguments.gpu}"], arguments.config_dir)
         if arguments.output.stem == arguments.gpu:
             raise ConfigError(f"--output {arguments.output}: would be based on itself; choose another name.")
         check_files(arguments, [(arguments.output, OutputKind("a GPU's configuration", is_gpu))])
@@ -92,13 +96,15 @@ def _measured(arguments: argparse.Namespace) -> Iterator[Diagnosis]:
     yield from change_findings(measured)
     if arguments.output and measured.latency_s is not None:
         write_text(arguments.output, gpu_text(measured, devices[0], arguments.gpu, datetime.now(UTC).date()))
+        yield Diagnosis(check="written", state=State.OK, found=str(arguments.output))
 
 
 def _agreed(asked: str) -> bool:
     """Return whether the user at the terminal agrees; nobody there does not."""
     if not sys.stdin.isatty():
         return False
-    return input(f"{asked} [y/N] ").strip().lower() in ("y", "yes")
+    print(f"{asked} [y/N] ", end="", file=sys.stderr, flush=True)  # noqa: T201 - a question, beside the answer
+    return input().strip().lower() in ("y", "yes")
 
 
 def plain(findings: Sequence[Diagnosis]) -> dict[str, object]:

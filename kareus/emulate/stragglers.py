@@ -18,7 +18,7 @@ def straggler_columns(
 ) -> dict[str, Any]:
     """Return the columns of `STRAGGLERS` for one slowdown.
 
-    Pipelines that finish before the slow one draw blocking power until it is done too. That energy is spent in any
+    Pipelines that finish before the slow one wait at their last clock until it is done too. That energy is spent in any
     case, so that the others take the plan of least effective energy within its time, which is slower than the plan of
     least total energy where the time allows. The slow pipeline does the work of the fastest plan at that plan's energy,
     and draws blocking power for the time that it loses.
@@ -31,10 +31,13 @@ def straggler_columns(
         joined: numbers of the instructions that all pipelines have together (`joining`), which wait for the slow one.
     """
     time_s, others = slowdown * fastest.time_s, scale.pipelines - 1
-    waited_j = fastest.energy_j + scale.blocking_power_w * scale.pipeline_gpus * (time_s - fastest.time_s)
+    waited_j = fastest.energy_j + problem.waits_after_w(fastest.points) * (time_s - fastest.time_s)
     unpaid = dataclasses.replace(problem, waiting_power_w=0.0)
     effective = plan_beside_slow_pipeline(unpaid, joined, fastest, slowdown)
     adapted_j = effective.energy_j + problem.waiting_power_w * time_s
+    if not joined:  # else the end of the slow pipeline is in the plan
+        least_w = problem.waits_after_w(effective.points) - problem.waiting_power_w
+        adapted_j += least_w * (time_s - effective.time_s)
     bound_j = effective.lower_bound_j + problem.waiting_power_w * time_s
     if adapted_j > waited_j:  # both are of real points, and rounding may find a worse one than the fastest plan
         effective, adapted_j = fastest, waited_j

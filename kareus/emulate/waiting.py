@@ -103,10 +103,12 @@ def adopted(plan: PlannedIteration, theirs: Problem, problem: Problem) -> list[P
     Empty where an instruction has no such point: the method cannot run the plan.
     """
     choice = []
+    # Effective energies leave out the least power of waiting, which differs where methods have other clocks.
+    more_w = (theirs.waiting_power_w - problem.waiting_power_w) / max(len(problem.stages), 1)
     for their, our, point in zip(theirs.point_sets, problem.point_sets, plan.points, strict=True):
         n = their.points.index(point)
         taken = int(np.searchsorted(our.seconds, their.times_s[n], side="right")) - 1
-        if taken < 0 or our.energies_j[taken] > their.energies_j[n]:
+        if taken < 0 or our.energies_j[taken] - more_w * our.times_s[taken] > their.energies_j[n]:
             return []
         choice.append(taken)
     time_s, energy_j = problem.cost(choice)

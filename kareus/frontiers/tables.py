@@ -32,9 +32,7 @@ MICROBATCH = TableSchema(
         Column("energy_j", pl.Float64, "energy of one GPU of the stage", positive=True),
         TEMPERATURE,
         Column("dynamic_energy_j", pl.Float64, "energy_j less static power times time_s"),
-        Column(
-            "effective_energy_j", pl.Float64, "energy_j less blocking power times time_s: what the pipeline minimises"
-        ),
+        Column("effective_energy_j", pl.Float64, "energy_j less blocking power times time_s: what frontiers minimise"),
         Column(
             "is_thinned",
             pl.Boolean,

@@ -2,8 +2,9 @@
 
 GPUs draw the least power of waiting for as long as an iteration lasts, whatever they run, so that a second of work
 costs its energy less that of a second of waiting (docs/architecture.md, "The mathematics"). What waiting at a higher
-clock draws above it is charged where a stage waits: a stage asks for a clock before it waits for what the instruction
-needs, so that it waits at the clock of the next one, and after its last at that one's.
+clock draws above it is charged where a stage waits: the engine asks for a clock before it waits for what the
+instruction needs, so that a stage waits at the clock of the next one, and after its last at that one's. Trainers that
+wait first wait at the clock before; their plans are priced as the engine's.
 """
 
 from collections.abc import Sequence

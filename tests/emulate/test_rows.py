@@ -1,6 +1,7 @@
 """Fleets against plans enumerated one by one, and against sums done by hand."""
 
 import dataclasses
+import itertools
 
 import pytest
 from helpers.fleets import all_plans, fleet, microbatch
@@ -9,6 +10,7 @@ from kareus.emulate.fleet import reduction_s, scale_of
 from kareus.emulate.frontiers import method_frontiers
 from kareus.emulate.rows import fleet_rows, power_cap_rows, straggler_rows
 from kareus.emulate.tables import FLEET
+from kareus.emulate.waiting import adopted
 from kareus.model.config import Sharding
 from kareus.pipeline.compare import compare_methods
 
@@ -80,6 +82,41 @@ def test_a_straggler_without_a_delay_changes_nothing():
     assert row["time_s"] == pytest.approx(fastest["time_s"])
     assert row["waiting_energy_j"] == pytest.approx(fastest["energy_j"])
     assert row["energy_j"] <= fastest["energy_j"] * (1 + 1e-9)
+
+
+FALLING = "gpu.waiting_shares=[[1350,0.4],[1410,1.0]]"
+"""A GPU that draws less while it waits at a lower clock."""
+
+
+def test_others_wait_for_a_straggler_at_their_last_clock():
+    """Every plan, played with its wait: at the clock of each stage's last instruction until the slow one ends."""
+    one = fleet("emulation.stragglers=[1.3]", FALLING)
+    frontiers = method_frontiers(one, microbatch())
+    problem, fastest = own(frontiers).problem, own(frontiers).plans[0]
+    time_s = 1.3 * fastest.time_s
+    watts = {point: 8 * BLOCKING_W * share for point, share in ((0, 1.0), (1, 0.7))}
+
+    def played_j(choice):
+        cost_s, cost_j = problem.cost(choice)
+        return cost_j + sum(watts[choice[lane[-1]]] for lane in problem.stages) * (time_s - cost_s)
+
+    choices = list(itertools.product(*(range(len(s.times_s)) for s in problem.point_sets)))
+    best_j = min(played_j(choice) for choice in choices if problem.cost(choice)[0] <= time_s)
+    slow_j = fastest.energy_j + sum(watts[fastest.points[lane[-1]]] for lane in problem.stages) * (
+        time_s - fastest.time_s
+    )
+    (row,) = of(straggler_rows(one, frontiers))
+    assert row["waiting_energy_j"] == pytest.approx(4 * slow_j)
+    assert slow_j + 3 * best_j <= row["energy_j"] * (1 + 1e-9)
+    assert row["energy_j"] == pytest.approx(slow_j + 3 * best_j, rel=5e-3)
+
+
+def test_a_method_runs_plans_of_another_whose_clocks_are_fewer():
+    frontiers = method_frontiers(fleet("emulation.stragglers=[]", FALLING), microbatch(points=6))
+    fixed, scaled = own(frontiers, "sequential"), own(frontiers, "sequential+perseus")
+    assert fixed.problem.waiting_power_w > scaled.problem.waiting_power_w
+    (same,) = adopted(fixed.plans[0], fixed.problem, scaled.problem)
+    assert same.energy_j == pytest.approx(fixed.plans[0].energy_j)
 
 
 @pytest.mark.parametrize("reduction", ["hidden", "exposed"])

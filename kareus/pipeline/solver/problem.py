@@ -107,6 +107,8 @@ class Problem:
     """`point_sets` in arrays."""
 
     def __post_init__(self) -> None:
+        if not self.stages and any(points.waiting_above_w for points in self.distinct):
+            raise ValueError("a problem whose waiting depends on clocks needs the instructions of each stage")
         object.__setattr__(self, "table", self._table())
 
     @property
@@ -130,6 +132,13 @@ class Problem:
             return iteration_cost(self.dag, times_s, effective_j, self.waiting_power_w)
         above_w = [points.waiting_above_w[c] if points.waiting_above_w else 0.0 for points, c in chosen]
         return clocked_iteration_cost(self.dag, times_s, effective_j, self.waiting_power_w, self.stages, above_w)
+
+    def waits_after_w(self, points: Sequence[int]) -> float:
+        """Watts of all GPUs that wait after a plan of these `points`, each at the clock of its last instruction."""
+        sets = [(self.point_sets[lane[-1]], points[lane[-1]]) for lane in self.stages]
+        return self.waiting_power_w + sum(
+            own.waiting_above_w[own.points.index(point)] for own, point in sets if own.waiting_above_w
+        )
 
     def _table(self) -> PointTable:
         kinds = self.distinct

@@ -133,9 +133,9 @@ def _sections(inputs: ReportInputs, timeline: str) -> list[Section]:
         ),
         Section(
             title="Microbatch frontiers",
-            text=f"What one instruction can cost. The vertical axis leaves out blocking power "
-            f"({inputs.blocking_power_w:.0f} W), which is paid in any case while the iteration lasts; stages that cost "
-            "the same share a panel.",
+            text="What one instruction can cost. The vertical axis lacks the power of waiting at the maximum clock "
+            f"({inputs.blocking_power_w:.0f} W), the most that an iteration pays for as long as it lasts; stages that "
+            "cost the same share a panel.",
             figures=("microbatch",),
             is_folded=True,
         ),

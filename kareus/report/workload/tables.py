@@ -44,7 +44,11 @@ POWER = TableSchema(
     columns=(
         *_PLAN,
         Column("time_s", pl.Float64, "from the start of the iteration; the power holds until the next row"),
-        Column("power_w", pl.Float64, "of all GPUs: of instructions their mean, blocking power where a stage waits"),
+        Column(
+            "power_w",
+            pl.Float64,
+            "of all GPUs: of instructions their mean, that of waiting at its clock where a stage waits",
+        ),
     ),
     key=("plan_name", "time_s"),
 )
