@@ -1,6 +1,6 @@
 """SM counts that engineers chose by hand for collectives beside matrix products, and those that the GPU model chooses.
 
-    python benchmarks/expert_allocations.py FILE.csv            # prints the table of docs/evidence/search.md
+    python benchmarks/expert_allocations.py FILE.csv            # prints the table of docs/research/search.md
     python benchmarks/expert_allocations.py FILE.csv --write    # and puts it there
 
 FILE has the columns source, op, method, num_sm and splits; of it, the rows of Llama 3.1 70B and 405B in bf16 on H100.
@@ -24,7 +24,7 @@ from kareus.graph.records import TENSOR_PARALLEL, Collective, CollectiveKind
 from kareus.schedule.config import sm_allocations
 from kareus.workload.resolve import resolve_accepted
 
-PAGE = Path(__file__).parents[1] / "docs/evidence/search.md"
+PAGE = Path(__file__).parents[1] / "docs/research/search.md"
 HEADS = (
     "| model | product, pass | collective beside it | method | expert's SMs | ours | steps apart | time less "
     "| energy less |",

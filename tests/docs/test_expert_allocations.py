@@ -1,4 +1,4 @@
-"""The table of SM counts in docs/evidence/search.md is what its script makes of today's GPU model."""
+"""The table of SM counts in docs/research/search.md is what its script makes of today's GPU model."""
 
 from pathlib import Path
 

@@ -62,10 +62,10 @@ def test_predictions_order_measured_layouts():
     ranking = ranking_of(answer_iterations(rows, (), CONFIG).scored, FAMILY)
     assert len(ranking.groups) == 77
     assert ranking.tau >= 0.80
-    assert ranking.loss_pct < 6.5, "3 % was asked for: docs/evidence/ranking.md says where it is lost"
+    assert ranking.loss_pct < 6.5, "3 % was asked for: docs/research/ranking.md says where it is lost"
     assert ranking.loss_of_first_pct(2) < 1.5
     assert ranking.loss_of_first_pct(3) < 0.5
-    page = " ".join((Path(__file__).parents[3] / "docs/evidence/ranking.md").read_text().split())
+    page = " ".join((Path(__file__).parents[3] / "docs/research/ranking.md").read_text().split())
     assert f"order and the predicted one is {ranking.tau:.2f}" in page
     assert f"predicted to be the fastest costs {ranking.loss_pct:.1f} % of time on average" in page
     assert f"taking the better one costs {ranking.loss_of_first_pct(2):.1f} %" in page
