@@ -160,7 +160,9 @@ def stage_costs(
     """
     directions = instruction_directions(split_backward=workload.split_backward)
     own: list[dict[Direction, list[Priced]]] = [{d: [] for d in directions} for _ in updates]
-    for (stage, _), shape in chunk_shapes(workload.parallelism.split, workload.chunks).items():
+    for (stage, _), shape in chunk_shapes(
+        workload.parallelism.split, workload.chunks, workload.model.dense_layers
+    ).items():
         for direction in directions:
             own[stage][direction].append(priced(stage, shape, direction))
     return [

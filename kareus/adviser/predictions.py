@@ -190,7 +190,7 @@ class LayoutPredictor:
         if not workload.iteration.include_update:
             return [{} for _ in parallelism.split]
         structure = self._costs.of(workload)
-        shapes = chunk_shapes(parallelism.split, workload.chunks)
+        shapes = chunk_shapes(parallelism.split, workload.chunks, workload.model.dense_layers)
         found = []
         for stage in range(parallelism.pp):
             own = tuple(shapes[stage, chunk] for chunk in range(workload.chunks))
@@ -265,7 +265,7 @@ def _most_waiting_w(workload: Workload) -> float:
 def _kinds(workload: Workload) -> list[tuple[InstructionKind, StageShape]]:
     """Kinds of instructions of microbatches, and the shape that each computes."""
     directions = instruction_directions(split_backward=workload.split_backward)
-    shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
+    shapes = chunk_shapes(workload.parallelism.split, workload.chunks, workload.model.dense_layers)
     return [
         (InstructionKind(stage, chunk, direction), shape)
         for (stage, chunk), shape in shapes.items()

@@ -82,7 +82,9 @@ def frontiers_of(
     """
     rows = []
     fastest_s: dict[InstructionKind, float] = {}
-    for (stage, chunk), shape in chunk_shapes(config.parallelism.split, config.chunks).items():
+    for (stage, chunk), shape in chunk_shapes(
+        config.parallelism.split, config.chunks, config.model.dense_layers
+    ).items():
         for direction in instruction_directions(split_backward=config.split_backward):
             kind = InstructionKind(stage, chunk, direction)
             points = {e: instructions.get((kind, e), ()) for e in profiled_executions(graphs, direction)}

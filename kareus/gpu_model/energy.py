@@ -84,7 +84,7 @@ class Switching:
 def operator_switching(gpu: Gpu, operator: Operator) -> Switching:
     """Return the energy of an operator: arithmetic and HBM traffic."""
     c = gpu.coefficients
-    if operator.kind is OperatorKind.GEMM:
+    if operator.kind in (OperatorKind.GEMM, OperatorKind.GROUPED_GEMM):
         fp8 = c.fp8_energy_share if isinstance(operator, Fp8Product) else 1.0
         core_j: Array | float = operator.flops * c.gemm_j_per_flop * fp8
     elif operator.kind is OperatorKind.MEMORY:

@@ -37,6 +37,8 @@ def operator_time_s(
         busy_s = longer_s(gemm.arithmetic_s(gpu, _gemm_shape(operator), frequency_mhz, sm_count, bytes_per_s), busy_s)
         if has_odd_rows(operator):
             busy_s = ODD_PRODUCT * busy_s
+    elif operator.kind is OperatorKind.GROUPED_GEMM:
+        busy_s = longer_s(_grouped_s(gpu, operator, frequency_mhz, sm_count, bytes_per_s), busy_s)
     elif operator.kind is OperatorKind.MEMORY:
         busy_s = c.traffic * busy_s
     else:
@@ -109,6 +111,19 @@ def _gemm_shape(operator: Operator) -> GemmShape:
     added_bytes = max(operator.bytes_read - operand_bytes * inner * (rows + columns), 0)
     written = (operator.bytes_written + added_bytes) / (OPERAND_BYTES * rows * columns)
     return GemmShape(rows, columns, inner, in_fp8=isinstance(operator, Fp8Product), written=written)
+
+
+def _grouped_s(gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Array, bytes_per_s: Array) -> Array:
+    """Return the tensor-core time of products of groups of rows: of one group after the other, all alike."""
+    groups, rows, columns, inner = operator.shape
+    each = max(rows // groups, 1)
+    in_fp8, written = isinstance(operator, Fp8Product), 1.0
+    sizes = each, columns, inner
+    if operator.is_weight_gradient:
+        sizes = columns, inner, each
+        written = 2 * operator.bytes_written / (OPERAND_BYTES * groups * columns * inner)
+    shape = GemmShape(*sizes, in_fp8=in_fp8, written=written)
+    return min(groups, rows) * gemm.arithmetic_s(gpu, shape, frequency_mhz, sm_count, bytes_per_s)
 
 
 def _attention_s(gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Array) -> Array:

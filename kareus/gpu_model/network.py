@@ -18,12 +18,14 @@ from kareus.arrays import Array
 from kareus.gpu_model import laws
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.rings import ring_moving_s
-from kareus.graph.records import Collective, CollectiveKind
+from kareus.graph.records import Collective, CollectiveKind, TokenExchange
 
 RING_LINK_S, RING_NIC_S = 3.4e-6, 9.6e-6
 """Latency of one step of a ring inside a node and between two."""
 TREE_LINK_S, TREE_NIC_S = 0.52e-6, 5.0e-6
 """Latency of one step of a tree inside a node and between two."""
+MESSAGES_AT_ONCE = 8
+"""Messages of an all-to-all that a GPU has under way (`NCCL_MAX_DEV_WORK_P2P_PER_BATCH`, `src/include/device.h`)."""
 TREE_BUS_SHARE = 0.5 / 3.8
 """Bytes of a message over those that the bus could move in the time of a tree: up and down, at LL's bandwidth."""
 
@@ -56,6 +58,8 @@ def placed_collective_s(
     """
     if placement.nodes == 1:
         return laws.collective_time_s(gpu, collective, frequency_mhz, sm_count)
+    if collective.kind is CollectiveKind.ALL_TO_ALL:
+        return _exchange_s(gpu, collective, placement, frequency_mhz, sm_count)
     base_s, slowdown = gpu.coefficients.collective_latency_s, laws.collective_slowdown(gpu, collective)
     nic_bytes_per_s = gpu.nic_gb_per_s * 1e9 * gpu.coefficients.bus_efficiency
     on_links_s = ring_moving_s(
@@ -73,6 +77,30 @@ def placed_collective_s(
     bus_bytes_per_s = collective.bus_bytes / moving_s
     tree_s = _tree_latency_s(placement) + collective.message_bytes / (bus_bytes_per_s * TREE_BUS_SHARE)
     return slowdown * (base_s + np.minimum(ring_s, tree_s))
+
+
+def _exchange_s(gpu: Gpu, collective: Collective, placement: Placement, frequency_mhz: Array, sm_count: Array) -> Array:
+    """Time of an all-to-all between nodes: each GPU sends through its own NIC what is for other nodes.
+
+    Links move the rest, and beside it what one copy for a whole node has to become there. Messages to several GPUs are
+    under way at once.
+    """
+    size, own = collective.group_size, placement.per_node
+    share = collective.between_share if isinstance(collective, TokenExchange) else 1.0
+    others_bytes = collective.message_bytes * (size - own) / size
+    forwarded = others_bytes if share < 1 else 0.0
+    on_links_s = ring_moving_s(
+        gpu,
+        bus_bytes=collective.message_bytes * (own - 1) / size + forwarded,
+        message_bytes=collective.message_bytes,
+        group_size=size,
+        frequency_mhz=frequency_mhz,
+        sm_count=sm_count,
+    )
+    nic_bytes_per_s = gpu.nic_gb_per_s * 1e9 * gpu.coefficients.bus_efficiency
+    moving_s = np.maximum(on_links_s, share * others_bytes / nic_bytes_per_s)
+    rounds = math.ceil((size - 1) / MESSAGES_AT_ONCE)
+    return gpu.coefficients.collective_latency_s + rounds * RING_NIC_S + moving_s
 
 
 def message_latency_s(gpu: Gpu, collective: Collective, placement: Placement) -> float:

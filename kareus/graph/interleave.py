@@ -15,7 +15,7 @@ second part beside its all-gather. A's first all-gather has no partner.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kareus.graph.recomputation import Recomputation, block_backward
 from kareus.graph.records import (
@@ -50,23 +50,40 @@ class Pair:
 
 
 def block_segments(
-    graph: BlockGraph, layers: int, direction: Direction, *, recomputation: Recomputation
+    graph: BlockGraph, layers: int, direction: Direction, *, recomputation: Recomputation, dense: int = 0
 ) -> list[Segment]:
     """Return the segments of one nanobatch through `layers` blocks of a stage, in the order of execution."""
-    passes = block_passes(graph, layers, direction, recomputation=recomputation)
+    passes = block_passes(graph, layers, direction, recomputation=recomputation, dense=dense)
     return [segment for own in passes for segment in own]
 
 
 def block_passes(
-    graph: BlockGraph, layers: int, direction: Direction, *, recomputation: Recomputation
+    graph: BlockGraph, layers: int, direction: Direction, *, recomputation: Recomputation, dense: int = 0
 ) -> list[tuple[Segment, ...]]:
-    """Return the same by pass through one block: a block that is recomputed on its own is passed once."""
+    """Return the same by pass through one block: a block that is recomputed on its own is passed once.
+
+    Of a mixture of experts, `dense` of the blocks have none; they are taken as the first, wherever among the blocks of
+    the stage they are.
+    """
+    forwards, passes = _passes(graph, layers - dense, direction, recomputation)
+    if dense:
+        plain = replace(graph, forward=graph.dense_forward, backward=graph.dense_backward)
+        first_forwards, first = _passes(plain, dense, direction, recomputation)
+        forwards = first_forwards + forwards
+        passes = first + passes if direction is Direction.FORWARD else passes + first
+    return forwards + passes
+
+
+def _passes(
+    graph: BlockGraph, layers: int, direction: Direction, recomputation: Recomputation
+) -> tuple[list[tuple[Segment, ...]], list[tuple[Segment, ...]]]:
+    """Return the forwards that a pass through equal blocks begins with, and what follows."""
     own = pass_segments(graph.forward, block_backward(graph, recomputation), direction)
     if direction not in RECOMPUTING or not recomputation.repeats_blocks:
-        return [own] * layers
+        return [], [own] * layers
     if recomputation is Recomputation.FULL:
-        return [(*graph.forward, *own)] * layers
-    return [graph.forward] * layers + [own] * layers
+        return [], [(*graph.forward, *own)] * layers
+    return [graph.forward] * layers, [own] * layers
 
 
 def interleave(segments: Sequence[Segment]) -> list[Pair]:

@@ -15,9 +15,12 @@ class CollectiveKind(StrEnum):
     ALL_REDUCE = "allreduce"
     ALL_GATHER = "allgather"
     REDUCE_SCATTER = "reducescatter"
+    ALL_TO_ALL = "alltoall"
+    """Each GPU sends every other a part of its buffer: tokens go to their experts, or come back."""
 
 
 TENSOR_PARALLEL, CONTEXT_PARALLEL = "tp", "cp"
+EXPERT_PARALLEL, EXPERT_TENSOR_PARALLEL = "ep", "etp"
 """Process groups of a block's collectives."""
 
 
@@ -66,6 +69,9 @@ class OperatorKind(StrEnum):
     mean window of the blocks where some have one."""
     ATTENTION_BACKWARD = "attention-backward"
     """Its gradient: five matrix products instead of two; the same shape."""
+    GROUPED_GEMM = "grouped-gemm"
+    """Products of several groups of rows, each with a matrix of its own, in one launch: experts' of their tokens; shape
+    (groups, rows of all groups, n, k). As a gradient of weights it is the product of k and n columns over the rows."""
     MEMORY = "memory"
     """Bound by HBM bandwidth; shape of its largest output."""
 
@@ -83,7 +89,9 @@ class Scope(StrEnum):
     """Part of a stage that a segment belongs to."""
 
     BLOCK = "block"
-    """Repeated for every layer."""
+    """Repeated for every layer; of a mixture of experts, for every layer that has them."""
+    DENSE_BLOCK = "dense-block"
+    """Likewise of the layers of a mixture of experts that have an MLP in their place."""
     EMBEDDING = "embedding"
     """First stage only."""
     HEAD = "head"
@@ -149,10 +157,11 @@ class Collective:
 
     kind: CollectiveKind
     group: str
-    """The process group: `tp` or `cp`."""
+    """The process group: `tp`, `cp`, `ep` or `etp`."""
     group_size: int
     message_bytes: int
-    """Bytes of the full buffer on one GPU: reduced (all-reduce), gathered (all-gather), scattered (reduce-scatter)."""
+    """Bytes of the full buffer on one GPU: reduced (all-reduce), gathered (all-gather), scattered (reduce-scatter), or
+    sent in parts to all GPUs, itself among them (all-to-all)."""
     fused: int
     """Number of collectives of the model that are fused into this one."""
 
@@ -200,7 +209,15 @@ class PlacedCollective(Collective):
     """Least number of them on one of these nodes."""
 
 
-AnyCollective = Collective | SequenceCollective | PlacedCollective
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenExchange(PlacedCollective):
+    """An all-to-all of tokens over several nodes, where one copy may serve all experts of a node."""
+
+    between_share: float
+    """Bytes that travel between nodes over those of a copy for each expert there."""
+
+
+AnyCollective = Collective | SequenceCollective | PlacedCollective | TokenExchange
 """A collective of a model's graph; reading one from a file needs the records by name."""
 
 
@@ -259,3 +276,6 @@ class BlockGraph:
     embedding_backward: tuple[Segment, ...]
     head_forward: tuple[Segment, ...]
     head_backward: tuple[Segment, ...]
+    dense_forward: tuple[Segment, ...] = ()
+    """Forward of a block of a mixture of experts that has an MLP in their place; nothing where there is none."""
+    dense_backward: tuple[Segment, ...] = ()

@@ -7,6 +7,7 @@ from kareus.artifacts.names import check_product
 from kareus.artifacts.ranges import check_within, within
 from kareus.artifacts.records import ADDED
 from kareus.errors import ConfigError
+from kareus.model.experts import Experts, LatentAttention
 from kareus.model.features import AngleScaling, Branches, NormPlacement, QkNormScope
 
 MOST_BLOCKS = 10_000
@@ -33,9 +34,9 @@ class RotaryScaling:
     def __post_init__(self) -> None:
         within(self, 1e-3, 1e6, "times", "factor", "low_frequency_factor", "high_frequency_factor")
         within(self, 1, MOST_TOKENS, "tokens", "original_sequence_length")
-        if self.high_frequency_factor <= self.low_frequency_factor:
+        if self.high_frequency_factor < self.low_frequency_factor:
             raise ConfigError(
-                f"high_frequency_factor={self.high_frequency_factor}: must be greater than low_frequency_factor "
+                f"high_frequency_factor={self.high_frequency_factor}: must be at least low_frequency_factor "
                 f"({self.low_frequency_factor})."
             )
 
@@ -165,6 +166,9 @@ class Model:
     """Tokens back to which a token attends, itself among them; null: all."""
     windowed_layers: tuple[int, ...] | None = field(default=None, metadata=ADDED)
     """Blocks, from 0, that the window is for; null: all."""
+    chunked_windows: bool = field(default=False, metadata=ADDED)
+    """Whether sequences are cut in chunks of `window_tokens`, and a token attends to those of its chunk that came
+    before it (Llama 4); else the window moves on with each token."""
     window_rotary_base: float | None = field(default=None, metadata=ADDED)
     """`rotary_base` of blocks with a window, where it is another (Gemma 3); null: the same."""
     attention_scale: float | None = field(default=None, metadata=ADDED)
@@ -181,6 +185,13 @@ class Model:
     """What logits are multiplied by (Cohere, Granite, MiniCPM)."""
     position_offset: int = field(default=0, metadata=ADDED)
     """Rows of the table of learned positions before that of position 0 (OPT: 2)."""
+    attention_sinks: bool = field(default=False, metadata=ADDED)
+    """Whether each head has a learned score that no token belongs to (gpt-oss)."""
+    experts: Experts | None = field(default=None, metadata=ADDED)
+    """Experts in the place of the MLP of blocks; null: none. `intermediate_size` is then the width of the MLP of blocks
+    without experts, or, where all have experts, of one of these."""
+    latent_attention: LatentAttention | None = field(default=None, metadata=ADDED)
+    """Queries, keys and values from latent vectors; null: from the residual stream."""
     checkpoint: str | None = field(default=None, metadata=ADDED)
     """`model_type` of the checkpoints that name its weights; null: Llama, or GPT-2 or MPT by `positions`."""
 
@@ -223,10 +234,38 @@ class Model:
         for name in ("attention_scale", "attention_softcap", "logit_softcap", "window_rotary_base", "window_tokens"):
             if (value := getattr(self, name)) is not None:
                 check_within(name, value, 1e-9, 1e15, "null or a positive number")
-        for name in ("unrotated_layers", "windowed_layers"):
-            for layer in getattr(self, name) or ():
+        named = {
+            "unrotated_layers": self.unrotated_layers,
+            "windowed_layers": self.windowed_layers,
+            "experts.dense_layers": self.dense_layers,
+        }
+        for name, layers in named.items():
+            for layer in layers or ():
                 if not 0 <= layer < self.num_layers:
                     raise ConfigError(f"{name}: has {layer}; expected numbers of blocks, 0 to {self.num_layers - 1}.")
+        self._check_experts()
+
+    def _check_experts(self) -> None:
+        """Check what experts and latent attention exclude."""
+        if self.experts is not None and len(set(self.dense_layers)) == self.num_layers:
+            raise ConfigError("experts.dense_layers: has all blocks; set experts=null for a dense model.")
+        if self.experts is not None and self.branches.parallel:
+            raise ConfigError(
+                f"experts: expected branches=sequential, not {self.branches}, with a router after attention."
+            )
+        latent = self.latent_attention
+        if latent is None:
+            return
+        if latent.rotary_dim >= self.head_dim:
+            raise ConfigError(
+                f"latent_attention.rotary_dim={latent.rotary_dim}: must be less than head_dim ({self.head_dim}), which "
+                "has the values that rotate and those that do not."
+            )
+        if self.num_key_value_heads != self.num_attention_heads:
+            raise ConfigError(
+                f"num_key_value_heads={self.num_key_value_heads}: must be num_attention_heads "
+                f"({self.num_attention_heads}) with latent_attention, which gives each head keys of its own."
+            )
 
     @property
     def rotary_dim(self) -> int:
@@ -248,7 +287,7 @@ class Model:
     @property
     def qk_norm_parameters(self) -> tuple[int, int]:
         """Weights of the norms of queries and keys of a block: those of all heads alike, and those of each its own."""
-        if not self.qk_norm:
+        if not self.qk_norm or self.qk_norm_scope is QkNormScope.UNWEIGHTED:
             return 0, 0
         if self.qk_norm_scope is QkNormScope.HEAD:
             return 2 * self.head_dim, 0
@@ -259,6 +298,35 @@ class Model:
         window = min(self.window_tokens or sequence_length, sequence_length)
         windowed = range(self.num_layers) if self.windowed_layers is None else self.windowed_layers
         return tuple(window if layer in windowed else sequence_length for layer in range(self.num_layers))
+
+    def twice_pairs(self, sequence_length: int) -> tuple[int, ...]:
+        """Return twice the pairs of tokens of a sequence that attend to each other, in each block.
+
+        Of s tokens with a window of w, s w - w^2 / 2 pairs do (without one w is s); in chunks of w, w^2 / 2 pairs of
+        each.
+        """
+        return tuple(self._twice_pairs(window, sequence_length) for window in self.layer_windows(sequence_length))
+
+    def _twice_pairs(self, window: int, tokens: int) -> int:
+        if self.chunked_windows:
+            whole, rest = divmod(tokens, window)
+            return whole * window**2 + rest**2
+        return window * (2 * tokens - window)
+
+    @property
+    def dense_layers(self) -> tuple[int, ...]:
+        """Blocks, from 0, of a mixture of experts that have none; nothing of a dense model."""
+        return () if self.experts is None else self.experts.dense_layers
+
+    @property
+    def value_head_dim(self) -> int:
+        """Values of a head of the values."""
+        return self.head_dim if self.latent_attention is None else self.latent_attention.value_dim
+
+    @property
+    def attended_width(self) -> int:
+        """Values of the output of attention of a token, over all heads."""
+        return self.num_attention_heads * self.value_head_dim
 
     @property
     def query_width(self) -> int:
@@ -273,7 +341,11 @@ class Model:
     @property
     def mlp_input_width(self) -> int:
         """Values that the first product of the MLP gives for a token: those of the gate too, if it has one."""
-        return (2 if self.activation.gated else 1) * self.intermediate_size
+        return self.gated_width(self.intermediate_size)
+
+    def gated_width(self, width: int) -> int:
+        """Return the values that the first product of an MLP of a width gives for a token."""
+        return (2 if self.activation.gated else 1) * width
 
     @property
     def has_qkv_bias(self) -> bool:
@@ -328,9 +400,14 @@ class Parallelism:
     sequence_parallel: bool = True
     """Whether the GPUs of a tensor-parallel group share the tokens between its matrix products (sequence parallelism):
     an all-gather before and a reduce-scatter after them replace an all-reduce. Resolved to false where tp is 1."""
+    ep: int = field(default=1, metadata=ADDED)
+    """GPUs that share out the experts of a block (expert parallelism). They are taken from those of data, context and
+    tensor parallelism, whose product `ep` x `etp` divides; what is left over holds the same experts."""
+    etp: int = field(default=1, metadata=ADDED)
+    """GPUs that share every expert's weights (tensor parallelism of experts)."""
 
     def __post_init__(self) -> None:
-        within(self, 1, 1_000_000, "GPUs", "dp", "pp", "tp", "cp")
+        within(self, 1, 1_000_000, "GPUs", "dp", "pp", "tp", "cp", "ep", "etp")
         if self.gpus > MOST_GPUS:
             raise ConfigError(f"dp x pp x tp x cp={self.gpus:,}: must be at most {MOST_GPUS:,} GPUs.")
 
@@ -370,6 +447,14 @@ class Parallelism:
         return microbatch_size % 2 == 0 and not self.shards_gradients
 
     @property
+    def expert_replicas(self) -> int:
+        """GPUs of a stage that hold the same part of the experts: their own data parallelism.
+
+        Megatron Core folds the ranks of a stage anew for experts: dp x cp x tp = replicas x ep x etp.
+        """
+        return self.gpus_per_stage // (self.ep * self.etp)
+
+    @property
     def gpus_per_stage(self) -> int:
         """GPUs that run one stage, over all replicas."""
         return self.dp * self.cp * self.tp
@@ -380,6 +465,16 @@ class Parallelism:
         That is Megatron-LM's order; it keeps the ranks of a tensor-parallel group on one node.
         """
         return ((stage * self.dp + replica) * self.cp + cp) * self.tp + tp
+
+    def expert_ranks(self, stage: int) -> list[int]:
+        """Return the ranks of the first expert-parallel group of a stage: with `etp` every so manieth of neighbours."""
+        first = stage * self.gpus_per_stage
+        return [first + self.etp * place for place in range(self.ep)]
+
+    def expert_replica_ranks(self, stage: int) -> list[int]:
+        """Return the ranks of a stage that hold the same part of the experts as its first."""
+        first, apart = stage * self.gpus_per_stage, self.ep * self.etp
+        return [first + apart * replica for replica in range(self.expert_replicas)]
 
     def sharing_ranks(self, stage: int, *, over_context: bool) -> list[int]:
         """Return the first tensor-parallel rank of each that shares out model states of a stage.

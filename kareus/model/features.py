@@ -46,6 +46,8 @@ class QkNormScope(StrEnum):
     """A head, each with weights of its own (Cohere, StableLM)."""
     TOKEN = "token"
     """All heads of a token (OLMo 2)."""
+    UNWEIGHTED = "unweighted"
+    """A head, without weights (Llama 4)."""
 
 
 class AngleStretch(StrEnum):

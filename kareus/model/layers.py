@@ -23,6 +23,9 @@ INITIAL_STD = 0.02
 WEIGHT_GRADIENT_SUFFIX = "_gradient"
 """Ends the name of the buffer of a weight's gradient."""
 
+LEAST_BLEND = 1e-9
+"""Turns over which frequencies are blended at least."""
+
 RotaryTable = tuple[Tensor, Tensor]
 """Cosines and sines of a rank's tokens, each [tokens, 1, head_dim / 2], fp32."""
 
@@ -449,11 +452,12 @@ def _stretched(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:
     """Slow down what turns seldom within the original context, as Llama 3.1 does to attend further (its model card).
 
     A frequency that turns `high_frequency_factor` times or more within `original_sequence_length` stays, one that
-    turns `low_frequency_factor` times or less is divided by `factor`, and those between are blended.
+    turns `low_frequency_factor` times or less is divided by `factor`, and those between are blended. Where both are the
+    same (Llama 4) there are none between.
     """
     turns = scaling.original_sequence_length * frequencies / (2 * math.pi)
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
-    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    kept = ((turns - low) / max(high - low, LEAST_BLEND)).clamp(0, 1)
     return frequencies * (kept + (1 - kept) / scaling.factor)
 
 

@@ -1,43 +1,119 @@
 """Parameters that one GPU holds of each part of a model."""
 
+from collections.abc import Mapping
+
 from kareus.graph.records import Scope
 from kareus.model.config import Model, Parallelism, Sharding
+from kareus.model.experts import Experts
 
 
 def scope_parameters(model: Model, parallelism: Parallelism) -> dict[Scope, int]:
     """Return the parameters on one GPU of one block, of the embedding, and of the final norm with the LM head.
 
-    A tied LM head counts as one of its own; on the same stage as the embedding it is none. Norms, learned positions and
-    the biases of what is summed over the tensor-parallel group are whole on every GPU; norms of single heads are where
-    these heads are.
+    Blocks of a mixture of experts that have none are `Scope.DENSE_BLOCK`, where there are any. A tied LM head counts as
+    one of its own; on the same stage as the embedding it is none. Norms, routers, learned positions and the biases of
+    what is summed over the tensor-parallel group are whole on every GPU; norms of single heads are where these heads
+    are.
     """
-    whole, divided = model.qk_norm_parameters
-    if model.has_qkv_bias:
-        divided += model.query_width + 2 * model.key_value_width
-    if model.has_mlp_bias:
-        divided += model.mlp_input_width
-    whole += model.block_norms * model.norm_parameters
-    whole += (model.has_projection_bias + model.has_mlp_bias) * model.hidden_size
     table = embedding_parameters(model, parallelism)
     shares = model.tie_embeddings and parallelism.pp == 1
     head_bias = model.vocab_size // parallelism.tp if model.head_bias else 0
-    return {
-        Scope.BLOCK: (block_matrices(model) + divided) // parallelism.tp + whole,
+    parts = {
+        Scope.BLOCK: _block_parameters(model, parallelism, model.experts),
         Scope.EMBEDDING: table + _beside_table(model),
         Scope.HEAD: model.norm_parameters + head_bias + (0 if shares else table),
     }
+    if model.dense_layers:
+        parts[Scope.DENSE_BLOCK] = _block_parameters(model, parallelism, None)
+    return parts
+
+
+def expert_parameters(model: Model, parallelism: Parallelism) -> int:
+    """Return the parameters of routed experts on one GPU of a block that has any: those that `scope_parameters` has."""
+    experts = model.experts
+    if experts is None:
+        return 0
+    one = expert_matrices(model, experts.width)
+    biases = (model.gated_width(experts.width) // parallelism.etp + model.hidden_size) if experts.biases else 0
+    return experts.count // parallelism.ep * (one // parallelism.etp + biases)
 
 
 def total_parameters(model: Model) -> int:
     """Return all parameters of a model, a tied LM head once."""
-    alone = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=None, sharding=Sharding.NONE, sequence_parallel=False)
-    parts = scope_parameters(model, alone)
-    return model.num_layers * parts[Scope.BLOCK] + parts[Scope.EMBEDDING] + parts[Scope.HEAD]
+    return _summed(model, scope_parameters(model, ALONE))
 
 
 def active_parameters(model: Model) -> int:
-    """Return the parameters that a token uses: all of a dense model."""
-    return total_parameters(model)
+    """Return the parameters that a token uses: all of a dense model, and of experts those that it is sent to."""
+    parts = scope_parameters(model, ALONE)
+    if (experts := model.experts) is not None:
+        routed = expert_parameters(model, ALONE)
+        parts[Scope.BLOCK] -= routed - routed // experts.count * experts.per_token
+    return _summed(model, parts)
+
+
+ALONE = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=None, sharding=Sharding.NONE, sequence_parallel=False)
+"""One GPU that holds everything."""
+
+
+def _summed(model: Model, parts: Mapping[Scope, int]) -> int:
+    """Return the parameters of all blocks, of the embedding and of the head."""
+    dense = len(model.dense_layers)
+    blocks = (model.num_layers - dense) * parts[Scope.BLOCK] + dense * parts.get(Scope.DENSE_BLOCK, 0)
+    return blocks + parts[Scope.EMBEDDING] + parts[Scope.HEAD]
+
+
+def _block_parameters(model: Model, parallelism: Parallelism, experts: Experts | None) -> int:
+    """Return the parameters on one GPU of a block, with experts or with the model's MLP."""
+    divided, whole = _attention_parameters(model)
+    whole += model.block_norms * model.norm_parameters
+    if experts is None:
+        divided += expert_matrices(model, model.intermediate_size)
+        if model.has_mlp_bias:
+            divided += model.mlp_input_width
+            whole += model.hidden_size
+        return divided // parallelism.tp + whole
+    divided += expert_matrices(model, experts.shared_width)
+    whole += experts.count * (model.hidden_size + experts.biases) + experts.shared_gate * model.hidden_size
+    return divided // parallelism.tp + whole + expert_parameters(model, parallelism)
+
+
+def _attention_parameters(model: Model) -> tuple[int, int]:
+    """Return the parameters of attention: those that a tensor-parallel group divides, and those whole on every GPU.
+
+    Of latent attention, the products that give latent vectors are whole, as in Megatron Core.
+    """
+    divided, whole = attention_matrices(model)
+    of_all, of_each = model.qk_norm_parameters
+    divided, whole = divided + of_each, whole + of_all
+    latent = model.latent_attention
+    if latent is not None:
+        queries = latent.query_rank or 0
+        vectors = queries + latent.key_value_rank + latent.rotary_dim
+        whole += queries + latent.key_value_rank + (vectors if model.has_qkv_bias else 0)  # norms and biases
+    elif model.has_qkv_bias:
+        divided += model.query_width + 2 * model.key_value_width
+    if model.has_projection_bias:
+        whole += model.hidden_size
+    if model.attention_sinks:
+        divided += model.num_attention_heads
+    return divided, whole
+
+
+def attention_matrices(model: Model) -> tuple[int, int]:
+    """Return the values of attention's weight matrices: those that a tensor-parallel group divides, and whole ones."""
+    hidden, latent = model.hidden_size, model.latent_attention
+    output = hidden * model.attended_width
+    if latent is None:
+        return output + hidden * (model.query_width + 2 * model.key_value_width), 0
+    keys = model.num_attention_heads * (model.head_dim - latent.rotary_dim + latent.value_dim)
+    divided = output + latent.key_value_rank * keys + (latent.query_rank or hidden) * model.query_width
+    return divided, hidden * ((latent.query_rank or 0) + latent.key_value_rank + latent.rotary_dim)
+
+
+def expert_matrices(model: Model, width: int) -> int:
+    """Return the values of the weight matrices of an MLP of a width, one expert's or a whole block's."""
+    return model.hidden_size * (model.gated_width(width) + width)
 
 
 def _beside_table(model: Model) -> int:
@@ -50,19 +126,35 @@ def reduced_parameters(model: Model, parallelism: Parallelism) -> dict[Scope, tu
     """Return the parameters on one GPU whose gradients are reduced at once, of each of `scope_parameters`.
 
     What is beside the embedding of tokens is apart from it, so that the first and the last stage shard a tied one
-    alike.
+    alike. Routed experts are left out: they are reduced over other ranks.
     """
     parts, beside = scope_parameters(model, parallelism), _beside_table(model)
+    parts[Scope.BLOCK] -= expert_parameters(model, parallelism)
     reduced: dict[Scope, tuple[int, ...]] = {scope: (parameters,) for scope, parameters in parts.items()}
     if beside:
         reduced[Scope.EMBEDDING] = (parts[Scope.EMBEDDING] - beside, beside)
     return reduced
 
 
-def block_matrices(model: Model) -> int:
-    """Return the values of the weight matrices of one block, over all GPUs."""
-    attention = 2 * model.query_width + 2 * model.key_value_width
-    return model.hidden_size * (attention + model.mlp_input_width + model.intermediate_size)
+def used_matrices(model: Model, *, dense: bool) -> int:
+    """Return the values of the weight matrices of one block that a token passes, over all GPUs.
+
+    Args:
+        model: the model.
+        dense: whether the block has the MLP of the model, and no experts.
+    """
+    attention = sum(attention_matrices(model))
+    experts = model.experts
+    if dense or experts is None:
+        return attention + expert_matrices(model, model.intermediate_size)
+    router = model.hidden_size * (experts.count + experts.shared_gate)
+    return attention + router + expert_matrices(model, experts.routed_width + experts.shared_width)
+
+
+def all_used_matrices(model: Model) -> int:
+    """Return the values of the weight matrices of all blocks that a token passes, over all GPUs."""
+    dense = len(model.dense_layers)
+    return (model.num_layers - dense) * used_matrices(model, dense=False) + dense * used_matrices(model, dense=True)
 
 
 def embedding_parameters(model: Model, parallelism: Parallelism) -> int:
@@ -73,12 +165,19 @@ def embedding_parameters(model: Model, parallelism: Parallelism) -> int:
 def partial_parameters(model: Model, parallelism: Parallelism) -> dict[Scope, int]:
     """Return the parameters whose gradients a GPU has of a part of what its tensor-parallel group computes.
 
-    Norms of queries and keys see a GPU's own heads; with sequence parallelism the other norms see its own tokens. Their
-    gradients have to be summed over the group.
+    Norms of queries and keys see a GPU's own heads; with sequence parallelism the other norms, and routers, see its own
+    tokens. Their gradients have to be summed over the group.
     """
     if parallelism.tp == 1:
-        return {Scope.BLOCK: 0, Scope.EMBEDDING: 0, Scope.HEAD: 0}
+        return dict.fromkeys(scope_parameters(model, parallelism), 0)
     norm = model.norm_parameters if parallelism.sequence_parallel else 0
     heads, _ = model.qk_norm_parameters
     embedded = norm if model.embedding_norm else 0
-    return {Scope.BLOCK: model.block_norms * norm + heads, Scope.EMBEDDING: embedded, Scope.HEAD: norm}
+    dense = model.block_norms * norm + heads
+    router = 0
+    if model.experts is not None and parallelism.sequence_parallel:
+        router = model.experts.count * model.hidden_size
+    parts = {Scope.BLOCK: dense + router, Scope.EMBEDDING: embedded, Scope.HEAD: norm}
+    if model.dense_layers:
+        parts[Scope.DENSE_BLOCK] = dense
+    return parts

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from kareus.artifacts.records import added_fields
 from kareus.model.config import Model, NormKind
+from kareus.model.experts import Experts, LatentAttention
 from kareus.model.features import AngleScaling, AngleStretch, QkNormScope
 
 TRAINED = frozenset(
@@ -52,7 +53,9 @@ def _untrained(model: Model, sequence_length: int) -> Iterator[str]:
         if name not in TRAINED and (masks or name not in OF_WINDOWS):
             value = getattr(model, name)
             yield (
-                name
+                name.replace("_", " ")
+                if isinstance(value, Experts | LatentAttention)
+                else name
                 if isinstance(value, tuple)
                 else f"{name}={value:g}"
                 if isinstance(value, float)

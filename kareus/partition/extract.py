@@ -1,5 +1,7 @@
 """Extraction: from a model and its parallelism to the operator graph of its block."""
 
+from dataclasses import replace
+from fractions import Fraction
 from typing import Protocol
 
 from kareus.errors import KareusError, RefusedWorkloadError
@@ -8,13 +10,18 @@ from kareus.model.config import AttentionKernel, Model, Parallelism
 from kareus.model.precision import Precision
 from kareus.partition.detect import detect_partitions, graph_of
 from kareus.partition.events import Trace
+from kareus.partition.experts import routed_sizes, with_experts
+from kareus.partition.latent import with_latent_attention
 from kareus.partition.layers import with_layers
 from kareus.partition.names import Extracted, expected_partitions
-from kareus.partition.place import placed
+from kareus.partition.place import ExchangedCopies, placed
 from kareus.partition.structure import dimensions_of, structure_of
 from kareus.partition.trace_cache import cached_template
 from kareus.software.kernels import of_software
-from kareus.software.record import Software
+from kareus.software.record import Dispatcher, Software
+
+CUT_OUT = 64
+"""Width on a GPU of an MLP that is traced and cut out, where a block has nothing but experts."""
 
 
 class GraphConfig(Protocol):
@@ -52,16 +59,33 @@ class GraphConfig(Protocol):
 def operator_graphs(config: GraphConfig) -> dict[Batch, BlockGraph]:
     """Return the operator graphs of a workload as its software launches them; errors as of `extract`."""
     model, parallelism, software = config.model, config.parallelism, config.software
-    sizes = batch_sizes(parallelism, config.microbatch_size)
-    graphs = extract(model, parallelism, config.microbatch_size, config.sequence_length, software.attention_kernel)
+    sizes = batch_sizes(model, parallelism, config.microbatch_size)
+    graphs = extract(
+        model,
+        parallelism,
+        config.microbatch_size,
+        config.sequence_length,
+        software.attention_kernel,
+        software,
+    )
+    copies = exchanged_copies(model, software)
     return {
         batch: placed(
             of_software(graph, software, config.precision, model, parallelism, sizes[batch]),
             parallelism,
             config.gpus_per_node,
+            copies,
         )
         for batch, graph in graphs.items()
     }
+
+
+def exchanged_copies(model: Model, software: Software) -> ExchangedCopies | None:
+    """Return what of a token's copies travels between nodes; None where each copy does."""
+    experts = model.experts
+    if experts is None or software.dispatcher is not Dispatcher.FLEX:
+        return None
+    return ExchangedCopies(experts.per_token, Fraction(experts.groups_per_token, experts.groups))
 
 
 def extract(
@@ -70,10 +94,12 @@ def extract(
     microbatch_size: int,
     sequence_length: int,
     attention_kernel: AttentionKernel | None = None,
+    software: Software | None = None,
 ) -> dict[Batch, BlockGraph]:
     """Extract the graphs of a microbatch and, where it can be halved, of a nanobatch; torch only traces new structures.
 
-    `attention_kernel` is that of other software; None is the engine's, as in `structure_of`.
+    `attention_kernel` is that of other software; None is the engine's, as in `structure_of`. `software` runs experts,
+    where there are any.
 
     Raises:
         RefusedWorkloadError: the model or the sequence does not divide over `parallelism`, or attention that is not
@@ -84,23 +110,53 @@ def extract(
             f"parallelism.cp={parallelism.cp}: attention that is not fused (attention_kernel={attention_kernel}) needs "
             "whole sequences; use cp=1, or fused attention."
         )
-    return {
-        batch: with_layers(
-            graph_of(_trace(model, parallelism, size, sequence_length, attention_kernel)),
-            model,
-            parallelism,
-            sequence_length,
-        )
-        for batch, size in batch_sizes(parallelism, microbatch_size).items()
-    }
+
+    def block(size: int, width: int) -> BlockGraph:
+        plain = _with_mlp(model, width)
+        graph = graph_of(_trace(plain, parallelism, size, sequence_length, attention_kernel))
+        if model.latent_attention is not None:
+            graph = with_latent_attention(graph, model, parallelism, size * sequence_length // parallelism.cp)
+        return with_layers(graph, plain, parallelism, sequence_length)
+
+    def graph(size: int) -> BlockGraph:
+        experts = model.experts
+        if experts is None:
+            return block(size, model.intermediate_size)
+        assert software is not None, "experts are run by some software"
+        tokens = size * sequence_length // (parallelism.cp * parallelism.token_shards)
+        dense = block(size, model.intermediate_size) if experts.dense_layers else None
+        sizes = routed_sizes(model, parallelism, tokens, software)
+        return with_experts(block(size, experts.shared_width or CUT_OUT * parallelism.tp), dense, sizes)
+
+    return {batch: graph(size) for batch, size in batch_sizes(model, parallelism, microbatch_size).items()}
 
 
-def batch_sizes(parallelism: Parallelism, microbatch_size: int) -> dict[Batch, int]:
-    """Return the sequences of a microbatch and, where it can be halved, of a nanobatch."""
+def batch_sizes(model: Model, parallelism: Parallelism, microbatch_size: int) -> dict[Batch, int]:
+    """Return the sequences of a microbatch and, where it can be halved, of a nanobatch; experts have no nanobatches."""
     sizes = {Batch.MICROBATCH: microbatch_size}
-    if parallelism.halves(microbatch_size):
+    if model.experts is None and parallelism.halves(microbatch_size):
         sizes[Batch.NANOBATCH] = microbatch_size // 2
     return sizes
+
+
+def _with_mlp(model: Model, width: int) -> Model:
+    """Return the model with an MLP of a width in each block, and heads of the width of values."""
+    if model.experts is None and model.latent_attention is None:
+        return model
+    return replace(model, experts=None, latent_attention=None, intermediate_size=width, head_dim=model.value_head_dim)
+
+
+def check_plannable(model: Model) -> None:
+    """Check that partitions can be found in a model's graph.
+
+    Raises:
+        RefusedWorkloadError: it has experts.
+    """
+    if model.experts is not None:
+        raise RefusedWorkloadError(
+            f"model={model.name}: mixtures of experts are predicted, not planned: no partition has their exchanges of "
+            "tokens; use `kareus predict`, or plan a dense model."
+        )
 
 
 def partitions_of(graphs: dict[Batch, BlockGraph], workload: Extracted) -> dict[Partition, int]:

@@ -39,13 +39,9 @@ def with_layers(graph: BlockGraph, model: Model, parallelism: Parallelism, seque
 
 
 def attended_share(model: Model, sequence_length: int) -> Fraction:
-    """Return the pairs of tokens that attend to each other, over those without windows, in the mean block.
-
-    Of s tokens with a window of w, s w - w^2 / 2 pairs do; without one w is s.
-    """
-    windows = model.layer_windows(sequence_length)
-    pairs = sum(window * (2 * sequence_length - window) for window in windows)
-    return Fraction(pairs, len(windows) * sequence_length**2)
+    """Return the pairs of tokens that attend to each other, over those without windows, in the mean block."""
+    pairs = model.twice_pairs(sequence_length)
+    return Fraction(sum(pairs), len(pairs) * sequence_length**2)
 
 
 def mean_window(share: Fraction, keys: int) -> int:

@@ -1,46 +1,79 @@
 """Placing the collectives of an operator graph: their ranks fill nodes one after the other, and may fill several."""
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 
 from kareus.gpu_model.network import Placement, placement_of
-from kareus.graph.records import TENSOR_PARALLEL, BlockGraph, Collective, PlacedCollective, Segment
+from kareus.graph.records import (
+    CONTEXT_PARALLEL,
+    EXPERT_PARALLEL,
+    EXPERT_TENSOR_PARALLEL,
+    TENSOR_PARALLEL,
+    BlockGraph,
+    Collective,
+    CollectiveKind,
+    PlacedCollective,
+    Segment,
+    TokenExchange,
+)
 from kareus.model.config import Parallelism
 
 
-def placed(graph: BlockGraph, parallelism: Parallelism, gpus_per_node: int) -> BlockGraph:
-    """Return the graph with collectives that say on how many nodes their ranks lie, where that is more than one."""
-    tensor = [parallelism.rank(0, tp=tp) for tp in range(parallelism.tp)]
-    context = [parallelism.rank(0, cp=cp) for cp in range(parallelism.cp)]
-    of_tensor, of_context = (placement_of(ranks, gpus_per_node) for ranks in (tensor, context))
-    if of_tensor.nodes == of_context.nodes == 1:
+@dataclass(frozen=True, slots=True)
+class ExchangedCopies:
+    """Copies of a token of which one serves all experts of a node (DeepEP)."""
+
+    per_token: int
+    share_of_groups: Fraction
+    """Groups of experts that a token's are chosen from, over all."""
+
+    def share(self, nodes: int) -> float:
+        """Return the copies that reach one of so many nodes each, over all copies, drawn at random.
+
+        Of n nodes k draws leave n (1 - 1/n)^k without any; a router that chooses among groups reaches fewer.
+        """
+        reached = nodes * (1 - (1 - 1 / nodes) ** self.per_token)
+        return min(reached, max(nodes * float(self.share_of_groups), 1.0)) / self.per_token
+
+
+Places = dict[str, Placement]
+"""By process group."""
+
+
+def placed(
+    graph: BlockGraph, parallelism: Parallelism, gpus_per_node: int, copies: ExchangedCopies | None = None
+) -> BlockGraph:
+    """Return the graph with collectives that say on how many nodes their ranks lie, where that is more than one.
+
+    Args:
+        graph: of a block.
+        parallelism: whose ranks fill nodes.
+        gpus_per_node: GPUs of one.
+        copies: of tokens that travel between nodes; None: one for each expert.
+    """
+    ranks = {
+        TENSOR_PARALLEL: [parallelism.rank(0, tp=tp) for tp in range(parallelism.tp)],
+        CONTEXT_PARALLEL: [parallelism.rank(0, cp=cp) for cp in range(parallelism.cp)],
+        EXPERT_PARALLEL: parallelism.expert_ranks(0),
+        EXPERT_TENSOR_PARALLEL: list(range(parallelism.etp)),
+    }
+    places = {group: placement_of(own, gpus_per_node) for group, own in ranks.items()}
+    if all(place.nodes == 1 for place in places.values()):
         return graph
-
-    def segments(own: tuple[Segment, ...]) -> tuple[Segment, ...]:
-        return tuple(_placed(s, of_tensor, of_context) for s in own)
-
-    return BlockGraph(
-        forward=segments(graph.forward),
-        backward=segments(graph.backward),
-        embedding_forward=segments(graph.embedding_forward),
-        embedding_backward=segments(graph.embedding_backward),
-        head_forward=segments(graph.head_forward),
-        head_backward=segments(graph.head_backward),
-    )
+    parts = {f.name: tuple(_placed(s, places, copies) for s in getattr(graph, f.name)) for f in fields(BlockGraph)}
+    return BlockGraph(**parts)
 
 
-def _placed(segment: Segment, of_tensor: Placement, of_context: Placement) -> Segment:
+def _placed(segment: Segment, places: Places, copies: ExchangedCopies | None) -> Segment:
     collective = segment.collective
-    if collective is None:
+    if collective is None or places[collective.group].nodes == 1:
         return segment
-    placement = of_tensor if collective.group == TENSOR_PARALLEL else of_context
-    if placement.nodes == 1:
-        return segment
-    return replace(segment, collective=_on_nodes(collective, placement))
+    return replace(segment, collective=_on_nodes(collective, places[collective.group], copies))
 
 
-def _on_nodes(collective: Collective, placement: Placement) -> PlacedCollective:
+def _on_nodes(collective: Collective, placement: Placement, copies: ExchangedCopies | None) -> PlacedCollective:
     """Several messages of a launch share the network, so that they count as one."""
-    return PlacedCollective(
+    own = PlacedCollective(
         kind=collective.kind,
         group=collective.group,
         group_size=collective.group_size,
@@ -49,3 +82,7 @@ def _on_nodes(collective: Collective, placement: Placement) -> PlacedCollective:
         nodes=placement.nodes,
         per_node=placement.per_node,
     )
+    if collective.kind is not CollectiveKind.ALL_TO_ALL or copies is None:
+        return own
+    values = {f.name: getattr(own, f.name) for f in fields(PlacedCollective)}
+    return TokenExchange(**values, between_share=copies.share(placement.nodes))

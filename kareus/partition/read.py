@@ -11,6 +11,8 @@ from kareus.partition.rows import ONE_MESSAGE
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 
 Record = TypeVar("Record")
+READ = (Scope.BLOCK, Scope.EMBEDDING, Scope.HEAD)
+"""Parts of a model that every graph has; those of mixtures of experts are in no table."""
 
 
 def read_graphs(path: Path) -> dict[Batch, BlockGraph]:
@@ -62,7 +64,7 @@ def _graph(rows: list[dict[str, Any]], path: Path) -> BlockGraph:
                 f"{path}: {segment.scope} {segment.direction}: position {position} follows {len(before)} rows; {REDO}."
             )
         parts[segment.scope, segment.direction] = (*before, segment)
-    missing = [f"{scope} {direction}" for scope in Scope for direction in TRACED if (scope, direction) not in parts]
+    missing = [f"{scope} {direction}" for scope in READ for direction in TRACED if (scope, direction) not in parts]
     if missing:
         raise ArtifactError(f"{path}: no segments of {', '.join(missing)}; {REDO}.")
     return BlockGraph(

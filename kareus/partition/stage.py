@@ -10,7 +10,7 @@ import polars as pl
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.stage import OutputTable, TableStage
 from kareus.partition.config import PartitionSlice, subject_of
-from kareus.partition.extract import batch_sizes, operator_graphs, partitions_of
+from kareus.partition.extract import batch_sizes, check_plannable, operator_graphs, partitions_of
 from kareus.partition.rows import partition_rows, segment_rows
 from kareus.partition.structure import dimensions_of, structure_of
 from kareus.partition.tables import PARTITIONS, SEGMENTS
@@ -31,13 +31,14 @@ def modules_of(argv: Sequence[str]) -> tuple[str, ...]:
     """
     config = load_slice(Path(argv[argv.index("--config") + 1]), PartitionSlice)
     own = config.model, config.parallelism
-    sizes = batch_sizes(config.parallelism, config.microbatch_size).values()  # of one sequence the structure is another
+    sizes = batch_sizes(*own, config.microbatch_size).values()  # of one sequence the structure is another
     kernel = config.software.attention_kernel
     structures = {structure_of(*own, dimensions_of(*own, size, config.sequence_length), kernel) for size in sizes}
     return () if all(map(is_kept, structures)) else TRACING
 
 
 def _compute(config: PartitionSlice) -> dict[str, pl.DataFrame]:
+    check_plannable(config.model)
     graphs = operator_graphs(config)
     return {
         "segments": SEGMENTS.frame(segment_rows(graphs)),

@@ -85,7 +85,7 @@ def instruction_costs(
         graphs: operator graphs of its block.
         known: costs of steps, taken from and added to.
     """
-    shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
+    shapes = chunk_shapes(workload.parallelism.split, workload.chunks, workload.model.dense_layers)
     worked_out: dict[Any, TimeAndPower] = {}
     costs = []
     for key, i in keyed:

@@ -17,7 +17,7 @@ from kareus.artifacts.records import content_hash
 from kareus.gpu_model.trust import known_uncertainty, time_numbers_of, trust
 from kareus.model.precision import Precision
 from kareus.prediction.lines import read_lines, table_text
-from kareus.software.record import without_memory
+from kareus.software.record import of_dense_times
 from kareus.workload.config import Workload
 
 TABLE = Path(__file__).parent / "data/iteration_errors.csv"
@@ -52,7 +52,7 @@ def numbers_for(workload: Workload) -> str:
     """Return the name of the numbers of a GPU and a software that times depend on, of whatever model and job."""
     coefficients = replace(workload.gpu.coefficients, host_rank_s=workload.software.host_rank_s)  # of pipelines or not
     gpu = replace(workload.gpu, job_gpus=1, coefficients=coefficients)
-    return content_hash((time_numbers_of(gpu), replace(without_memory(workload.software), measured=None)))
+    return content_hash((time_numbers_of(gpu), replace(of_dense_times(workload.software), measured=None)))
 
 
 def pair_error(workload: Workload, logarithms: Array, groups: Sequence[str]) -> PairError:
@@ -126,9 +126,9 @@ def with_errors(pairs: Iterable[PairError], others: Iterable[PairError]) -> str:
 def error_of(workload: Workload) -> PairError | None:
     """Return the errors of a workload's pair; None where it was not measured, with other numbers, or in fp8.
 
-    Fits, and what is left out of them, are of products in 16 bits.
+    Fits, and what is left out of them, are of products in 16 bits and of dense models: experts have none.
     """
-    if workload.precision is Precision.FP8:
+    if workload.precision is Precision.FP8 or workload.model.experts is not None:
         return None
     name, runs = numbers_for(workload), workload.software.measured
     if runs is not None and runs.made_for == name:
@@ -167,9 +167,10 @@ def error_words(workload: Workload) -> str:
     pair, software = error_of(workload), workload.software.name
     if pair is None:
         least, most = spread_percent()
+        experts = "" if workload.model.experts is None else " with experts"
         return (
-            f"not measured with {software} in {workload.precision} on this GPU; where a pair of both was, 90 % of "
-            f"iterations are within {least:g} to {most:g} % of time; energy: not measured"
+            f"not measured with {software} in {workload.precision}{experts} on this GPU; where a pair of both was, "
+            f"90 % of iterations are within {least:g} to {most:g} % of time; energy: not measured"
         )
     count = f"90 % of {pair.rows}" if pair.rows >= LEAST_ROWS else f"all {pair.rows}"
     left_out = "of models left out of the fit" if pair.groups else "each left out of the fit"

@@ -184,7 +184,7 @@ def _check(workload: Workload, method: str, clock_mhz: int) -> None:
         raise ConfigError(
             f"method={method!r}: must be one of {', '.join(PREDICTED)}; other methods search, so make a plan instead."
         )
-    halves = workload.parallelism.halves(workload.microbatch_size)
+    halves = workload.model.experts is None and workload.parallelism.halves(workload.microbatch_size)
     if PREDICTED[method] is Execution.NANOBATCHING and not halves:
         raise ConfigError(
             f"method={method}, microbatch_size={workload.microbatch_size}: {nothing_to_overlap(workload)}"
@@ -216,7 +216,9 @@ def instruction_programs(workload: Workload, execution: Execution) -> Instructio
     sm_count = workload.default_collective_sm_count
     made: dict[tuple[StageShape, ShardedWeights | None, Direction], Program] = {}
     of_kind: dict[InstructionKind, Program] = {}
-    for (stage, chunk), shape in chunk_shapes(workload.parallelism.split, workload.chunks).items():
+    for (stage, chunk), shape in chunk_shapes(
+        workload.parallelism.split, workload.chunks, workload.model.dense_layers
+    ).items():
         weights = weights_of(workload, stage, shape, sm_count)
         for direction in instruction_directions(split_backward=workload.split_backward):
             possible = profiled_executions(graphs, direction)

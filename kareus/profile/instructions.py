@@ -123,7 +123,9 @@ def _instruction_programs(graphs: dict[Batch, BlockGraph], config: ProfileSlice)
             software=config.software,
             weights=weights_of(config, stage, shape, config.testbed.default_collective_sm_count),
         )
-        for (stage, chunk), shape in chunk_shapes(config.parallelism.split, config.chunks).items()
+        for (stage, chunk), shape in chunk_shapes(
+            config.parallelism.split, config.chunks, config.model.dense_layers
+        ).items()
         for direction in _directions(config)
         for execution in profiled_executions(graphs, direction)
     }

@@ -3,8 +3,8 @@
 The order of execution comes from `kareus.graph.interleave`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kareus.graph.interleave import Pair, block_passes, interleave, partition_of
@@ -44,9 +44,13 @@ class StageShape:
     """Whether it has the embedding."""
     last: bool
     """Whether it has the final norm, the LM head and the loss."""
+    dense: int = 0
+    """Blocks, of all, that have an MLP where the others of a mixture of experts have these."""
 
 
-def chunk_shapes(layers_per_stage: Sequence[int], chunks: int) -> dict[tuple[int, int], StageShape]:
+def chunk_shapes(
+    layers_per_stage: Sequence[int], chunks: int, dense_layers: Collection[int] = ()
+) -> dict[tuple[int, int], StageShape]:
     """Return the shapes by stage and chunk.
 
     A microbatch passes the first chunk of every stage, then the second of every stage.
@@ -55,6 +59,7 @@ def chunk_shapes(layers_per_stage: Sequence[int], chunks: int) -> dict[tuple[int
         layers_per_stage: blocks on each stage, a multiple of `chunks`; or less, where embedding or head take the place
             of blocks in the first chunk of the first stage or the last of the last.
         chunks: equal parts into which every stage is cut; 1 where stages are whole.
+        dense_layers: numbers of the blocks of a mixture of experts that have none.
     """
     stages = len(layers_per_stage)
     ends = (0, 0), (stages - 1, chunks - 1)
@@ -64,7 +69,19 @@ def chunk_shapes(layers_per_stage: Sequence[int], chunks: int) -> dict[tuple[int
         for place in [(stage, chunk) for chunk in range(chunks)]:
             taken = chunks * whole - layers if place in ends else 0
             shapes[place] = StageShape(layers=whole - taken, first=place == ends[0], last=place == ends[1])
-    return shapes
+    return _with_dense(shapes, dense_layers) if dense_layers else shapes
+
+
+def _with_dense(
+    shapes: dict[tuple[int, int], StageShape], dense_layers: Collection[int]
+) -> dict[tuple[int, int], StageShape]:
+    """Return shapes that say how many of their blocks are dense; a model's blocks pass the chunks in turn."""
+    found, passed = dict(shapes), 0
+    for place in sorted(shapes, key=lambda place: (place[1], place[0])):
+        layers = range(passed, passed + shapes[place].layers)
+        passed = layers.stop
+        found[place] = replace(shapes[place], dense=sum(layer in layers for layer in dense_layers))
+    return found
 
 
 def stage_shapes(layers_per_stage: Sequence[int]) -> tuple[StageShape, ...]:
@@ -159,7 +176,7 @@ def instruction_program(
     outer = outer_segments(graphs[Batch.MICROBATCH], shape, direction)
     before, after = _around(outer, direction)
     batch = Batch.MICROBATCH if execution is Execution.SEQUENTIAL else Batch.NANOBATCH
-    passes = block_passes(graphs[batch], shape.layers, direction, recomputation=recomputation)
+    passes = block_passes(graphs[batch], shape.layers, direction, recomputation=recomputation, dense=shape.dense)
     segments = [segment for own in passes for segment in own]
     if weights is not None:
         assert execution is Execution.SEQUENTIAL, "collectives of weights run beside whole blocks"

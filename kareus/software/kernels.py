@@ -24,6 +24,9 @@ them reads and writes scores in fp32."""
 CAST_BYTES = 4
 """Bytes of casting a value: 16 bits are read, 8 bits are written twice, one of them transposed."""
 
+ROUTER = "router"
+"""Begins the names of a router's products, which stay in more bits."""
+
 Change = Callable[[Operator], Operator]
 
 
@@ -55,6 +58,7 @@ def of_software(
         graph = replace(
             graph,
             backward=_all(graph.backward, _accumulated),
+            dense_backward=_all(graph.dense_backward, _accumulated),
             head_backward=_all(graph.head_backward, _accumulated),
             embedding_backward=_all(graph.embedding_backward, _accumulated),
         )
@@ -67,6 +71,8 @@ def _changed(graph: BlockGraph, forward: Change, backward: Change) -> BlockGraph
         graph,
         forward=_all(graph.forward, forward),
         backward=_all(graph.backward, backward),
+        dense_forward=_all(graph.dense_forward, forward),
+        dense_backward=_all(graph.dense_backward, backward),
     )
 
 
@@ -123,9 +129,10 @@ def _of_cast_logits(loss: Operator) -> Operator:
 
 def _accumulated(operator: Operator) -> Operator:
     """A product that is a weight gradient writes 16 bits; a kernel reads these and the sum, and writes the sum."""
-    if not operator.is_weight_gradient or operator.kind is not OperatorKind.GEMM:
+    if not operator.is_weight_gradient or operator.kind not in (OperatorKind.GEMM, OperatorKind.GROUPED_GEMM):
         return operator
-    weights = operator.shape[0] * operator.shape[1]
+    grouped = operator.kind is OperatorKind.GROUPED_GEMM
+    weights = operator.bytes_written // FP32_BYTES if grouped else operator.shape[0] * operator.shape[1]
     return replace(
         operator,
         bytes_read=operator.bytes_read - FP32_BYTES * weights,
@@ -136,16 +143,21 @@ def _accumulated(operator: Operator) -> Operator:
 
 
 def _in_fp8(operator: Operator) -> Operator:
-    if operator.kind is not OperatorKind.GEMM:
+    if operator.kind is OperatorKind.GROUPED_GEMM:
+        groups, rows, columns, inner = operator.shape
+        weights = groups * columns * inner
+        saved = rows * (columns + inner) if operator.is_weight_gradient else rows * inner + weights
+    elif operator.kind is OperatorKind.GEMM and not operator.name.startswith(ROUTER):
+        rows, columns, inner = operator.shape
+        saved = inner * (rows + columns)
+    else:
         return operator
-    rows, columns, inner = operator.shape
-    saved = inner * (rows + columns)  # a byte less for each value of the operands
     cast = 0 if operator.is_weight_gradient else rows * inner
     values = {f.name: getattr(operator, f.name) for f in fields(operator)}
     return Fp8Product(
         **values
         | {
-            "bytes_read": operator.bytes_read - saved,
+            "bytes_read": operator.bytes_read - saved,  # a byte less for each value of the operands
             "copies": operator.copies + (cast > 0),
             "copied_bytes": operator.copied_bytes + CAST_BYTES * cast,
         }

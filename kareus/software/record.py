@@ -30,6 +30,8 @@ SET_BY_SOFTWARE = (*OF_SOFTWARE, WARM)
 """Coefficients that a GPU's file does not have."""
 OF_MEMORY = ("kept_excess", "logit_bytes", "former_logit_bytes", "workspace_gib")
 """Fields that memory alone depends on."""
+OF_EXPERTS = ("dispatcher", "expert_imbalance", "expert_kernels", "hidden_exchange")
+"""Fields that mixtures of experts alone depend on."""
 OLD_ATTENTION = 1.6
 """Time of FlashAttention 2 over that of FlashAttention 3 on an H100, forward and backward (Shah et al. 2024: 1.5 to 2.0
 times forward, 1.5 to 1.75 times backward)."""
@@ -56,6 +58,15 @@ class Reduction(StrEnum):
     """In buckets, beside the backward that completes them."""
     WHOLE = "whole"
     """In one piece after the last backward."""
+
+
+class Dispatcher(StrEnum):
+    """How tokens get to their experts on other GPUs."""
+
+    ALL_TO_ALL = "alltoall"
+    """A copy for each expert, by an all-to-all of NCCL."""
+    FLEX = "flex"
+    """One copy for all experts of a node, which is copied there (DeepEP, HybridEP; Megatron's `flex` dispatcher)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +169,18 @@ class Software:
     fills_stages: bool = field(default=False, metadata=ADDED)
     """Whether it fills one stage after the other until each has its share of the work, head included; else what nobody
     splits is split as evenly as can be."""
+    dispatcher: Dispatcher = field(default=Dispatcher.ALL_TO_ALL, metadata=ADDED)
+    """How tokens get to their experts on other GPUs."""
+    expert_imbalance: float = field(default=1.0, metadata=ADDED)
+    """Copies of tokens on the GPU whose experts get most, over the mean: all GPUs wait for that one. 1 is what routers
+    with an auxiliary loss aim at, and benchmarks force (Megatron: `--moe-router-force-load-balancing`); none are
+    dropped."""
+    expert_kernels: int = field(default=0, metadata=ADDED)
+    """Kernels that a block's experts launch beyond those of the operator graph, in a forward and again in a backward:
+    of routing that is not fused, of products of single experts, of counts that the host waits for."""
+    hidden_exchange: float = field(default=0.0, metadata=ADDED)
+    """Share of each exchange of tokens between experts that runs beside other computation, as Megatron runs a forward
+    beside a backward (`overlap_moe_expert_parallel_comm`)."""
     kept_excess: float = field(default=1.0, metadata=ADDED)
     """Bytes that its blocks keep for their backward, over those of kernels that fuse all that can be fused."""
     logit_bytes: int = field(default=6, metadata=ADDED)
@@ -204,16 +227,19 @@ class Software:
         within(self, 0, 32, "bytes", "former_logit_bytes")
         within(self, 0, 1_000, "GiB", "workspace_gib")
         within(self, 0, 1e-2, "s", "host_collective_s", "host_rank_s")
-        within(self, 0, 1, "share of a time", "hidden_reduction", "hidden_gather")
+        within(self, 0, 1, "share of a time", "hidden_reduction", "hidden_gather", "hidden_exchange")
+        within(self, 1, 1_000, "times", "expert_imbalance")
+        within(self, 0, 100_000, "kernels", "expert_kernels")
         within(self, 0.5, 100, "times", "network_slowdown")
         within(self, 0, 100, "messages", "block_messages")
         if self.host_rank_s and self.launches_ahead is LaunchesAhead.STEP:
             raise ConfigError("host_rank_s: must be 0 where launches_ahead is step; use part or pass.")
 
 
-def without_memory(software: Software) -> Software:
-    """Return the software with the usual numbers of memory, which no time depends on."""
-    usual: dict[str, Any] = {f.name: f.default for f in fields(software) if f.name in OF_MEMORY}
+def of_dense_times(software: Software) -> Software:
+    """Return the software with the usual numbers of memory and experts, which no time of a dense model depends on."""
+    others = (*OF_MEMORY, *OF_EXPERTS)
+    usual: dict[str, Any] = {f.name: f.default for f in fields(software) if f.name in others}
     return replace(software, **usual)
 
 

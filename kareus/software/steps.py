@@ -12,6 +12,7 @@ from dataclasses import replace
 from kareus.graph.program import Step
 from kareus.graph.records import (
     CONTEXT_PARALLEL,
+    EXPERT_PARALLEL,
     INPUT_GRADIENT_SUFFIX,
     TENSOR_PARALLEL,
     Collective,
@@ -27,6 +28,8 @@ ATTENDING = (OperatorKind.ATTENTION, OperatorKind.ATTENTION_BACKWARD)
 
 def overlapped(steps: Sequence[Step], software: Software) -> list[Step]:
     """Return the steps with collectives beside what the software runs beside them; what they compute is the same."""
+    if software.hidden_exchange:
+        steps = [part for step in steps for part in _with_hidden_exchange(step, software.hidden_exchange)]
     if software.tensor_overlap is TensorOverlap.NOTHING:
         return [step if step.collective is None else replace(step, launch=len(step.operators)) for step in steps]
     if software.gather_beside_dgrad and software.tensor_overlap is TensorOverlap.NONE:
@@ -56,6 +59,20 @@ def overlapped(steps: Sequence[Step], software: Software) -> list[Step]:
     if waiting is not None:
         found.append(Step(collective=waiting.collective, sm_count=waiting.sm_count))
     return [step for step in found if step.operators or step.collective]
+
+
+def _with_hidden_exchange(step: Step, share: float) -> list[Step]:
+    """Cut an exchange of tokens in what runs beside computation and what does not.
+
+    What runs beside it belongs to another microbatch; the operators of the same step stand for it, which are as many.
+    """
+    collective = step.collective
+    if collective is None or collective.group != EXPERT_PARALLEL or not step.operators:
+        return [step]
+    hidden = replace(collective, message_bytes=round(share * collective.message_bytes))
+    left = replace(collective, message_bytes=collective.message_bytes - hidden.message_bytes)
+    beside = replace(step, collective=hidden, launch=0)
+    return [beside, Step(collective=left, sm_count=step.sm_count)] if left.message_bytes else [beside]
 
 
 def _overlap(collective: Collective | None, software: Software) -> CollectiveKind | None:

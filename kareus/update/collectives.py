@@ -46,6 +46,39 @@ def reduction_collectives(
     )
 
 
+def expert_reduction_collectives(
+    parallelism: Parallelism, gpu: Gpu, software: Software, stage: int, parameters: int
+) -> tuple[Placed, ...]:
+    """Return the sum of the gradients of experts' `parameters` over the GPUs that hold the same experts.
+
+    They are fewer than those that hold the same of the rest of a stage, or none (Megatron Core: expert data
+    parallelism).
+    """
+    shares = parallelism.shards_states and not software.sums_whole
+    whole = Collective(
+        kind=CollectiveKind.REDUCE_SCATTER if shares else CollectiveKind.ALL_REDUCE,
+        group="expert-dp",
+        group_size=parallelism.expert_replicas if parameters else 1,
+        message_bytes=software.gradient_bytes * parameters,
+        fused=1,
+    )
+    return _placed([(whole, parallelism.expert_replica_ranks(stage))], gpu)
+
+
+def expert_gather_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parameters: int) -> tuple[Placed, ...]:
+    """Return the all-gather of new weights of experts from GPUs that each optimized a shard; none without shards."""
+    if not parallelism.shards_states or parallelism.shards_weights or not parameters:
+        return ()
+    gather = Collective(
+        kind=CollectiveKind.ALL_GATHER,
+        group="expert-dp",
+        group_size=parallelism.expert_replicas,
+        message_bytes=BF16_BYTES * parameters,
+        fused=1,
+    )
+    return _placed([(gather, parallelism.expert_replica_ranks(stage))], gpu)
+
+
 def norm_gradient_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parameters: int) -> tuple[Placed, ...]:
     """Return the sum over tensor parallelism of the fp32 gradients of `parameters`, which are partial there."""
     whole = Collective(

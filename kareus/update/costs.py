@@ -43,7 +43,13 @@ from kareus.graph.records import (
     instruction_directions,
 )
 from kareus.model.config import Model, Parallelism
-from kareus.model.parameters import embedding_parameters, partial_parameters, reduced_parameters, scope_parameters
+from kareus.model.parameters import (
+    embedding_parameters,
+    expert_parameters,
+    partial_parameters,
+    reduced_parameters,
+    scope_parameters,
+)
 from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES, Precision
 from kareus.profile.programs import StageShape, chunk_shapes, outer_segments, sequential_steps
 from kareus.software.kernels import weight_cast
@@ -51,6 +57,8 @@ from kareus.software.record import Reduction, Software
 from kareus.update.collectives import (
     Placed,
     exchange_collectives,
+    expert_gather_collectives,
+    expert_reduction_collectives,
     gather_collectives,
     norm_collectives,
     norm_gradient_collectives,
@@ -168,8 +176,8 @@ def step_costs(config: UpdateSubject, stage: int, passes: PassTimes, clocks_mhz:
     They are `gradient norm`, `optimizer step`, and, where there are any, `weight gathering` and `weight casting`.
     """
     parallelism, gpu = config.parallelism, config.gpu
-    held = stage_parameters(config, stage)
-    own = _shard(config, held)
+    held, experts = stage_parameters(config, stage), stage_expert_parameters(config, stage)
+    own = _shard(config, held - experts) + _expert_shard(config, experts)
     norm = [_memory_bound("norm", read=FP32_BYTES * own, written=0)]
     step = [
         _memory_bound("clip", read=FP32_BYTES * own, written=FP32_BYTES * own),
@@ -180,7 +188,8 @@ def step_costs(config: UpdateSubject, stage: int, passes: PassTimes, clocks_mhz:
     sums = _collectives(config, norm_collectives(parallelism, gpu, stage), clocks_mhz)
     if Direction.GRADIENT_REDUCTION not in update_directions(config, stage):
         sums += _norm_sums(config, stage, clocks_mhz)
-    gathers = gather_collectives(parallelism, gpu, config.software, stage, held)
+    gathers = gather_collectives(parallelism, gpu, config.software, stage, held - experts)
+    gathers += expert_gather_collectives(parallelism, gpu, stage, experts)
     return {
         "gradient norm": _operators(gpu, norm, clocks_mhz) + sums,
         "optimizer step": _operators(gpu, step, clocks_mhz),
@@ -205,7 +214,7 @@ def _gathering(
     if not config.software.gather_beside_forward:
         return whole
     parts = scope_parameters(config.model, config.parallelism)
-    shapes = chunk_shapes(config.parallelism.split, config.chunks)
+    shapes = chunk_shapes(config.parallelism.split, config.chunks, config.model.dense_layers)
     chunks = [even_buckets(shapes[stage, chunk]) for chunk in range(config.chunks)]
     buckets = stage_buckets(config.parallelism.pp, chunks, passes.forward_s)
     total = sum(parts[scope] for scope, _ in buckets)
@@ -219,12 +228,18 @@ def _gathering(
 
 def _weight_casts(config: UpdateSubject, stage: int, clocks_mhz: Array) -> CostsByClock:
     """What casting the weights of a stage's blocks to fp8 takes."""
-    values = config.parallelism.split[stage] * scope_parameters(config.model, config.parallelism)[Scope.BLOCK]
+    parts, ends = scope_parameters(config.model, config.parallelism), (Scope.EMBEDDING, Scope.HEAD)
+    values = sum(count * parts[scope] for scope, count in stage_parts(config, stage).items() if scope not in ends)
     return _operators(config.gpu, [weight_cast(values)], clocks_mhz)
 
 
+def _expert_shard(config: UpdateSubject, parameters: int) -> int:
+    """Return the part of experts' parameters that one GPU optimizes: shared over those that hold the same experts."""
+    return -(-parameters // config.parallelism.expert_replicas) if config.parallelism.shards_states else parameters
+
+
 def _shard(config: UpdateSubject, parameters: int) -> int:
-    """Return the part of parameters that one GPU optimizes."""
+    """Return the part of parameters, experts apart, that one GPU optimizes."""
     parallelism = config.parallelism
     if not parallelism.shards_states:
         return parameters
@@ -234,21 +249,37 @@ def _shard(config: UpdateSubject, parameters: int) -> int:
 
 def stage_parameters(config: UpdateSubject, stage: int) -> int:
     """Return the parameters on one GPU of a stage."""
-    return _of_stage(scope_parameters(config.model, config.parallelism), config.parallelism, stage)
+    return _of_stage(scope_parameters(config.model, config.parallelism), config, stage)
 
 
-def _of_stage(parts: Mapping[Scope, int], parallelism: Parallelism, stage: int) -> int:
-    return (
-        parallelism.split[stage] * parts[Scope.BLOCK]
-        + (stage == 0) * parts[Scope.EMBEDDING]
-        + (stage == parallelism.pp - 1) * parts[Scope.HEAD]
-    )
+def stage_expert_parameters(config: UpdateSubject, stage: int) -> int:
+    """Return those of them that are routed experts'."""
+    blocks = stage_parts(config, stage).get(Scope.BLOCK, 0)
+    return blocks * expert_parameters(config.model, config.parallelism)
+
+
+def stage_parts(config: UpdateSubject, stage: int) -> dict[Scope, int]:
+    """Return how often a stage has each part of a model."""
+    shapes = chunk_shapes(config.parallelism.split, config.chunks, config.model.dense_layers)
+    own = [shapes[stage, chunk] for chunk in range(config.chunks)]
+    dense = sum(shape.dense for shape in own)
+    counts = {
+        Scope.BLOCK: sum(shape.layers for shape in own) - dense,
+        Scope.DENSE_BLOCK: dense,
+        Scope.EMBEDDING: int(stage == 0),
+        Scope.HEAD: int(stage == config.parallelism.pp - 1),
+    }
+    return {scope: count for scope, count in counts.items() if count}
+
+
+def _of_stage(parts: Mapping[Scope, int], config: UpdateSubject, stage: int) -> int:
+    return sum(count * parts[scope] for scope, count in stage_parts(config, stage).items())
 
 
 def _norm_sums(config: UpdateSubject, stage: int, clocks_mhz: Array) -> CostsByClock:
     """What the sums over tensor parallelism of norms' gradients take, of the shard that the GPU optimizes."""
     parallelism = config.parallelism
-    partial = _of_stage(partial_parameters(config.model, parallelism), parallelism, stage)
+    partial = _of_stage(partial_parameters(config.model, parallelism), config, stage)
     sums = norm_gradient_collectives(parallelism, config.gpu, stage, _shard(config, partial))
     return _collectives(config, sums, clocks_mhz)
 
@@ -265,10 +296,15 @@ def _reduction(
     gpu, software, parts = config.gpu, config.software, reduced_parameters(config.model, config.parallelism)
     whole_sum = software.sums_whole and config.parallelism.shards_states
     if whole_sum or software.reduction is Reduction.WHOLE:
-        whole = _reductions(config, stage, [stage_parameters(config, stage)])
+        experts = stage_expert_parameters(config, stage)
+        whole = _reductions(config, stage, [stage_parameters(config, stage) - experts])
+        whole += expert_reduction_collectives(config.parallelism, gpu, software, stage, experts)
         return _collectives(config, whole, clocks_mhz) + _norm_sums(config, stage, clocks_mhz)
     buckets = _buckets(config, graph, stage, backward_s, known)
     placed = {scope: _reductions(config, stage, parts[scope]) for scope in dict.fromkeys(scope for scope, _ in buckets)}
+    if Scope.BLOCK in placed:
+        experts = expert_parameters(config.model, config.parallelism)
+        placed[Scope.BLOCK] += expert_reduction_collectives(config.parallelism, gpu, software, stage, experts)
     times_s = {scope: _times_s(config, own, clocks_mhz) + _messages_s(config, own) for scope, own in placed.items()}
     slower = _slowdowns(config, graph, placed, clocks_mhz)
     whole_s = window_s(config.parallelism.pp, backward_s)
@@ -300,7 +336,7 @@ def _buckets(
     config: UpdateSubject, graph: BlockGraph, stage: int, backward_s: Sequence[float], known: KnownSteps
 ) -> list[tuple[Scope, float]]:
     """Buckets of a stage as `stage_buckets`, by what segments take; none before the last if weight gradients wait."""
-    shapes = chunk_shapes(config.parallelism.split, config.chunks)
+    shapes = chunk_shapes(config.parallelism.split, config.chunks, config.model.dense_layers)
     own = [shapes[stage, chunk] for chunk in range(config.chunks)]
     seconds = {shape: _segment_s(config, graph, shape, known) for shape in dict.fromkeys(own)}
     of_chunks = [buckets_of(graph, shape, seconds[shape], recomputation=config.recomputation) for shape in own]
@@ -317,7 +353,7 @@ def _segment_s(config: UpdateSubject, graph: BlockGraph, shape: StageShape, know
     segments = dict.fromkeys(
         (
             *outer_segments(graph, shape, Direction.BACKWARD),
-            *block_segments(graph, 1, Direction.BACKWARD, recomputation=recomputation),
+            *block_segments(graph, shape.layers, Direction.BACKWARD, recomputation=recomputation, dense=shape.dense),
         )
     )
     steps = sequential_steps(segments, config.default_collective_sm_count)
@@ -331,8 +367,10 @@ def _slowdowns(
     config: UpdateSubject, graph: BlockGraph, placed: Mapping[Scope, Sequence[Placed]], clocks_mhz: Array
 ) -> list[Slowdown]:
     """Slowdown of a backward through the blocks and of the first collective of a block's reduction, at each clock."""
-    operators = [operator for segment in graph.backward for operator in segment.operators]
-    collective, placement = placed[Scope.BLOCK][0]
+    scope = next(scope for scope in (Scope.BLOCK, Scope.DENSE_BLOCK) if placed.get(scope))
+    backward = graph.backward if scope is Scope.BLOCK else graph.dense_backward
+    operators = [operator for segment in backward for operator in segment.operators]
+    collective, placement = placed[scope][0]
     sm_counts = np.full_like(clocks_mhz, config.default_collective_sm_count)
     alone_s = placed_collective_s(config.gpu, collective, placement, clocks_mhz, sm_counts)
     factors = slowdowns(config.gpu, operators, (collective, alone_s), clocks_mhz, config.default_collective_sm_count)

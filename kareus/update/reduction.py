@@ -9,7 +9,7 @@ the instruction `gradient-reduction`.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kareus.graph.interleave import block_segments
+from kareus.graph.interleave import block_passes
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Direction, Scope, Segment
 from kareus.profile.programs import StageShape, outer_segments
@@ -52,17 +52,15 @@ def buckets_of(
         recomputation: what the backward recomputes.
     """
     outer = outer_segments(graph, shape, Direction.BACKWARD)
-    blocks = block_segments(graph, shape.layers, Direction.BACKWARD, recomputation=recomputation)
+    passes = block_passes(graph, shape.layers, Direction.BACKWARD, recomputation=recomputation, dense=shape.dense)
     head, embedding = ([s for s in outer if s.scope is scope] for scope in (Scope.HEAD, Scope.EMBEDDING))
-    done_s, buckets, passed = sum(seconds[s] for s in head), [], 0
+    done_s, buckets = sum(seconds[s] for s in head), []
     if shape.last:
         buckets.append((Scope.HEAD, done_s))
-    for segment in blocks:
-        done_s += seconds[segment]
-        if segment.direction is Direction.BACKWARD:
-            passed += 1
-            if passed % len(graph.backward) == 0:
-                buckets.append((Scope.BLOCK, done_s))
+    for own in passes:
+        done_s += sum(seconds[segment] for segment in own)
+        if own[-1].direction is Direction.BACKWARD:
+            buckets.append((own[-1].scope, done_s))
     done_s += sum(seconds[s] for s in embedding)
     if shape.first:
         buckets.append((Scope.EMBEDDING, done_s))
@@ -71,7 +69,8 @@ def buckets_of(
 
 def even_buckets(shape: StageShape) -> tuple[Bucket, ...]:
     """Return the buckets of a chunk as `buckets_of`, as if head and blocks took the same time each."""
-    scopes = [*[Scope.HEAD] * shape.last, *[Scope.BLOCK] * shape.layers]
+    blocks = [*[Scope.BLOCK] * (shape.layers - shape.dense), *[Scope.DENSE_BLOCK] * shape.dense]
+    scopes = [*[Scope.HEAD] * shape.last, *blocks]
     found = [Bucket(scope, (n + 1) / len(scopes)) for n, scope in enumerate(scopes)]
     return (*found, *[Bucket(Scope.EMBEDDING, 1.0)] * shape.first)
 

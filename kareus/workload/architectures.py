@@ -74,6 +74,8 @@ class Architecture:
     """Whether the MLP has a gate."""
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Keys, and the values with which the model can be read."""
+    unused: tuple[str, ...] = ()
+    """Keys that models of the type have and that say nothing of them."""
     window: Rule | None = None
     """Numbers of the blocks to which `sliding_window` applies where no `layer_types` say it; None: no such key."""
 
@@ -105,7 +107,7 @@ def own_heads(heads: str) -> Rule:
 
 def past(key: str) -> Rule:
     """Return a rule that gives the blocks from the number that a key has on (Qwen's `max_window_layers`)."""
-    return lambda config: tuple(range(min(_count(config, key), _layers(config)), _layers(config)))
+    return lambda config: tuple(range(min(_count(config, key), layers_of(config)), layers_of(config)))
 
 
 def all_but_every(period: int, key: str = "sliding_window_pattern") -> Rule:
@@ -113,17 +115,17 @@ def all_but_every(period: int, key: str = "sliding_window_pattern") -> Rule:
 
     def rule(config: Config) -> tuple[int, ...]:
         own = _count(config, key) if isinstance(config.get(key), int) else period
-        return tuple(layer for layer in range(_layers(config)) if own < 1 or (layer + 1) % own)
+        return tuple(layer for layer in range(layers_of(config)) if own < 1 or (layer + 1) % own)
 
     return rule
 
 
 def every_block(config: Config) -> tuple[int, ...]:
     """Return all blocks: a rule."""
-    return tuple(range(_layers(config)))
+    return tuple(range(layers_of(config)))
 
 
-def _layers(config: Config) -> int:
+def layers_of(config: Config) -> int:
     """Return the number of blocks, which rules list one by one: so many that no list holds them are refused here."""
     layers = integer(config, "num_hidden_layers")
     if layers > MOST_BLOCKS:
@@ -138,12 +140,12 @@ def _count(config: Config, key: str) -> int:
     return value
 
 
-def _unrotated(config: Config) -> tuple[int, ...]:
-    """SmolLM 3: ones and zeros by block, or every how many blocks one does not rotate."""
+def unrotated(config: Config) -> tuple[int, ...]:
+    """SmolLM 3 and Llama 4: ones and zeros by block, or every how many blocks one does not rotate."""
     said, every = config.get("no_rope_layers"), _count(config, "no_rope_layer_interval")
-    if said is None:
-        return tuple(layer for layer in range(_layers(config)) if every and (layer + 1) % every == 0)
-    if not isinstance(said, list) or len(said) != _layers(config):
+    if said is None or said == []:
+        return tuple(layer for layer in range(layers_of(config)) if every and (layer + 1) % every == 0)
+    if not isinstance(said, list) or len(said) != layers_of(config):
         raise ConfigError(f"no_rope_layers={said!r}: expected a 0 or 1 for each of num_hidden_layers.")
     return tuple(layer for layer, rotates in enumerate(said) if not rotates)
 
@@ -156,7 +158,7 @@ def _unwindowed(config: Config) -> tuple[int, ...]:
     windowed = all_but_every(4)(config)
     if isinstance(kinds, list):
         windowed = tuple(layer for layer, kind in enumerate(kinds) if kind == "sliding_attention")
-    return tuple(layer for layer in range(_layers(config)) if layer not in windowed)
+    return tuple(layer for layer in range(layers_of(config)) if layer not in windowed)
 
 
 def _falcon_heads(config: Config) -> int:
@@ -278,7 +280,7 @@ _GLM_DEFAULTS: Config = {
     "rms_norm_eps": 1.5625e-07,
 }
 _LN = {"norm_epsilon": "layer_norm_eps"}
-_QWEN_WINDOW: Config = {"use_sliding_window": False, "max_window_layers": 28, "sliding_window": 4096}
+QWEN_WINDOW: Config = {"use_sliding_window": False, "max_window_layers": 28, "sliding_window": 4096}
 _INTERNLM = Architecture(
     model={"qkv_bias": flag("bias"), "projection_bias": flag("bias")},
     defaults={"bias": False, "rms_norm_eps": 1e-6},
@@ -292,12 +294,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "qwen2": Architecture(
         model={"qkv_bias": True},
-        defaults={**_QWEN_WINDOW, "num_key_value_heads": 32},
+        defaults={**QWEN_WINDOW, "num_key_value_heads": 32},
         window=past("max_window_layers"),
     ),
     "qwen3": Architecture(
         model={"qk_norm": True, "qkv_bias": flag("attention_bias"), "projection_bias": flag("attention_bias")},
-        defaults={**_QWEN_WINDOW, "head_dim": 128, "num_key_value_heads": 32},
+        defaults={**QWEN_WINDOW, "head_dim": 128, "num_key_value_heads": 32},
         window=past("max_window_layers"),
     ),
     "gpt2": Architecture(
@@ -448,8 +450,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "no_rope_layer_interval": 4,
             "tie_word_embeddings": True,
         },
-        model={**_LLAMA_BIASES, "unrotated_layers": _unrotated},
-        window=_unrotated,
+        model={**_LLAMA_BIASES, "unrotated_layers": unrotated},
+        window=unrotated,
     ),
     "starcoder2": Architecture(
         keys={"norm_epsilon": "norm_epsilon"},
@@ -703,7 +705,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         model={
             **_LLAMA_BIASES,
             "embedding_scale": real("scale_emb"),
-            "residual_scale": lambda config: number(config, "scale_depth") / _layers(config) ** 0.5,
+            "residual_scale": lambda config: number(config, "scale_depth") / layers_of(config) ** 0.5,
             "logit_scale": lambda config: number(config, "dim_model_base") / integer(config, "hidden_size"),
         },
     ),

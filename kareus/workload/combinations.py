@@ -39,12 +39,39 @@ def check_combinations(workload: Workload) -> None:
             f"replicas alone, and context parallelism (parallelism.cp={parallelism.cp}) would have to sum them, too; "
             "use cp=1, or parallelism.sharding=optimizer."
         )
+    _check_experts(workload)
     _check_software(workload)
     if parallelism.shards_gradients and workload.testbed.cuda is not None:
         raise RefusedWorkloadError(
             f"parallelism.sharding={parallelism.sharding}: a profiler has the GPUs of one replica, and cannot measure "
             "collectives of several; use parallelism.sharding=optimizer, or plan with testbed=simulated and train by "
             "that plan with --communicator nccl."
+        )
+
+
+def _check_experts(workload: Workload) -> None:
+    """Check what mixtures of experts are not predicted with.
+
+    Raises:
+        RefusedWorkloadError: the workload has it.
+    """
+    parallelism = workload.parallelism
+    if workload.model.experts is None:
+        return
+    if parallelism.tp > 1 and not parallelism.sequence_parallel:
+        raise RefusedWorkloadError(
+            f"parallelism.sequence_parallel=false: with experts, GPUs of a tensor-parallel group (parallelism.tp="
+            f"{parallelism.tp}) route their own tokens each; set it to true."
+        )
+    if parallelism.shards_gradients:
+        raise RefusedWorkloadError(
+            f"parallelism.sharding={parallelism.sharding}: gradients of experts are reduced over GPUs of their own, "
+            "and what shares them out in every microbatch is not predicted; use parallelism.sharding=optimizer."
+        )
+    if workload.split_backward:
+        raise RefusedWorkloadError(
+            f"pipeline.schedule={workload.pipeline.schedule}: a backward of experts is not split; use pipeline=1f1b or "
+            "interleaved."
         )
 
 

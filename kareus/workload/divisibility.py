@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from kareus.errors import RefusedWorkloadError
+from kareus.model.config import Model
 from kareus.workload.config import Workload
 
 SHARDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")
-"""Keys of the model that a tensor-parallel group cuts."""
+"""Keys of the model that a tensor-parallel group cuts; of a mixture of experts without dense blocks no MLP."""
 
 
 def check_divisibility(workload: Workload) -> None:
@@ -21,6 +22,7 @@ def check_divisibility(workload: Workload) -> None:
 
 def _problems(workload: Workload) -> Iterator[str]:
     """Tensor and context groups fill nodes evenly, or share one evenly, so that all of them lie alike."""
+    yield from _of_experts(workload)
     tp, cp, node = workload.parallelism.tp, workload.parallelism.cp, workload.gpu.gpus_per_node
     if node % tp and tp % node:
         yield (
@@ -29,7 +31,7 @@ def _problems(workload: Workload) -> Iterator[str]:
         )
     if workload.model.head_dim % 2:
         yield f"model.head_dim={workload.model.head_dim}: must be even, for rotary position embeddings turn pairs."
-    for key in SHARDED:
+    for key in _sharded(workload.model):
         value = getattr(workload.model, key)
         if key == "vocab_size":
             value = workload.software.padded(value, tp)
@@ -55,6 +57,38 @@ def _problems(workload: Workload) -> Iterator[str]:
         )
 
 
+def _sharded(model: Model) -> tuple[str, ...]:
+    without_mlp = model.experts is not None and not model.dense_layers
+    return tuple(key for key in SHARDED if key != "intermediate_size" or not without_mlp)
+
+
+def _of_experts(workload: Workload) -> Iterator[str]:
+    """Expert parallelism takes its GPUs from those of a stage, and shares out whole experts (Megatron Core)."""
+    own, experts = workload.parallelism, workload.model.experts
+    if experts is None:
+        for key in ("ep", "etp"):
+            if getattr(own, key) > 1:
+                yield f"parallelism.{key}={getattr(own, key)}: {workload.model.name} has no experts; use 1."
+        return
+    if experts.count % own.ep:
+        allowed = _listed([d for d in divisors(experts.count) if own.gpus_per_stage % d == 0])
+        yield f"parallelism.ep={own.ep}: must divide model.experts.count ({experts.count}); allowed: {allowed}."
+    if own.gpus_per_stage % (own.ep * own.etp):
+        fitting = [
+            d
+            for d in divisors(own.gpus_per_stage)
+            if experts.count % d == 0 and own.gpus_per_stage % (d * own.etp) == 0
+        ]
+        yield (
+            f"parallelism.ep={own.ep}, etp={own.etp}: ep x etp must divide the {own.gpus_per_stage} GPUs of a stage "
+            f"(dp x cp x tp); allowed with that etp: ep {_listed(fitting)}."
+        )
+    if experts.width % own.etp:
+        yield f"parallelism.etp={own.etp}: must divide model.experts.width ({experts.width})."
+    if experts.shared_width % own.tp:
+        yield f"parallelism.tp={own.tp}: must divide model.experts.shared_width ({experts.shared_width})."
+
+
 def _chunks(cp: int) -> int:
     """Return the number of chunks that context parallelism cuts a sequence in."""
     return 2 * cp if cp > 1 else 1
@@ -71,7 +105,7 @@ def _unbalanced(workload: Workload, cp: int) -> bool:
 def _allowed_tp(workload: Workload) -> list[int]:
     """Degrees that meet every condition; that on the node together with `cp` only where some meets it."""
     node, cp = workload.gpu.gpus_per_node, workload.parallelism.cp
-    alone = [d for d in divisors(node) if not any(getattr(workload.model, key) % d for key in SHARDED)]
+    alone = [d for d in divisors(node) if not any(getattr(workload.model, key) % d for key in _sharded(workload.model))]
     return [d for d in alone if node % (d * cp) == 0] or alone
 
 

@@ -19,10 +19,13 @@ from kareus.errors import ConfigError
 from kareus.model.config import Model, PositionKind, RotaryScaling
 from kareus.model.features import AngleScaling, AngleStretch
 from kareus.workload.architectures import ARCHITECTURES, GATED, LLAMA_KEYS, PLAIN, Architecture
+from kareus.workload.expert_architectures import WITH_EXPERTS
 from kareus.workload.huggingface_values import boolean, check_values, integer, listed, number
 
 CAUSAL = ("ForCausalLM", "LMHeadModel")
 """Ends of names of models that predict the next token."""
+KNOWN: Mapping[str, Architecture] = {**ARCHITECTURES, **WITH_EXPERTS}
+"""All types that are read."""
 MOST_MODEL_NAME = 64
 """Characters of a model's name; a hash of the model is added to it, and to that the rest of a workload's name."""
 MOST_BYTES = 10_000_000
@@ -47,6 +50,9 @@ STRETCHES: Mapping[str, AngleStretch] = {
     "ntk": AngleStretch.DYNAMIC,
 }
 """Ways of stretching rotary embeddings by what files call them."""
+FURTHER = ("num_nextn_predict_layers", "num_mtp_layers")
+"""Blocks beside the others that predict tokens after the next; types with experts leave them out, and it is said."""
+QUANTISED = "quantization_config"
 DROPOUTS = (
     "attention_dropout",
     "attention_probs_dropout_prob",
@@ -69,10 +75,13 @@ HARMLESS = re.compile(
     |chunk_size_feed_forward|tokenizer_.*|finetuning_task|pruned_heads|max_length|min_length|do_sample|temperature|top_.*
     |summary_.*|classifier_dropout|use_bfloat16|attn_implementation|auto_map|max_position_embeddings|max_seq_len
     |seq_length|n_ctx|n_positions|num_labels|name|is_decoder|emb_init.*|learned_pos_emb|attn_config|.*_in_fp32|reorder_and_upcast_attn
-    |original_max_position_embeddings|onnx|use_flash_attn|embedding_fraction|cache_implementation""",
+    |original_max_position_embeddings|router_.*|norm_topk_prob|routed_scaling_factor|scoring_func|aux_loss_alpha|seq_aux|topk_method
+    |ep_size|rope_interleave|swiglu_alpha|swiglu_limit|initial_context_length|experts_per_token|for_llm_compressor
+    |qk_head_dim|onnx|use_flash_attn|embedding_fraction|cache_implementation""",
     re.VERBOSE,
 )
-"""Keys that change nothing of what is planned: types of numbers, tokens, first values, generating text."""
+"""Keys that change nothing of what is planned: types of numbers, tokens, first values, scores of routers, making
+text."""
 NO: tuple[Any, ...] = (False,)
 NONE: tuple[Any, ...] = (0, 0.0, False)
 ONE: tuple[Any, ...] = (1, 1.0)
@@ -109,7 +118,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
     "an encoder beside the decoder": ("is_encoder_decoder",),
     "inputs of each block": ("hidden_size_per_layer_input",),
 }
-"""What no model of Kareus has, and the keys by which it is recognised."""
+"""What no model of Kareus has, or only those of types whose rows say so, and the keys by which it is recognised."""
 
 
 class ReadModel(NamedTuple):
@@ -162,22 +171,21 @@ def read_architecture(path: Path) -> ReadModel:
 
 def _read(name: str, content: Mapping[str, Any]) -> ReadModel:
     kind, notes = content["model_type"], list[str]()
-    if kind not in ARCHITECTURES and isinstance(content.get(TEXT), Mapping):
+    if kind not in KNOWN and isinstance(content.get(TEXT), Mapping):
         notes.append(f"{kind}: its language model alone, of the key {TEXT}")
         content = content[TEXT]
         kind = content.get("model_type")
     else:
         _check_class(content)
-    if kind not in ARCHITECTURES or _features(content):
+    if kind not in KNOWN or _features(content, KNOWN[kind]):
         raise ConfigError(_refusal(kind, content))
-    row = ARCHITECTURES[kind]
+    row = KNOWN[kind]
     config = _File(content, {**COMMON_DEFAULTS, **row.defaults})
     model = _model(name, kind, config, row)
     _check_fixed(config, row)
-    check_values(
-        {key: value for key, value in content.items() if key not in config.read | row.defaults.keys()}, NEUTRAL
-    )
-    return ReadModel(model, (*notes, *_left_out(config)))
+    passed = config.read | row.defaults.keys() | ({*FURTHER, QUANTISED} if kind in WITH_EXPERTS else set())
+    check_values({key: value for key, value in content.items() if key not in passed}, NEUTRAL)
+    return ReadModel(model, (*notes, *_left_out(config, row)))
 
 
 def _model(name: str, kind: str, config: _File, row: Architecture) -> Model:
@@ -200,7 +208,7 @@ def _model(name: str, kind: str, config: _File, row: Architecture) -> Model:
     if "activation" in keys:
         fields["activation"] = _activation(config, keys["activation"], row)
     rotates = fields.get("positions", PositionKind.ROPE) is PositionKind.ROPE
-    fields["head_dim"] = _head_dim(config, fields["hidden_size"], heads, keys.get("head_dim"), rotates=rotates)
+    fields["head_dim"] = _head_dim(config, fields, keys.get("head_dim"), rotates=rotates)
     fields["tie_embeddings"] = boolean(config, keys["tie_embeddings"])
     fields = {"qk_norm": False, "qkv_bias": False, "rotary_base": 10_000.0, "rotary_scaling": None} | fields
     if rotates:
@@ -228,8 +236,11 @@ def _activation(config: Mapping[str, Any], key: str, row: Architecture) -> Any:
     return named[said]
 
 
-def _head_dim(config: Mapping[str, Any], hidden_size: int, heads: int, key: str | None, *, rotates: bool) -> int:
-    if key is not None and config.get(key) is not None:
+def _head_dim(config: Mapping[str, Any], fields: Mapping[str, Any], key: str | None, *, rotates: bool) -> int:
+    hidden_size, heads = fields["hidden_size"], fields["num_attention_heads"]
+    if "head_dim" in fields:
+        dim = int(fields["head_dim"])
+    elif key is not None and config.get(key) is not None:
         dim = integer(config, key)
     elif hidden_size % heads:
         raise ConfigError(
@@ -327,16 +338,24 @@ def _check_class(content: Mapping[str, Any]) -> None:
             raise ConfigError(f"architectures: {name!r} is not supported, only models that end in ForCausalLM.")
 
 
-def _left_out(config: _File) -> Iterator[str]:
+def _left_out(config: _File, row: Architecture) -> Iterator[str]:
     """Say what of a file was not read, in one line for each reason."""
     dropped = [f"{key}={config[key]}" for key in DROPOUTS if config.get(key) not in (None, 0)]
     if dropped:
         yield f"planned and trained without dropout: {', '.join(dropped)}"
+    if predicted := next((key for key in FURTHER if config.given.get(key) not in (None, 0)), None):
+        yield f"planned without heads that predict tokens after the next: {predicted}={config.given[predicted]}"
+    if quantised := config.given.get(QUANTISED):
+        method = _keys(config.given, QUANTISED).get("quant_method", quantised)
+        yield f"planned with weights of 16 bits, not as published: {method}"
     seen = {
         *config.read,
+        *row.unused,
         *config.defaults,
         *DROPOUTS,
         *NEUTRAL,
+        *FURTHER,
+        QUANTISED,
         *ROTARY_BASES,
         ROTARY_NEWER,
         ROTARY_OLDER,
@@ -348,10 +367,12 @@ def _left_out(config: _File) -> Iterator[str]:
         yield f"keys that were not read: {', '.join(unread)}"
 
 
-def _features(content: Mapping[str, Any]) -> list[str]:
-    """Return what a file asks for that no model of Kareus has, each with the key that says it."""
+def _features(content: Mapping[str, Any], row: Architecture) -> list[str]:
+    """Return what a file asks for that models of its type do not have, each with the key that says it."""
     found = []
     for feature, keys in FEATURES.items():
+        if feature.replace(" ", "_") in row.model:
+            continue
         key = next((key for key in keys if content.get(key) not in (None, False, 0, 1, "", [])), None)
         if key is not None:
             value = repr(content[key])
@@ -361,14 +382,14 @@ def _features(content: Mapping[str, Any]) -> list[str]:
 
 def _refusal(kind: Any, content: Mapping[str, Any]) -> str:
     """Say what a model has that Kareus does not, and the nearest thing that works."""
-    features = _features(content)
+    features = _features(content, KNOWN.get(kind, Architecture()))
     what = f"{', '.join(features)} not supported" if features else "its block is in no table"
     inner, used = content.get("moe_intermediate_size") or content.get("intermediate_size"), _experts_of_token(content)
     nearest = "its dense relative in config/model (docs/howto/model.md)"
     if used and type(inner) is int:
         nearest = f"the dense model of what a token uses, intermediate_size={used * inner} ({used} experts of {inner})"
     elif not features:
-        nearest = f"model_type 'llama' if its block is Llama's, else one of {', '.join(sorted(ARCHITECTURES))}"
+        nearest = f"model_type 'llama' if its block is Llama's, else one of {', '.join(sorted(KNOWN))}"
     return (
         f"model_type {kind!r}: {what}; the nearest to plan without a job: {nearest}; with a job: profile it in place "
         "(docs/howto/inplace.md)."

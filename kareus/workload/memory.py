@@ -33,9 +33,11 @@ from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Scope
 from kareus.model.config import Model, Parallelism, PositionKind, Sharding
 from kareus.model.features import NormPlacement
-from kareus.model.parameters import scope_parameters
+from kareus.model.parameters import expert_parameters, scope_parameters
 from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
+from kareus.partition.experts import routed_sizes
 from kareus.pipeline.transfers import gathered_parts
+from kareus.profile.programs import chunk_shapes
 from kareus.software.kernels import MASK_BYTES
 from kareus.workload.communicators import communicator_bytes
 from kareus.workload.config import Workload
@@ -160,7 +162,7 @@ def stage_memory(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
     model, parallelism = workload.model, workload.parallelism
     tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
     boundary = boundary_bytes(model, parallelism, tokens)
-    kept, recomputed = kept_bytes(workload, -(-layers // workload.chunks), tokens)
+    kept, recomputed = kept_bytes(workload, -(-layers // workload.chunks), tokens, least_dense(workload, stage))
     kept_scores, score_gradients = score_bytes(workload)
     is_last = stage == parallelism.pp - 1
     in_flight, passing = most_in_flight(workload, stage), most_received_ahead(workload, stage) + 1
@@ -182,42 +184,56 @@ def stage_memory(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
         in_flight_gib=waiting / GIB,
         transfers_gib=(passing * message if parallelism.pp > 1 else 0) / GIB,
         communicators_gib=communicator_bytes(workload, stage) / GIB,
-        blocks_gib=(working + max(block_backward_bytes(model, parallelism, tokens), score_gradients)) / GIB,
+        blocks_gib=(working + max(_backward_bytes(workload, tokens), score_gradients)) / GIB,
         head_gib=(head_bytes(workload, tokens) if is_last else 0) / GIB,
         workspace_gib=workload.software.workspace_gib,
         reserve_gib=workload.memory_reserve_gib,
     )
 
 
-def kept_bytes(workload: Workload, layers: int, tokens: int) -> tuple[int, int]:
+def least_dense(workload: Workload, stage: int) -> int:
+    """Return the blocks without experts of the chunk of a stage that has fewest of them, and so keeps most."""
+    if not workload.model.dense_layers:
+        return 0
+    shapes = chunk_shapes(workload.parallelism.split, workload.chunks, workload.model.dense_layers)
+    return min(shapes[stage, chunk].dense for chunk in range(workload.chunks))
+
+
+def kept_bytes(workload: Workload, layers: int, tokens: int, dense: int = 0) -> tuple[int, int]:
     """Bytes on one GPU that `layers` blocks keep of a microbatch until its backward, and that its backward recomputes.
 
     With full recomputation a block's input is kept; what it recomputes is one block's at a time.
+    `dense` of the blocks have no experts where others of the model do.
     """
     model, parallelism = workload.model, workload.parallelism
     boundary = boundary_bytes(model, parallelism, tokens)
     scores, _ = score_bytes(workload)
     block = block_bytes(workload, tokens) + scores
+    less = dense * (block - scores - block_bytes(workload, tokens, dense=True)) if dense else 0
     match workload.recomputation:
         case Recomputation.NONE:
-            return layers * (boundary + block), 0
+            return layers * (boundary + block) - less, 0
         case Recomputation.SELECTIVE:
             attended = attended_bytes(model, parallelism, tokens) + scores
-            return layers * (boundary + block - attended), attended
+            return layers * (boundary + block - attended) - less, attended
         case Recomputation.FULL:
             return layers * boundary, block
         case Recomputation.STAGE:
-            return boundary, layers * (boundary + block)
+            return boundary, layers * (boundary + block) - less
 
 
-def block_bytes(workload: Workload, tokens: int) -> int:
+def block_bytes(workload: Workload, tokens: int, *, dense: bool = False) -> int:
     """Bytes that one block of a software keeps for its backward on one GPU, its input and scores apart.
+
+    `dense` asks for a block of a mixture of experts that has none.
 
     What fused kernels keep, times the software's excess; with dropout of the stream a mask of a byte for each value
     that attention and MLP add (Korthikanti et al., 2022, section 4.1: 2 s b h of 34).
     """
     model, parallelism, software = workload.model, workload.parallelism, workload.software
     fused = block_activation_bytes(model, parallelism, tokens)
+    if model.experts is not None and not dense:
+        fused += expert_activation_bytes(workload, tokens) - mlp_activation_bytes(model, parallelism, tokens)
     masks = 2 * MASK_BYTES * tokens * model.hidden_size // parallelism.token_shards if software.stream_dropout else 0
     return round(software.kept_excess * fused) + masks
 
@@ -229,7 +245,7 @@ def boundary_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
 
 def attended_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
     """Bytes of the output of attention on one GPU."""
-    return BF16_BYTES * tokens * model.query_width // parallelism.tp
+    return BF16_BYTES * tokens * model.attended_width // parallelism.tp
 
 
 def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, float, float]:
@@ -239,13 +255,17 @@ def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, flo
     weights, which count among the states; weights and gradients that are whole for a while: see `_whole_bytes`.
     """
     model, parallelism, software = workload.model, workload.parallelism, workload.software
-    parameters = stage_parameters(model, parallelism, stage, layers)
+    dense = stage_dense_blocks(workload, stage)
+    parameters = stage_parameters(model, parallelism, stage, layers, dense)
+    experts = (layers - dense) * expert_parameters(model, parallelism)
     weights, gradients = float(BF16_BYTES * parameters), float(software.gradient_bytes * parameters)
     sharing = len(parallelism.sharing_ranks(stage, over_context=software.shares_over_context))
-    states = ADAMW_BYTES * parameters / (1 if parallelism.sharding is Sharding.NONE else sharing)
+    whole = parallelism.sharding is Sharding.NONE
+    states = ADAMW_BYTES * (parameters - experts) / (1 if whole else sharing)
+    states += ADAMW_BYTES * experts / (1 if whole else parallelism.expert_replicas)
     if parallelism.shards_gradients:
-        weights, whole = _whole_bytes(workload, stage, layers)
-        gradients = gradients / sharing + whole
+        weights, unreduced = _whole_bytes(workload, stage, layers)
+        gradients = gradients / sharing + unreduced
     return weights, gradients, states
 
 
@@ -278,11 +298,22 @@ def _whole_bytes(workload: Workload, stage: int, layers: int) -> tuple[int, int]
     return gathered if parallelism.shards_weights else everything, gradients
 
 
-def stage_parameters(model: Model, parallelism: Parallelism, stage: int, layers: int) -> int:
-    """Parameters on one GPU of a stage. A tied embedding is on the first stage and, as the LM head, on the last."""
+def stage_dense_blocks(workload: Workload, stage: int) -> int:
+    """Blocks of a stage that have no experts where others of the model do."""
+    if not workload.model.dense_layers:
+        return 0
+    shapes = chunk_shapes(workload.parallelism.split, workload.chunks, workload.model.dense_layers)
+    return sum(shapes[stage, chunk].dense for chunk in range(workload.chunks))
+
+
+def stage_parameters(model: Model, parallelism: Parallelism, stage: int, layers: int, dense: int = 0) -> int:
+    """Parameters on one GPU of a stage. A tied embedding is on the first stage and, as the LM head, on the last.
+
+    `dense` of the blocks have no experts where others of the model do.
+    """
     parts = scope_parameters(model, parallelism)
     outer = (parts[Scope.EMBEDDING] if stage == 0 else 0) + (parts[Scope.HEAD] if stage == parallelism.pp - 1 else 0)
-    return layers * parts[Scope.BLOCK] + outer
+    return (layers - dense) * parts[Scope.BLOCK] + dense * parts.get(Scope.DENSE_BLOCK, 0) + outer
 
 
 def block_activation_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
@@ -294,9 +325,40 @@ def block_activation_bytes(model: Model, parallelism: Parallelism, tokens: int) 
     """
     query, key_value = model.query_width, model.key_value_width
     before_norm = query + key_value if model.qk_norm else 0
-    sharded = 2 * query + 2 * key_value + before_norm + model.mlp_input_width + model.intermediate_size
-    whole = kept_streams(model) * model.hidden_size
+    values = model.num_key_value_heads * model.value_head_dim
+    attended = query + key_value + values + model.attended_width + before_norm
+    sharded = attended + model.mlp_input_width + model.intermediate_size
+    whole = kept_streams(model) * model.hidden_size + kept_latents(model)
     return BF16_BYTES * tokens * (whole // parallelism.token_shards + sharded // parallelism.tp)
+
+
+def kept_latents(model: Model) -> int:
+    """Values of a token's latent vectors that are kept: before their norms and after, and the keys' that rotate."""
+    latent = model.latent_attention
+    if latent is None:
+        return 0
+    return 2 * ((latent.query_rank or 0) + latent.key_value_rank) + latent.rotary_dim
+
+
+def mlp_activation_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
+    """Bytes of those that are the MLP's."""
+    return BF16_BYTES * tokens * ((model.mlp_input_width + model.intermediate_size) // parallelism.tp)
+
+
+def expert_activation_bytes(workload: Workload, tokens: int) -> int:
+    """Bytes that experts keep for their backward on one GPU in the place of an MLP.
+
+    Of each copy of a token on the fullest GPU, the input of the first product, and input and output of the activation;
+    of each token the scores of all experts and their shares, in 32 bits; and what a shared expert keeps as an MLP does.
+    """
+    model, parallelism = workload.model, workload.parallelism
+    experts = model.experts
+    assert experts is not None
+    routed = routed_sizes(model, parallelism, tokens // parallelism.token_shards, workload.software)
+    copies = BF16_BYTES * routed.rows * (routed.hidden + routed.inner + routed.width)
+    scores = 2 * FP32_BYTES * routed.tokens * experts.count
+    shared = model.gated_width(experts.shared_width) + experts.shared_width
+    return copies + scores + BF16_BYTES * tokens * shared // parallelism.tp
 
 
 def kept_streams(model: Model) -> int:
@@ -355,6 +417,17 @@ def block_backward_bytes(model: Model, parallelism: Parallelism, tokens: int) ->
     own = model.hidden_size // shards if shards > 1 else 0
     own += model.hidden_size // shards if model.branches.parallel else 0
     return BF16_BYTES * tokens * (2 * model.hidden_size + own + sharded // parallelism.tp)
+
+
+def _backward_bytes(workload: Workload, tokens: int) -> int:
+    """Bytes as of `block_backward_bytes`; experts hold the gradients of the copies that they got and gave."""
+    model, parallelism = workload.model, workload.parallelism
+    dense = block_backward_bytes(model, parallelism, tokens)
+    if model.experts is None:
+        return dense
+    routed = routed_sizes(model, parallelism, tokens // parallelism.token_shards, workload.software)
+    values = 2 * routed.rows * routed.hidden + routed.rows * (routed.inner + routed.width)
+    return dense + BF16_BYTES * values - mlp_activation_bytes(model, parallelism, tokens)
 
 
 def block_split_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:

@@ -6,7 +6,7 @@ et al., PaLM, appendix B).
 """
 
 from kareus.model.config import Model
-from kareus.model.parameters import block_matrices
+from kareus.model.parameters import all_used_matrices
 from kareus.workload.config import Workload
 
 _FORWARDS = 3
@@ -43,9 +43,9 @@ def training_flops_per_token(model: Model, sequence_length: int) -> int:
 def forward_flops_per_sequence(model: Model, sequence_length: int) -> int:
     """Return the FLOPs of a forward for a sequence of `sequence_length` tokens.
 
-    Of s tokens with a window of w, s w - w^2 / 2 pairs attend, in two products; without one w is s.
+    Of a mixture of experts, those that a token is sent to count. Pairs attend in two products: of queries and keys, and
+    with values.
     """
-    matrices = model.num_layers * block_matrices(model) + model.vocab_size * model.hidden_size
-    windows = model.layer_windows(sequence_length)
-    twice_pairs = sum(window * (2 * sequence_length - window) for window in windows)
-    return 2 * (sequence_length * matrices + model.query_width * twice_pairs)
+    matrices = all_used_matrices(model) + model.vocab_size * model.hidden_size
+    twice_pairs = sum(model.twice_pairs(sequence_length))
+    return 2 * sequence_length * matrices + (model.query_width + model.attended_width) * twice_pairs

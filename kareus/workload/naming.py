@@ -101,6 +101,7 @@ def degrees(workload: Workload) -> str:
     """Degrees of parallelism, such as `pp2-cp2-tp4`; those of 1 are left out, but for pp and tp."""
     p = workload.parallelism
     shown = [("dp", p.dp, p.dp > 1), ("pp", p.pp, True), ("cp", p.cp, p.cp > 1), ("tp", p.tp, True)]
+    shown += [("ep", p.ep, p.ep > 1), ("etp", p.etp, p.etp > 1)]
     return "-".join(f"{name}{degree}" for name, degree, is_shown in shown if is_shown)
 
 

@@ -40,14 +40,9 @@ ELSEWHERE = {
 """Keys that mean something in other places."""
 
 
-EXPERTS = (
-    "there are dense models alone; the nearest is one as wide as the parameters that a token meets, without experts"
-)
 V_SHAPED = "two chunks a stage in a V are not planned; the nearest are pipeline=zb-h1 and pipeline=interleaved"
 DOMAINS = "its NVLink domain spans nodes; the nearest is gpu=b200, with its own nodes of eight"
 UNSUPPORTED: Mapping[str, str] = {
-    "parallelism.ep": EXPERTS,
-    "parallelism.etp": EXPERTS,
     "parallelism.sharding=hybrid": "weights are shared out over all replicas or none, not over a part of them (HSDP); "
     "the nearest is parallelism.sharding=full, which gathers over more GPUs, or optimizer",
     "recomputation=offload": "activations stay on the GPU or are computed again; the nearest is recomputation=full",

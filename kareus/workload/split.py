@@ -10,7 +10,7 @@ import math
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
-from kareus.model.parameters import block_matrices
+from kareus.model.parameters import all_used_matrices
 from kareus.workload.config import Workload
 
 NEARLY = 1e-9
@@ -133,13 +133,13 @@ def filled_split(num_layers: int, stages: int, head_blocks: float) -> tuple[int,
 
 
 def block_flops(model: Model, sequence_length: int, *, recomputation: Recomputation) -> int:
-    """FLOPs of one block for one token of one iteration: forward, backward (twice that), and what is recomputed.
+    """FLOPs of the mean block for one token of one iteration: forward, backward (twice that), and what is recomputed.
 
-    A multiply-add counts as two, and causal attention as half of the full one: 2 x sequence_length x query width
-    for the products with keys and with values together.
+    A multiply-add counts as two, and causal attention as half of the full one: sequence_length x query width for the
+    products with keys, and as much for those with values, which are as wide but for latent attention.
     """
-    attention = 2 * sequence_length * model.query_width
-    forward = 2 * block_matrices(model) + attention
+    attention = sequence_length * (model.query_width + model.attended_width)
+    forward = 2 * all_used_matrices(model) // model.num_layers + attention
     again = {Recomputation.NONE: 0, Recomputation.SELECTIVE: attention}.get(recomputation, forward)
     return 3 * forward + again
 

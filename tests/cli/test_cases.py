@@ -27,16 +27,19 @@ from kareus.workload.resolve import Resolved, resolve
 CASES = Path(__file__).parents[1] / "cases"
 Row = dict[str, str]
 PARTS = {
-    "mistralai--Mixtral-8x22B-v0.1": "experts (num_local_experts=8)",
-    "Qwen--Qwen3-30B-A3B": "experts (num_experts=128)",
-    "deepseek-ai--DeepSeek-V3": "experts (n_routed_experts=256), latent attention (kv_lora_rank=512)",
-    "openai--gpt-oss-20b": "experts (num_local_experts=32)",
-    "default--granitemoe": "experts (num_local_experts=8)",
-    "meta-llama--Llama-4-Scout-17B-16E-Instruct": "experts (num_local_experts=16)",
     "nvidia--Nemotron-H-56B-Base-8K": "blocks without attention (hybrid_override_pattern)",
     "default--qwen3_next": "experts (num_experts=512), linear attention (linear_num_value_heads=32)",
 }
-"""Models that are not dense, and what is said of them."""
+"""Models that no type has, and what is said of them."""
+EXPERTS = (
+    "mistralai--Mixtral-8x22B-v0.1",
+    "Qwen--Qwen3-30B-A3B",
+    "deepseek-ai--DeepSeek-V3",
+    "openai--gpt-oss-20b",
+    "default--granitemoe",
+    "meta-llama--Llama-4-Scout-17B-16E-Instruct",
+)
+"""Models that are read, in a layout whose sharding experts are not predicted with."""
 SHORT_OF = {
     "layout/dgxc-405b": "fits with gradients of two bytes alone; that of four is refused for its memory",
     "layout/vpp-126": "accepted as a layout; the engine's states need more memory than the GPU has",
@@ -105,6 +108,10 @@ def a_model(row: Row) -> None:
         assert "\n" not in str(raised.value)
         return
     one = resolved(row["command"])
+    if name in EXPERTS:
+        assert one.refusal is not None and "parallelism.sharding=full: gradients of experts" in one.refusal
+        assert one.composed.model.experts is not None
+        return
     assert "accepted" in expected or expected.startswith("supported")
     if expected == "accepted as architecture":  # of 405 billion parameters, in a layout that does not hold them
         assert "out of memory" in (one.refusal or "")
@@ -159,6 +166,10 @@ def not_supported(row: Row, called: Called) -> None:
     line = called.refusal(command)
     assert re.search(r"not supported: .*the nearest (is|are) ", line)
     assert "perhaps" not in line
+
+
+def has_no_experts(row: Row, called: Called) -> None:
+    assert called.refusal(row["command"]).endswith("parallelism.ep=8: llama3.1-8b has no experts; use 1.")
 
 
 def pads_the_vocabulary(row: Row, _: Called) -> None:
@@ -256,7 +267,7 @@ CHECKS = {
     "layout/mpt-760m-a100": runs,
     "layout/hsdp": not_supported,
     "key/fp8": runs,
-    "key/ep": not_supported,
+    "key/ep": has_no_experts,
     "key/offload": not_supported,
     "key/dualpipe": not_supported,
     "key/gb200": not_supported,

@@ -10,7 +10,7 @@ from kareus.errors import ConfigError
 from kareus.gpu_model.coefficients import OF_SOFTWARE
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.launching import LaunchesAhead
-from kareus.software.record import OLD_ATTENTION, driven, is_software, without_memory
+from kareus.software.record import OLD_ATTENTION, driven, is_software, of_dense_times
 from kareus.workload.compose import compose
 
 OTHER_NAMES = {"nemo": "megatron-core"}
@@ -130,4 +130,4 @@ def test_a_host_that_begins_anew_with_every_collective_waits_for_no_more_ranks()
 
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option != "nanotron"])
 def test_profiles_of_which_no_network_was_measured_have_the_neutral_numbers(option: str) -> None:
-    assert not added_fields(without_memory(software(option)))
+    assert not added_fields(of_dense_times(software(option)))

@@ -123,8 +123,8 @@ GPT_NEO = {"model_type": "gpt_neo", "num_layers": 24, "num_heads": 32}
     ("change", "message"),
     [
         (
-            {"model_type": "qwen3_moe", "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768},
-            "model_type 'qwen3_moe': experts (num_experts=128) not supported; the nearest to plan without a job: the "
+            {"model_type": "other_moe", "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768},
+            "model_type 'other_moe': experts (num_experts=128) not supported; the nearest to plan without a job: the "
             "dense model of what a token uses, intermediate_size=6144 (8 experts of 768); with a job: profile it in "
             "place (docs/howto/inplace.md).",
         ),

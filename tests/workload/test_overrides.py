@@ -68,8 +68,8 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         ("gpu=b300", f"gpu=b300: unknown option; allowed: {GPUS}."),
         (
             "parallelism.foo=3",
-            "parallelism.foo=3: unknown key; parallelism has: cp, dp, layers_per_stage, pp, sequence_parallel, "
-            "sharding, tp.",
+            "parallelism.foo=3: unknown key; parallelism has: cp, dp, ep, etp, layers_per_stage, pp, "
+            "sequence_parallel, sharding, tp.",
         ),
         (
             "activation_checkpointing=true",
@@ -89,9 +89,10 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         ("parallelism=tp8,tp9", "parallelism=tp9: unknown option; allowed: cp2tp4, pp10tp8, tp8."),
         (
             "model=qwen3",
-            "model=qwen3: unknown option; perhaps you meant qwen3-1.7b; allowed: gpt2-xl, gpt3-175b, "
-            "llama3.1-405b, llama3.1-8b, llama3.2-3b, llama3.3-70b, mpt-7b, nemotron4-15b, qwen3-1.7b, or the path of "
-            "a Hugging Face config.json.",
+            "model=qwen3: unknown option; perhaps you meant qwen3-1.7b; allowed: deepseek-v3, gpt-oss-120b, "
+            "gpt2-xl, gpt3-175b, grok-1, llama3.1-405b, llama3.1-8b, llama3.2-3b, llama3.3-70b, llama4-maverick, "
+            "mixtral-8x7b, mpt-7b, nemotron4-15b, qwen3-1.7b, qwen3-235b-a22b, qwen3-30b-a3b, or the path of a Hugging "
+            "Face config.json.",
         ),
         (
             "parallelism={tp:4}",

@@ -15,7 +15,7 @@ from kareus.evidence.frontiers.reference import PLANNED_METHODS, Scenario, scena
 from kareus.evidence.frontiers.subject import Subject, Subjects
 from kareus.evidence.shipped import FOLDER
 from kareus.model.config import Model
-from kareus.model.parameters import block_matrices
+from kareus.model.parameters import all_used_matrices
 from kareus.prediction.lines import Line, read_lines
 from kareus.prediction.workload_prediction import predict
 from kareus.workload.config import Workload
@@ -79,7 +79,8 @@ def read_throughput(path: Path) -> Sequence[PublishedThroughput]:
 def counted_flops(workload: Workload) -> float:
     """Return the FLOPs of an iteration as the paper counts them."""
     model = workload.model
-    blocks = model.num_layers * (block_matrices(model) + _attention_products(model, workload.sequence_length))
+    attention = model.num_layers * _attention_products(model, workload.sequence_length)
+    blocks = all_used_matrices(model) + attention
     head = model.vocab_size * model.hidden_size
     return 2.0 * tokens_per_iteration(workload) * (BLOCK_FORWARDS * blocks + HEAD_FORWARDS * head)
 

@@ -1,0 +1,138 @@
+"""Latent attention in the operator graph of a block (DeepSeek-V2, section 2.1, as Megatron Core runs it).
+
+The graph is traced with heads of the width of values. In the place of the projection of queries, keys and values go
+the products that give latent vectors (`latent`), norms of these, and the products that give the values of heads; keys
+and queries have further values, some of which rotate. With sequence parallelism each GPU makes the latent vectors of
+its own tokens, and these are gathered in the place of tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from kareus.graph.records import (
+    INPUT_GRADIENT_SUFFIX,
+    TENSOR_PARALLEL,
+    BlockGraph,
+    Collective,
+    CollectiveKind,
+    Direction,
+    Operator,
+    OperatorKind,
+    Segment,
+)
+from kareus.model.config import Model, Parallelism
+from kareus.model.experts import LatentAttention
+from kareus.partition.layers import ATTENTION, ROTATION
+from kareus.partition.made import moved, product, weight_gradient
+
+PROJECTION = "qkv"
+"""Name of the projection of queries, keys and values."""
+
+
+def with_latent_attention(graph: BlockGraph, model: Model, parallelism: Parallelism, tokens: int) -> BlockGraph:
+    """Return the graph of a block with latent attention.
+
+    Args:
+        graph: of a block whose heads have the width of values.
+        model: with latent attention.
+        parallelism: its layout.
+        tokens: of all sequences that a tensor-parallel group has.
+    """
+    latent = model.latent_attention
+    assert latent is not None
+    forward, backward = _products(model, latent, parallelism, tokens)
+    gathered = Fraction(_rank(latent), model.hidden_size)
+    return replace(
+        graph,
+        forward=_changed(graph.forward, model, forward, gathered),
+        backward=_changed(graph.backward, model, backward, gathered),
+    )
+
+
+def _rank(latent: LatentAttention) -> int:
+    """Values of a token's latent vectors, with the keys' that rotate."""
+    return (latent.query_rank or 0) + latent.key_value_rank + latent.rotary_dim
+
+
+def _products(
+    model: Model, latent: LatentAttention, parallelism: Parallelism, tokens: int
+) -> tuple[list[Operator], list[Operator]]:
+    """Return what takes the place of the projection, forward and backward."""
+    heads, own = model.num_attention_heads // parallelism.tp, tokens // parallelism.token_shards
+    queries, keys = heads * model.head_dim, heads * (model.head_dim - latent.rotary_dim + latent.value_dim)
+    ups = [("key_value_up", keys, latent.key_value_rank)]
+    if latent.query_rank is not None:
+        ups.insert(0, ("query_up", queries, latent.query_rank))
+    made = _rank(latent) + (queries if latent.query_rank is None else 0)
+    normed = tokens * sum(rank for _, _, rank in ups)
+    forward = [
+        product("latent", own, made, model.hidden_size),
+        moved("latent_norm", normed, normed),
+        *(product(name, tokens, values, rank) for name, values, rank in ups),
+    ]
+    backward = []
+    for name, values, rank in ups:
+        backward.append(product(name + INPUT_GRADIENT_SUFFIX, tokens, rank, values))
+        backward.append(weight_gradient(name, values, rank, tokens))
+    backward += [
+        moved("latent_norm", 2 * normed, normed),
+        product("latent" + INPUT_GRADIENT_SUFFIX, own, model.hidden_size, made),
+        weight_gradient("latent", made, model.hidden_size, own),
+    ]
+    return forward, backward
+
+
+def _changed(
+    segments: Sequence[Segment], model: Model, products: Sequence[Operator], gathered: Fraction
+) -> tuple[Segment, ...]:
+    """Put products in the place of the projection, and latent vectors in that of tokens around it."""
+    found = []
+    for number, segment in enumerate(segments):
+        following, operators = segments[(number + 1) % len(segments)], list[Operator]()
+        for operator in segment.operators:
+            if not _projects(operator):
+                operators.append(_widened(operator, model))
+            elif products[0] not in operators:
+                operators += products
+        scatters = segment.direction is Direction.BACKWARD and any(map(_projects, segment.operators))
+        gathers = segment.direction is Direction.FORWARD and any(map(_projects, following.operators[:1]))
+        collective = segment.collective
+        if collective is not None and _of_tokens(collective) and (scatters or gathers):
+            collective = replace(collective, message_bytes=int(collective.message_bytes * gathered))
+        found.append(replace(segment, operators=tuple(operators), collective=collective))
+    return tuple(found)
+
+
+def _of_tokens(collective: Collective) -> bool:
+    return collective.group == TENSOR_PARALLEL and collective.kind is not CollectiveKind.ALL_REDUCE
+
+
+def _projects(operator: Operator) -> bool:
+    return operator.name.partition(".")[0] == PROJECTION
+
+
+def _widened(operator: Operator, model: Model) -> Operator:
+    """Return attention, or what rotates, with queries and keys that are wider than values.
+
+    Products of queries and keys, and those with values, have the FLOPs of heads of the mean width. Of the queries, keys
+    and values that attention reads, and whose gradients it writes, two thirds are wider.
+    """
+    wider = Fraction(model.head_dim, model.value_head_dim)
+    three = (2 * wider + 1) / 3
+    if operator.name.partition(".")[0] == ROTATION:
+        read, written = (int(n * three) for n in (operator.bytes_read, operator.bytes_written))
+        return replace(operator, bytes_read=read, bytes_written=written)
+    if operator.kind not in ATTENTION:
+        return operator
+    both = (wider + 1) / 2
+    *sizes, head_dim = operator.shape[:6]
+    forward = operator.kind is OperatorKind.ATTENTION
+    written = operator.bytes_written if forward else int(operator.bytes_written * three)
+    return replace(
+        operator,
+        shape=(*sizes, int(head_dim * both), *operator.shape[6:]),
+        flops=int(operator.flops * both),
+        bytes_read=int(operator.bytes_read * three),
+        bytes_written=written,
+    )

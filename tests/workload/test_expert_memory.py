@@ -1,0 +1,99 @@
+"""Memory, parameters and layouts of mixtures of experts: shares that add up, and refusals in one line."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from helpers.builders import CONFIG
+
+from kareus.errors import RefusedWorkloadError
+from kareus.model.parameters import embedding_parameters, expert_parameters, total_parameters
+from kareus.update.costs import stage_expert_parameters
+from kareus.update.costs import stage_parameters as held_parameters
+from kareus.workload.compose import compose
+from kareus.workload.config import Workload
+from kareus.workload.memory import expert_activation_bytes, kept_bytes, stage_dense_blocks, state_bytes
+from kareus.workload.naming import degrees
+from kareus.workload.resolve import check_workload, checked_but_for_memory
+
+USUAL = ("gpu=h100-sxm5-80gb", "microbatch_size=1", "parallelism.cp=1")
+
+
+def workload(model: str, *overrides: str, **degree: int) -> Workload:
+    layout = {"tp": 1, "pp": 1, "dp": 1, **degree}
+    given = [f"parallelism.{key}={value}" for key, value in layout.items()]
+    sharding = [] if any("sharding" in text for text in overrides) else ["parallelism.sharding=optimizer"]
+    (composed,) = compose([*USUAL, f"model={model}", *given, *sharding, *overrides], CONFIG)
+    return checked_but_for_memory(composed.workload)
+
+
+@pytest.mark.parametrize(
+    ("model", "pp", "chunks"),
+    [("mixtral-8x7b", 1, 1), ("deepseek-v3", 4, 1), ("llama4-maverick", 4, 2), ("gpt-oss-120b", 4, 1)],
+)
+def test_gpus_hold_the_whole_model_between_them(model: str, pp: int, chunks: int) -> None:
+    pipeline = ["pipeline=interleaved", f"pipeline.chunks={chunks}"] if chunks > 1 else []
+    one = workload(model, *pipeline, pp=pp, dp=8, ep=8)
+    blocks = sum(held_parameters(one, stage) - stage_expert_parameters(one, stage) for stage in range(pp))
+    experts = 8 * sum(stage_expert_parameters(one, stage) for stage in range(pp))
+    rows = embedding_parameters(one.model, one.parallelism)
+    assert blocks + experts == total_parameters(one.model)
+    assert rows == one.model.vocab_size * one.model.hidden_size
+    dense = len(one.model.dense_layers)
+    assert sum(stage_dense_blocks(one, stage) for stage in range(pp)) == dense
+
+
+def test_states_of_experts_are_shared_by_those_that_hold_the_same() -> None:
+    """Megatron Core folds dp x cp x tp anew: of 16 GPUs in groups of 8 x 1, two hold the same experts."""
+    one = workload("mixtral-8x7b", dp=16, ep=8)
+    weights, _, states = state_bytes(one, 0, 32)
+    experts = 32 * expert_parameters(one.model, one.parallelism)
+    others = weights / 2 - experts
+    assert one.parallelism.expert_replicas == 2
+    assert states == pytest.approx(12 * others / 16 + 12 * experts / 2)
+    assert one.parallelism.expert_replica_ranks(0) == [0, 8]
+    assert one.parallelism.expert_ranks(0) == list(range(8))
+    both = workload("mixtral-8x7b", "parallelism.sequence_parallel=true", dp=4, tp=4, ep=2, etp=4).parallelism
+    assert (both.expert_ranks(0), both.expert_replica_ranks(0)) == ([0, 4], [0, 8])
+
+
+def test_copies_of_tokens_are_kept() -> None:
+    one = workload("qwen3-30b-a3b", dp=8, ep=8)
+    one = dataclasses.replace(one, software=dataclasses.replace(one.software, expert_imbalance=1.0))
+    tokens, copies = 4096, 8 * 4096
+    assert expert_activation_bytes(one, tokens) == 2 * copies * (2048 + 3 * 768) + 8 * tokens * 128
+    skewed = dataclasses.replace(one, software=dataclasses.replace(one.software, expert_imbalance=1.5))
+    more = expert_activation_bytes(skewed, tokens) - expert_activation_bytes(one, tokens)
+    assert more == copies * (2048 + 3 * 768)
+    deepseek = workload("deepseek-v3", "recomputation=none", pp=16, dp=16, ep=16)
+    assert kept_bytes(deepseek, 4, tokens)[0] > kept_bytes(deepseek, 4, tokens, dense=3)[0]
+
+
+def test_names_and_refusals() -> None:
+    assert degrees(workload("mixtral-8x7b", "parallelism.sequence_parallel=true", dp=8, tp=2, ep=4, etp=2)) == (
+        "dp8-pp1-tp2-ep4-etp2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides", "degree", "message"),
+    [
+        (
+            "mixtral-8x7b",
+            (),
+            {"dp": 16, "ep": 16},
+            "parallelism.ep=16: must divide model.experts.count (8); allowed: 1,",
+        ),
+        ("mixtral-8x7b", (), {"dp": 2, "ep": 4}, "ep x etp must divide the 2 GPUs of a stage"),
+        ("mixtral-8x7b", (), {"dp": 8, "tp": 2, "ep": 8}, "parallelism.sequence_parallel=false: with experts"),
+        ("llama3.2-3b", (), {"dp": 8, "ep": 8}, "parallelism.ep=8: llama3.2-3b has no experts; use 1."),
+        ("mixtral-8x7b", ("parallelism.sharding=full",), {"dp": 8}, "parallelism.sharding=full: gradients of experts"),
+        ("mixtral-8x7b", ("pipeline=zb-h1",), {"pp": 2}, "a backward of experts is not split"),
+        ("mixtral-8x7b", (), {"dp": 8}, "out of memory"),
+    ],
+)
+def test_what_experts_exclude_is_one_line(model: str, overrides: Any, degree: Any, message: str) -> None:
+    with pytest.raises(RefusedWorkloadError) as raised:
+        check_workload(workload(model, *overrides, **degree))
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
