@@ -7,13 +7,16 @@ from pathlib import Path
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import ActivationKind, Model, NormKind, Parallelism, PositionKind, Sharding
+from kareus.model.parameters import all_used_matrices
 from kareus.model.precision import Precision
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.lines import read_lines
 from kareus.prediction.rows import MeasuredIteration, read_iterations
-from kareus.software.record import Software, TensorOverlap, driven
+from kareus.software.record import Dispatcher, Software, TensorOverlap, driven
+from kareus.workload.combinations import check_combinations
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
+from kareus.workload.divisibility import check_divisibility
 from kareus.workload.split import balanced_split, even_split, filled_split, head_flops
 
 OF_FAMILY = {
@@ -26,6 +29,7 @@ OF_FAMILY = {
     "bridge": "megatron-core",
     "mlperf": "megatron-core",
     "mcore": "megatron-core",
+    "modelzoo": "megatron-core",
     "llm-foundry": "llm-foundry",
     "nanotron": "nanotron",
     "torchtitan": "torchtitan",
@@ -82,7 +86,7 @@ class MeasuredWorkloads:
             config_dir: Hydra groups.
         """
         self._overrides, self._config_dir = overrides, config_dir
-        self._bases: dict[tuple[str, str], Workload] = {}
+        self._bases: dict[tuple[str, str, str], Workload] = {}
 
     def of(self, row: MeasuredIteration) -> Workload:
         """Return the workload of a row.
@@ -95,7 +99,10 @@ class MeasuredWorkloads:
         software = replace(
             base.software, fused_attention=row.attention == "flash", tensor_overlap=_overlap(row, base.software)
         )
-        model = _model(row, software)
+        if row.architecture:
+            hidden = software.hidden_exchange if row.hides_exchanges else 0.0
+            software = replace(software, dispatcher=Dispatcher(row.dispatcher), hidden_exchange=hidden)
+        model = _with_experts(row, base.model, software) if row.architecture else _model(row, software)
         workload = replace(
             base,
             software=software,
@@ -119,21 +126,23 @@ class MeasuredWorkloads:
 
     def _measured(self, row: MeasuredIteration) -> Workload:
         """The configuration of a row's cluster, unless an override says what nodes are connected by."""
-        base = self._base(row.gpu, software_of(row))
+        base = self._base(row.gpu, software_of(row), row.architecture)
         family = next((name for name, gpu in NODE_GB_PER_S if row.family.startswith(name) and gpu == row.gpu), None)
         if family is None or any(text.split("=")[0] == "gpu.node_gb_per_s" for text in self._overrides):
             return base
         return replace(base, gpu=replace(base.gpu, node_gb_per_s=NODE_GB_PER_S[family, row.gpu]))
 
-    def _base(self, gpu: str, software: str) -> Workload:
-        if (gpu, software) not in self._bases:
-            compositions = compose([f"gpu={gpu}", f"software={software}", *self._overrides], self._config_dir)
+    def _base(self, gpu: str, software: str, architecture: str) -> Workload:
+        key = gpu, software, architecture
+        if key not in self._bases:
+            model = [f"model={architecture}"] if architecture else []
+            compositions = compose([f"gpu={gpu}", f"software={software}", *model, *self._overrides], self._config_dir)
             if len(compositions) > 1:
                 raise ConfigError(
                     f"{' '.join(self._overrides)}: a sweep; measured iterations take one value of each key."
                 )
-            self._bases[gpu, software] = compositions[0].workload
-        return self._bases[gpu, software]
+            self._bases[key] = compositions[0].workload
+        return self._bases[key]
 
 
 def software_of(row: MeasuredIteration) -> str:
@@ -180,6 +189,29 @@ def _model(row: MeasuredIteration, software: Software) -> Model:
     )
 
 
+def _with_experts(row: MeasuredIteration, model: Model, software: Software) -> Model:
+    """Return a mixture of experts with the blocks and the vocabulary of a row.
+
+    Raises:
+        RefusedWorkloadError: the row has other sizes than the model of that name.
+    """
+    sizes = {"hidden": model.hidden_size, "heads": model.num_attention_heads, "kv_heads": model.num_key_value_heads}
+    for column, size in sizes.items():
+        if getattr(row, column) != size:
+            raise RefusedWorkloadError(
+                f"{column}={getattr(row, column)}: {model.name} has {size}; give the row another name of its model."
+            )
+    if model.dense_layers and row.layers != model.num_layers:
+        raise RefusedWorkloadError(f"layers={row.layers}: {model.name} has {model.num_layers} blocks of two kinds.")
+    rows = software.padded(row.vocab, row.tp)
+    return replace(model, num_layers=row.layers, vocab_size=rows, windowed_layers=_up_to(model, row.layers))
+
+
+def _up_to(model: Model, layers: int) -> tuple[int, ...] | None:
+    windowed = model.windowed_layers
+    return None if windowed is None else tuple(layer for layer in windowed if layer < layers)
+
+
 def _recomputation(row: MeasuredIteration) -> Recomputation:
     return Recomputation.NONE if row.family.startswith(WITHOUT_RECOMPUTATION) else Recomputation(row.recompute)
 
@@ -193,6 +225,8 @@ def _parallelism(row: MeasuredIteration, model: Model, software: Software) -> Pa
         layers_per_stage=layers_of(row, model, fills=software.fills_stages),
         sharding=_sharding(row),
         sequence_parallel=row.sequence_parallel and row.tp > 1,
+        ep=row.ep,
+        etp=row.etp,
     )
 
 
@@ -217,6 +251,8 @@ def layers_of(row: MeasuredIteration, model: Model, *, fills: bool = False) -> t
         RefusedWorkloadError: neither, and stages are cut in chunks.
     """
     block = 8 * row.hidden * row.hidden + 6 * row.hidden * row.ffn
+    if row.architecture:
+        block = 2 * all_used_matrices(model) // model.num_layers
     head_blocks = head_flops(model) / (3 * block)
     if fills and row.chunks == 1 and row.pp <= row.layers:
         return filled_split(row.layers, row.pp, head_blocks)
@@ -232,6 +268,9 @@ def layers_of(row: MeasuredIteration, model: Model, *, fills: bool = False) -> t
 
 def _check(row: MeasuredIteration, workload: Workload) -> None:
     model, tp = workload.model, row.tp
+    if row.architecture:
+        check_divisibility(workload)
+        check_combinations(workload)
     if row.precision == "fp8" and workload.gpu.fp8_speedup == 1:
         raise RefusedWorkloadError(
             f"precision=fp8: {workload.gpu.name} has no fp8 tensor cores (gpu.fp8_speedup is 1); use bf16."
@@ -239,7 +278,7 @@ def _check(row: MeasuredIteration, workload: Workload) -> None:
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "hidden_size"):
         if getattr(model, name) % tp:
             raise RefusedWorkloadError(f"tp={tp}: must divide {name} ({getattr(model, name)}).")
-    if row.hidden % row.heads or model.head_dim % 2:
+    if (not row.architecture and row.hidden % row.heads) or model.head_dim % 2:
         raise RefusedWorkloadError(f"heads={row.heads}: must divide hidden ({row.hidden}) in even heads.")
     parts = (2 * row.cp if row.cp > 1 else 1) * workload.parallelism.token_shards
     if row.seq_len % parts:

@@ -63,7 +63,7 @@ def memory_row(line: Line, kind: Format) -> MeasuredMemory:
     """
     cells = {name: (text or "").strip() for name, text in line.cells.items()}
     _check_kind(line, cells, kind)
-    sizes = _sizes(line, cells, kind)
+    sizes: dict[str, Any] = _sizes(line, cells, kind)
     unfused = cells.get("attention-backend") in UNFUSED or cells.get("transformer-impl") == "local"
     iteration = MeasuredIteration(
         line=line.number,

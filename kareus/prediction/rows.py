@@ -23,13 +23,14 @@ CHOICES = {
     "recompute": ("none", "selective", "full"),
     "tp_overlap": ("none", "userbuffers"),
     "precision": ("bf16", "fp16", "fp8"),
+    "dispatcher": ("alltoall", "flex"),
 }
 """Allowed texts by column."""
 SIZES = (
     "layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "dp", "pp", "tp", "cp", "chunks", "microbatch_size",
-    "num_microbatches", "seq_len",
+    "num_microbatches", "seq_len", "ep", "etp",
 )  # fmt: skip
-SWITCHES = ("sequence_parallel", "compiled")
+SWITCHES = ("sequence_parallel", "compiled", "hides_exchanges")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,13 @@ class MeasuredIteration:
     tp_overlap: str
     compiled: bool
     iteration_time_s: float
+    architecture: str = ""
+    """Option of the group `model` whose blocks it has, of a mixture of experts; nothing where sizes say it all."""
+    ep: int = 1
+    etp: int = 1
+    dispatcher: str = "alltoall"
+    hides_exchanges: bool = False
+    """Whether exchanges of tokens run beside the passes of other microbatches."""
 
     @property
     def gpus(self) -> int:
@@ -113,11 +121,24 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "mpt": {"mlp": "gelu", "norm": "layernorm", "position": "alibi"},
 }
 """Columns of blocks, by the beginning of a model's name, of files that do not have them."""
+EXPERTS: Mapping[str, str] = {
+    "gpt oss 120b": "gpt-oss-120b",
+    "grok1": "grok-1",
+    "llama4-maverick": "llama4-maverick",
+    "qwen3_235b": "qwen3-235b-a22b",
+}
+"""Options of the group `model`, by the beginning of the name of a mixture of experts, which columns do not describe."""
+WHOLE_EXPERTS = ("modelzoo",)
+"""Beginnings of families whose expert tensor parallelism is 1 where no column says it; elsewhere it is that of the
+rest of the model, as Megatron Core takes it (`expert_tensor_parallel_size`)."""
 USUAL: Mapping[str, str] = {
     "attention": "flash",
     "cp": "1",
     "chunks": "1",
     "compiled": "false",
+    "dispatcher": "alltoall",
+    "ep": "1",
+    "hides_exchanges": "false",
     "precision": "bf16",
     "recompute": "none",
     "sequence_parallel": "false",
@@ -128,6 +149,7 @@ WORDS: Mapping[str, Mapping[str, str]] = {
     "sharding": {"ddp+dist-optimizer": "optimizer", "full_shard": "fsdp", "shard_grad_op": "grad-op"},
     "precision": {"amp_fp8": "fp8", "fp8-cs": "fp8"},
     "sequence_parallel": {"yes": "true", "no": "false"},
+    "recompute": {"norm, act": "none", "none found in recipe": "none"},
 }
 """Words of published tables for the texts of columns."""
 NUMBER = re.compile(r"(\d+)\s*\(.*\)")
@@ -147,6 +169,7 @@ def _completed(line: Line) -> Line:
         cells[column] = cells.get(column) or text
     if "userbuffers" in cells.get("overlap_note", "").lower():
         cells["tp_overlap"] = "userbuffers"
+    cells = _with_experts(cells, name)
     for column, words in WORDS.items():
         if column in cells:
             cells[column] = words.get(cells[column].lower(), cells[column])
@@ -169,6 +192,21 @@ def _completed(line: Line) -> Line:
     return completed
 
 
+def _with_experts(cells: dict[str, str], model: str) -> dict[str, str]:
+    """Return the cells of a mixture of experts by the name of its model, and what notes say of its exchanges."""
+    architecture = next((option for start, option in EXPERTS.items() if model.startswith(start)), "")
+    whole = not architecture or cells.get("family", "").startswith(WHOLE_EXPERTS)
+    found = {"architecture": architecture, "etp": "1" if whole else cells.get("tp", "1"), **cells}
+    if not architecture:
+        return found
+    note = cells.get("overlap_note", "").lower()
+    if "deepep" in note:
+        found["dispatcher"] = "flex"
+    if "ep overlap" in note:
+        found["hides_exchanges"] = "true"
+    return {**ARCHITECTURES["llama"], **found, "ffn": "1"}  # which the architecture says, too
+
+
 def _row(line: Line) -> MeasuredIteration:
     line = _completed(line)
     values: dict[str, Any] = {
@@ -179,4 +217,5 @@ def _row(line: Line) -> MeasuredIteration:
     values |= {name: line.positive(name, int, 1, MOST_SIZE) for name in SIZES}
     values |= {name: line.choice(name, allowed) for name, allowed in CHOICES.items()}
     values |= {name: line.switch(name) for name in SWITCHES}
+    values["architecture"] = line.cells["architecture"] or ""
     return MeasuredIteration(**values)

@@ -94,6 +94,7 @@ def lines_of(answer: IterationAnswer) -> list[str]:
         median_pct = 100 * float(np.median([one.error for one in own]))
         shares = " ".join(f"{100 * share:5.1f}%" for share in _mean_shares(own))
         lines.append(f"{family:<24} {len(own):>5} {mape_pct:>7.1f}% {median_pct:>z7.1f}%  {shares}")
+    lines += ["", *(f"{model:<24} {'':>5} {mape_pct:>7.1f}%" for model, mape_pct in errors.by_expert_model.items())]
     lines += ["", *(f"{gpu:<24} {'':>5} {mape_pct:>7.1f}%" for gpu, mape_pct in errors.by_gpu.items()), ""]
     if errors.time_mape_pct is not None:
         lines += [f"mean over families of 4 rows or more: {errors.time_mape_pct:.1f} % of time"]
@@ -111,7 +112,7 @@ def lines_of(answer: IterationAnswer) -> list[str]:
 
 
 SHARES: Mapping[str, Sequence[str]] = {
-    "operators": ("gemm", "attention", "attention-backward", "memory", "embedding", "head"),
+    "operators": ("gemm", "grouped-gemm", "attention", "attention-backward", "memory", "embedding", "head"),
     "exposed communication": ("collectives", "gradient reduction", "embedding exchange", "weight gathering"),
     "host and the rest": ("overhead",),
     "waiting": ("waiting",),

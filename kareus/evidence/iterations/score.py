@@ -38,6 +38,8 @@ class IterationErrors:
     """Median over rows of predicted less measured time."""
     by_family: Mapping[str, float]
     by_gpu: Mapping[str, float]
+    by_expert_model: Mapping[str, float]
+    """Of mixtures of experts, by model: means over its rows, whatever their GPUs and numbers."""
     within_90_pct: Mapping[str, float]
     """Share of the rows within the interval that `predict` prints, by GPU and software that has one."""
     constant_mfu_mape_pct: float | None
@@ -51,6 +53,7 @@ def errors_of(scored: Sequence[Scored]) -> IterationErrors:
         signed_median_pct=100 * float(np.median([one.error for one in scored])),
         by_family=_means(scored, lambda one: one.row.family),
         by_gpu=_means(scored, lambda one: one.row.gpu),
+        by_expert_model=_means([one for one in scored if one.row.architecture], lambda one: one.row.architecture),
         within_90_pct=_within(scored),
         constant_mfu_mape_pct=_mean_of_families(scored, constant_mfu_errors(scored)),
     )
@@ -68,6 +71,8 @@ def _within(scored: Sequence[Scored]) -> dict[str, float]:
     """Return the share of rows within the printed interval, by GPU and software."""
     within: dict[str, list[bool]] = {}
     for one in scored:
+        if one.row.architecture:
+            continue  # the interval is of dense models
         pair = next((p for p in pair_errors() if (p.gpu, p.software) == _pair(one)), None)
         if pair is not None:
             size = abs(np.log1p(one.error))
