@@ -1,9 +1,11 @@
 """Layouts: the ways to run one training on so many GPUs, and the constraints that narrow them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TypeVar
 
+from kareus.artifacts.records import ADDED
 from kareus.gpu_model.launching import LaunchesAhead
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Parallelism, Sharding
@@ -16,19 +18,22 @@ _Value = TypeVar("_Value")
 
 MOST_MICROBATCH = 16
 """Largest microbatch that is tried unless a constraint names others."""
+MOST_EP = 64
+"""Most GPUs that share out experts that are tried unless a constraint names others."""
 MOST_CHUNKS = 8
 """Most chunks of a stage that are tried unless a constraint names others."""
 RECOMPUTATIONS = (Recomputation.NONE, Recomputation.SELECTIVE, Recomputation.FULL)
 """Recomputations that are tried unless a constraint names others; `stage` needs more memory than `full` and no less
 time."""
 SHARDINGS = (Sharding.NONE, Sharding.OPTIMIZER, Sharding.FULL)
-"""Shardings that are tried unless a constraint names others."""
+"""Shardings that are tried unless a constraint names others; of experts the first two, as they are predicted."""
 SCHEDULES = (
     PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
     PipelineSchedule.INTERLEAVED,
     PipelineSchedule.ZERO_BUBBLE_H1,
 )
-"""Schedules that are tried unless a constraint names others; GPipe has the bubble of 1F1B and needs more memory."""
+"""Schedules that are tried unless a constraint names others, of experts the first two; GPipe has the bubble of 1F1B and
+needs more memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,7 @@ class Layout:
     recomputation: Recomputation
     sharding: Sharding
     sequence_parallel: bool
+    ep: int = field(default=1, metadata=ADDED)
 
     @property
     def gpus(self) -> int:
@@ -57,7 +63,7 @@ class Layout:
         """The layout in words, those of its parts left out that do nothing."""
         degrees = [
             f"{name} {degree}"
-            for name, degree in (("tp", self.tp), ("cp", self.cp), ("pp", self.pp), ("dp", self.dp))
+            for name, degree in (("tp", self.tp), ("cp", self.cp), ("pp", self.pp), ("dp", self.dp), ("ep", self.ep))
             if degree > 1
         ]
         parts = [
@@ -79,11 +85,13 @@ class Layout:
     def overrides(self) -> tuple[str, ...]:
         """Hydra overrides that give this layout to a workload."""
         chunks = [f"pipeline.chunks={self.chunks}"] if self.chunks > 1 else []
+        experts = [f"parallelism.ep={self.ep}"] if self.ep > 1 else []
         return (
             f"parallelism.dp={self.dp}",
             f"parallelism.pp={self.pp}",
             f"parallelism.tp={self.tp}",
             f"parallelism.cp={self.cp}",
+            *experts,
             f"parallelism.sharding={self.sharding}",
             f"parallelism.sequence_parallel={str(self.sequence_parallel).lower()}",
             f"pipeline={self.schedule}",
@@ -110,6 +118,7 @@ class Layout:
                 layers_per_stage=None,
                 sharding=self.sharding,
                 sequence_parallel=self.sequence_parallel,
+                ep=self.ep,
             ),
             pipeline=replace(base.pipeline, schedule=self.schedule, chunks=self.chunks),
             microbatch_size=self.microbatch_size,
@@ -139,6 +148,7 @@ class Constraints:
     recomputation: tuple[Recomputation, ...] = ()
     sharding: tuple[Sharding, ...] = ()
     sequence_parallel: tuple[bool, ...] = ()
+    ep: tuple[int, ...] = ()
     schedule: tuple[PipelineSchedule, ...] = ()
 
 
@@ -170,8 +180,10 @@ def _of_degrees(
 ) -> Iterator[Layout]:
     """Yield the layouts of these dp, pp, tp and cp, whose replicas have `sequences` sequences each."""
     dp, pp, tp, cp = degrees
-    shardings = _allowed(constraints.sharding, SHARDINGS) if dp > 1 else (Sharding.NONE,)
-    switches = _allowed(constraints.sequence_parallel, (True, False)) if tp > 1 else (False,)
+    usual_shardings, usual_switches = (SHARDINGS[:2], (True,)) if base.model.experts else (SHARDINGS, (True, False))
+    shardings = _allowed(constraints.sharding, usual_shardings) if dp > 1 else (Sharding.NONE,)
+    switches = _allowed(constraints.sequence_parallel, usual_switches) if tp > 1 else (False,)
+    over_experts = _expert_degrees(base, dp * tp * cp, constraints)
     sizes = _allowed(constraints.microbatch_size, [d for d in divisors(sequences) if d <= MOST_MICROBATCH])
     pipelines = list(_pipelines(base, pp, constraints))
     for size in sizes:
@@ -180,7 +192,7 @@ def _of_degrees(
         for recomputation in _allowed(constraints.recomputation, RECOMPUTATIONS):
             for schedule, chunks in pipelines:
                 for sharding in shardings:
-                    for shares_tokens in switches:
+                    for shares_tokens, ep in product(switches, over_experts):
                         yield Layout(
                             dp=dp,
                             pp=pp,
@@ -193,12 +205,26 @@ def _of_degrees(
                             recomputation=recomputation,
                             sharding=sharding,
                             sequence_parallel=shares_tokens,
+                            ep=ep,
                         )
+
+
+def _expert_degrees(base: Workload, gpus: int, constraints: Constraints) -> Sequence[int]:
+    """Return the degrees of expert parallelism that are tried on the GPUs of a stage.
+
+    None at all, which exchanges no tokens; the most that share a node; and those that fill several, up to `MOST_EP`.
+    """
+    experts, node = base.model.experts, base.gpu.gpus_per_node
+    if experts is None:
+        return _allowed(constraints.ep, (1,))
+    fitting = [d for d in divisors(gpus) if experts.count % d == 0 and d <= MOST_EP]
+    within = max(d for d in fitting if d <= node)
+    return _allowed(constraints.ep, [d for d in fitting if d in (1, within) or d > node])
 
 
 def _pipelines(base: Workload, pp: int, constraints: Constraints) -> Iterator[tuple[PipelineSchedule, int]]:
     """Yield pipeline schedules of `pp` stages with their chunks."""
-    allowed = _allowed(constraints.schedule, SCHEDULES)
+    allowed = _allowed(constraints.schedule, SCHEDULES[:2] if base.model.experts else SCHEDULES)
     if pp == 1:
         if not constraints.chunks or 1 in constraints.chunks:
             yield PipelineSchedule.ONE_FORWARD_ONE_BACKWARD, 1

@@ -258,8 +258,11 @@ def table_lines(
 
 
 def commands(advice: Advice) -> Iterator[str]:
-    """Yield the commands that make the chosen plan and export it."""
+    """Yield the commands that make the chosen plan and export it; experts are predicted alone."""
     overrides = " ".join(shlex.quote(text) for text in advice.overrides)
+    if advice.chosen.layout.candidate.workload.model.experts is not None:
+        yield f"kareus predict {overrides}"
+        return
     (resolved,) = resolve(advice.overrides, advice.question.config_dir)
     plan = WorkloadFolder(advice.output / resolved.name).plan(advice.selector, OURS)
     yield f"kareus plan {overrides} --select {advice.selector} --output {shlex.quote(str(advice.output))} --force"

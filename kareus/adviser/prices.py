@@ -113,6 +113,8 @@ class BlockShape:
 
     tp: int
     cp: int
+    ep: int
+    etp: int
     sequence_parallel: bool
     microbatch_size: int
     job_gpus: int
@@ -142,12 +144,13 @@ class InstructionPrices:
         """Return the costs of what a workload's GPUs compute."""
         own = workload.parallelism
         size, host_rank_s = workload.gpu.job_gpus, workload.gpu.coefficients.host_rank_s
-        structure = BlockShape(own.tp, own.cp, own.sequence_parallel, workload.microbatch_size, size, host_rank_s)
+        degrees = own.tp, own.cp, own.ep, own.etp
+        structure = BlockShape(*degrees, own.sequence_parallel, workload.microbatch_size, size, host_rank_s)
         if structure not in self._structures:
             alike = replace(
                 workload,
                 parallelism=replace(own, dp=1, pp=1, layers_per_stage=None, sharding=Sharding.NONE),
-                model=replace(workload.model, num_layers=1, layers_per_stage={}),
+                model=replace(workload.model, layers_per_stage={}),
             )
             base = replace(self._base, gpu=workload.gpu)
             shape = replace(structure, job_gpus=1, host_rank_s=0.0)
@@ -226,7 +229,7 @@ class StructureCosts:
                 self._tallies[key] = tally(self._program(few, direction, recomputation, weights))
             return self._tallies[key]
 
-        return tally_of_blocks(counted, shape.layers)
+        return tally_of_blocks(counted, shape.layers) if not shape.dense else counted(shape.layers)
 
     def _program(
         self, shape: StageShape, direction: Direction, recomputation: Recomputation, weights: ShardedWeights | None

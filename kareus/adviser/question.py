@@ -52,7 +52,9 @@ def _switch(text: str) -> bool:
 
 
 _PARTS: dict[str, tuple[Callable[[str], Any], str]] = {
-    **dict.fromkeys(("dp", "pp", "tp", "cp", "chunks", "microbatch_size"), (_whole, "whole numbers, such as 1,2")),
+    **dict.fromkeys(
+        ("dp", "pp", "tp", "cp", "ep", "chunks", "microbatch_size"), (_whole, "whole numbers, such as 1,2")
+    ),
     "recomputation": (Recomputation, ", ".join(Recomputation)),
     "sharding": (Sharding, ", ".join(Sharding)),
     "sequence_parallel": (_switch, "true, false"),
@@ -60,7 +62,7 @@ _PARTS: dict[str, tuple[Callable[[str], Any], str]] = {
 }
 """How the values of each constraint are read, and what they may be."""
 SYNONYMS = {
-    **{f"parallelism.{name}": name for name in ("dp", "pp", "tp", "cp", "sharding", "sequence_parallel")},
+    **{f"parallelism.{name}": name for name in ("dp", "pp", "tp", "cp", "ep", "sharding", "sequence_parallel")},
     "pipeline.chunks": "chunks",
     "pipeline.schedule": "schedule",
     "pipeline": "schedule",

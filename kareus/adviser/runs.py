@@ -33,6 +33,7 @@ DEGREES = ("dp", "pp", "tp", "microbatch_size", "num_microbatches")
 """Columns that every file of runs has; others have usual values."""
 USUAL: Mapping[str, str] = {
     "cp": "1",
+    "ep": "1",
     "schedule": PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
     "chunks": "1",
     "recomputation": Recomputation.NONE,
@@ -75,7 +76,7 @@ def _run(line: Line) -> LayoutRun:
     cells = {**USUAL, **{name: text.strip() for name, text in line.cells.items() if text and text.strip()}}
     cells["sequence_parallel"] = cells["sequence_parallel"] or str(cells.get("tp") != "1").lower()
     line = replace(line, cells=cells)
-    numbers = {name: line.positive(name, int, 1, MOST_GPUS) for name in (*DEGREES, "cp", "chunks")}
+    numbers = {name: line.positive(name, int, 1, MOST_GPUS) for name in (*DEGREES, "cp", "ep", "chunks")}
     layout = Layout(
         **numbers,
         schedule=PipelineSchedule(line.choice("schedule", [str(one) for one in PipelineSchedule])),
@@ -92,7 +93,8 @@ def _run(line: Line) -> LayoutRun:
 def runs_text(runs: Sequence[LayoutRun]) -> str:
     """Return the text of a file of runs."""
     text = io.StringIO()
-    names = [field.name for field in fields(Layout)]
+    with_experts = any(run.layout.ep > 1 for run in runs)
+    names = [field.name for field in fields(Layout) if field.name != "ep" or with_experts]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*names, TIME])
     for run in runs:

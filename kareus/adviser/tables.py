@@ -15,6 +15,7 @@ _LAYOUT = (
     Column("pp", pl.Int64, "pipeline stages", positive=True),
     Column("tp", pl.Int64, "GPUs of a tensor-parallel group", positive=True),
     Column("cp", pl.Int64, "GPUs of a context-parallel group", positive=True),
+    Column("ep", pl.Int64, "GPUs that share out experts", positive=True),
     Column("schedule", pl.String, "pipeline schedule"),
     Column("chunks", pl.Int64, "chunks of each stage", positive=True),
     Column("microbatch_size", pl.Int64, "sequences of a microbatch", positive=True),
@@ -26,7 +27,7 @@ _LAYOUT = (
 
 ADVISED_LAYOUTS = TableSchema(
     name="advised_layouts",
-    version=1,
+    version=2,
     meaning="Layouts of a training on so many GPUs: those that can run, and those that are refused.",
     columns=(
         _GPUS,

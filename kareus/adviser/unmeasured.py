@@ -37,9 +37,12 @@ def is_measured(workload: Workload) -> bool:
 
 
 def unmeasured_of(base: Workload, layouts: Sequence[LayoutAnswer], config_dir: Path) -> Unmeasured | None:
-    """Return what is known of the order of layouts; None where the software was measured, or there is no choice."""
+    """Return what is known of the order of layouts; None where the software was measured, or there is no choice.
+
+    Of experts nothing is known: other software, which was measured with dense models, has no numbers for them.
+    """
     run = sorted_by_trainer(layouts)[:COMPARED]
-    if is_measured(base) or len(run) < 2:  # noqa: PLR2004 - an order is of two at least
+    if is_measured(base) or base.model.experts is not None or len(run) < 2:  # noqa: PLR2004 - an order is of two at least
         return None
     workloads = [one.candidate.workload for one in run]
     losses = {}

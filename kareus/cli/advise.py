@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the question and the output."""
     add_overrides(
         parser,
-        "model=... gpu=... software=... precision=..., and constraints of layouts: tp, pp, dp, cp, chunks, "
+        "model=... gpu=... software=... precision=..., and constraints of layouts: tp, pp, dp, cp, ep, chunks, "
         "microbatch_size, recompute, sharding, sequence_parallel, schedule, such as tp=8 pp=2,4 recompute=none",
     )
     parser.add_argument("--gpus", required=True, help="GPUs of the job, such as 64; 16,64; or a range: 16..256")

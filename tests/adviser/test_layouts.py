@@ -59,3 +59,38 @@ def test_refusals_are_those_of_resolve(base, layouts):
         assert (one.refusal is None) is (layout in accepted)
         if layout in accepted:
             assert one.workload == accepted[layout].workload
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    return compose(["model=qwen3-30b-a3b", "gpu=h100-sxm5-80gb"], CONFIG)[0].workload
+
+
+def test_experts_are_shared_out_within_nodes_over_some_or_not_at_all(mixture):
+    few = Constraints(tp=(1, 2), cp=(1,), pp=(1, 2), microbatch_size=(1,))
+    degrees: dict[tuple[int, int], set[int]] = {}
+    for one in layouts_of(mixture, 64, 512, few):
+        degrees.setdefault((one.pp, one.tp), set()).add(one.ep)
+        assert one.dp * one.tp % one.ep == 0
+        assert one.sequence_parallel is (one.tp > 1)
+        assert one.sharding is not Sharding.FULL
+    assert degrees == {
+        (1, 1): {1, 8, 16, 32, 64},
+        (1, 2): {1, 8, 16, 32, 64},
+        (2, 1): {1, 8, 16, 32},
+        (2, 2): {1, 8, 16, 32},
+    }
+    assert {one.ep for one in layouts_of(mixture, 64, 512, Constraints(ep=(4,)))} == {4}
+
+
+def test_layouts_of_experts_are_told_and_read_back(mixture):
+    narrow = Constraints(tp=(1,), cp=(1,), pp=(4,), ep=(8,), microbatch_size=(1,), sharding=(Sharding.OPTIMIZER,))
+    candidates = sort_layouts(mixture, layouts_of(mixture, 64, 512, narrow)).candidates
+    assert candidates
+    for one in candidates:
+        assert one.workload.parallelism.ep == 8
+        assert "parallelism.ep=8" in one.layout.overrides
+        assert ", ep 8, " in one.layout.words
+    dense = next(layouts_of(mixture, 8, 8, Constraints(ep=(1,))))
+    assert "ep" not in dense.words.split()
+    assert not [text for text in dense.overrides if ".ep=" in text]
