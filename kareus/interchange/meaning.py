@@ -29,6 +29,8 @@ SHARDINGS = tuple(Sharding)
 DEGREES = ("parallelism.tp", "parallelism.pp", "parallelism.cp")
 PLAIN = (
     *DEGREES,
+    "parallelism.ep",
+    "parallelism.etp",
     "parallelism.dp",
     "parallelism.sequence_parallel",
     "precision",
@@ -43,6 +45,7 @@ PLAIN = (
     "software.gather_beside_forward",
     "software.gradient_bytes",
     "software.stream_dropout",
+    "software.dispatcher",
 )
 """Terms that are keys of a workload, or words for them."""
 OVERRIDES: Mapping[str, str] = {
@@ -76,6 +79,8 @@ LLAMA: Mapping[str, Any] = {
 """Fields of a model that a file need not have."""
 SIZES = ("hidden_size", "num_layers", "num_attention_heads", "vocab_size")
 """Fields without which there is no model."""
+OF_EXPERTS = "experts."
+"""Begins the fields of a model that are its experts'."""
 TrainerTerms = Mapping[str, Any]
 
 
@@ -87,6 +92,7 @@ def keys_of(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
     keys = {name: terms[name] for name in PLAIN if terms.get(name) is not None}
     if (model := _model(terms)) is not None:
         keys["model"] = model
+    keys |= _expert_degrees(model, keys)
     nodes, per_node = terms.get("nodes") or 1, terms.get("gpus_per_node")
     if "gpus" not in keys and isinstance(nodes, int) and isinstance(per_node, int):
         keys["gpus"] = nodes * per_node
@@ -125,6 +131,12 @@ def terms_of(workload: Mapping[str, Any], gpus_per_node: int) -> dict[str, Any]:
         "model.max_positions": workload.get("model.max_positions") or workload["sequence_length"],
     }
     return terms | dict(_layer_terms(workload)) | _sharing_terms(workload)
+
+
+def _expert_degrees(model: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tensor parallelism of experts where nothing says it: that of the rest of a model (Megatron Core)."""
+    told = "parallelism.etp" in keys or not isinstance(model, Mapping) or "experts" not in model
+    return {} if told else {"parallelism.etp": keys.get("parallelism.tp", 1)}
 
 
 def _pipeline(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
@@ -273,7 +285,19 @@ def _model(terms: TrainerTerms) -> Any:
         fields["intermediate_size"] = _width(hidden, expansion, fields.get("activation"))
     if fields.get("positions", "rope") != "learned":
         fields.pop("max_positions", None)
+    fields = _with_experts(fields)
     return {**LLAMA} | {name: value for name, value in fields.items() if value is not None or name in LLAMA}
+
+
+def _with_experts(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields with those of experts as one: two for each token, as wide as the MLP (Megatron Core)."""
+    found = {name: value for name, value in fields.items() if not name.startswith(OF_EXPERTS)}
+    experts = {name.removeprefix(OF_EXPERTS): value for name, value in fields.items() if name.startswith(OF_EXPERTS)}
+    experts = {name: value for name, value in experts.items() if value is not None}
+    if experts.get("count", 1) == 1:
+        return found
+    found["experts"] = {"per_token": 2, "width": found["intermediate_size"], **experts}
+    return found | {"intermediate_size": found["experts"]["width"]}
 
 
 def _width(hidden: int, expansion: Any, activation: Any) -> int:

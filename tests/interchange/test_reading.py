@@ -9,6 +9,7 @@ from kareus.errors import ConfigError
 from kareus.interchange.reading import override, read_training
 from kareus.interchange.syntax import parse_settings, scalar
 from kareus.interchange.table import model_names, trainer_named, trainers
+from kareus.workload.compose import compose
 from kareus.workload.overrides import expand, options, replaced
 
 MINIMAL = "torchrun t.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 1 --micro-batch-size 1 --bf16 "
@@ -60,10 +61,39 @@ def test_a_value_that_a_table_has_not_is_lost(read):
     assert [(one.key, one.value) for one in training.lost][-1] == ("position_embedding_type", "relative")
 
 
-def test_experts_are_lost(read):
-    (one,) = read(MINIMAL + "--num-experts 8 --hidden-dropout 0 --attention-dropout 0").lost
-    assert one.key == "num_experts"
-    assert "another network" in one.words
+MIXTURE = (
+    "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --vocab-size 50257 --position-embedding-type rope "
+    "--swiglu --ffn-hidden-size 1024 --num-experts 8 --expert-model-parallel-size 4 --hidden-dropout 0 "
+    "--attention-dropout 0 "
+)
+
+
+def experts_of(training):
+    (composed,) = compose([*training.overrides, "gpu=h100-sxm5-80gb"], config_folder())
+    return composed.workload.model.experts
+
+
+def test_experts_are_read_with_the_usual_ones_of_megatron_core(read):
+    training = read(MINIMAL + MIXTURE)
+    assert not training.lost
+    experts = experts_of(training)
+    assert (experts.count, experts.per_token, experts.width, experts.shared_width) == (8, 2, 1024, 0)
+    said = overrides(training)
+    assert (said["parallelism.ep"], said["parallelism.etp"]) == ("4", said["parallelism.tp"])
+    more = "--moe-router-topk 3 --moe-ffn-hidden-size 256 --moe-shared-expert-intermediate-size 128 "
+    own = read(MINIMAL + MIXTURE + more + "--expert-tensor-parallel-size 1 --moe-token-dispatcher-type flex")
+    experts = experts_of(own)
+    assert (experts.per_token, experts.width, experts.shared_width) == (3, 256, 128)
+    assert (overrides(own)["parallelism.etp"], overrides(own)["software.dispatcher"]) == ("1", "flex")
+
+
+def test_what_is_not_said_of_experts_is_lost(read):
+    for setting, words in (
+        ("--moe-layer-freq 2", "taken as if all had some"),
+        ("--overlap-moe-expert-parallel-comm", "exposed"),
+    ):
+        (one,) = read(MINIMAL + MIXTURE + setting).lost
+        assert words in one.words
 
 
 def test_an_option_without_its_value_is_not_taken_as_one(read):
