@@ -16,6 +16,7 @@ from kareus.model.config import Parallelism, Sharding
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.workload_prediction import Prediction, predict
 from kareus.workload.config import Workload, run_by
+from kareus.workload.divisibility import divisors
 from kareus.workload.memory import MemoryEstimate, MemoryFit, estimate_memory, fit_of
 from kareus.workload.resolve import checked_but_for_memory
 
@@ -237,6 +238,16 @@ def _scheduled_plainly(workload: Workload) -> Iterator[LayoutChange]:
         yield (f"pipeline={plain}", *one_chunk), {"pipeline": replace(workload.pipeline, schedule=plain, chunks=1)}
 
 
+def _experts_shared_out(workload: Workload) -> Iterator[LayoutChange]:
+    """Yield more expert parallelism, which takes its GPUs from those of a stage."""
+    layout, experts = workload.parallelism, workload.model.experts
+    if experts is None:
+        return
+    for ep in divisors(layout.gpus_per_stage // layout.etp):
+        if ep > layout.ep and experts.count % ep == 0:
+            yield (f"parallelism.ep={ep}",), {"parallelism": replace(layout, ep=ep)}
+
+
 def _more_of(degree: str) -> Callable[[Workload], Iterator[LayoutChange]]:
     """Return how a workload has more of a degree of parallelism: out of its replicas, else with more GPUs."""
 
@@ -265,6 +276,7 @@ def _more_of(degree: str) -> Callable[[Workload], Iterator[LayoutChange]]:
 CHANGES: tuple[Callable[[Workload], Iterator[LayoutChange]], ...] = (
     _sharded,
     _tokens_shared,
+    _experts_shared_out,
     _recomputed,
     _cut_smaller,
     _scheduled_plainly,

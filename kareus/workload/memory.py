@@ -146,13 +146,15 @@ def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
     """
     limit_gib = workload.gpu.memory_gib
     if fit_of(workload, estimate) is MemoryFit.REFUSED:
-        states = estimate.states_gib
+        states, degrees = estimate.states_gib, "tp, cp or pp"
+        if workload.model.experts is not None:
+            degrees = "ep, tp, cp or pp"
         activations = estimate.in_flight_gib + max(estimate.blocks_gib, estimate.head_gib)
         raise RefusedWorkloadError(
             f"microbatch_size={workload.microbatch_size}, sequence_length={workload.sequence_length}: out of memory, "
             f"needs {estimate.total_gib:.1f} GiB on stage {estimate.stage} (model states {states:.1f}, activations "
             f"{activations:.1f}, communicators {estimate.communicators_gib:.1f}, reserve {estimate.reserve_gib:.1f}) "
-            f"but gpu.memory_gib is {limit_gib:.1f}; use smaller ones, or more of parallelism.tp, cp or pp."
+            f"but gpu.memory_gib is {limit_gib:.1f}; use smaller ones, or more of parallelism.{degrees}."
         )
 
 

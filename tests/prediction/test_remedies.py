@@ -29,6 +29,14 @@ CASES = {
         "sequence_length=8192",
         "recomputation=none",
     ),
+    "experts": (
+        "model=mixtral-8x7b",
+        *EIGHT[1:],
+        "parallelism.tp=1",
+        "parallelism.dp=32",
+        "parallelism.sharding=optimizer",
+        "microbatch_size=1",
+    ),
     "split": (*EIGHT[:3], "parallelism.pp=2", "parallelism.tp=1", "parallelism.layers_per_stage=[16,16]"),
 }
 
@@ -69,6 +77,12 @@ def test_each_change_is_what_its_overrides_say(case: str) -> None:
         kept = [text for text in CASES[case] if text.partition("=")[0] not in keys]
         (typed,) = resolve([*kept, *overrides], CONFIG)
         assert typed.composed == changed, overrides
+
+
+def test_experts_are_shared_out_where_that_saves_memory() -> None:
+    said = {text for overrides, _ in changes(refused("experts").composed) for text in overrides}
+    assert {text for text in said if ".ep=" in text} == {f"parallelism.ep={ep}" for ep in (2, 4, 8)}
+    assert not [text for overrides, _ in changes(refused("alone").composed) for text in overrides if ".ep=" in text]
 
 
 def test_no_remedy_is_beaten_by_another(misfit: tuple[str, Misfit]) -> None:
