@@ -5,7 +5,7 @@ import pytest
 from helpers.browser import DARK, LIGHT, needs_chromium, probe
 from helpers.builders import CONFIG
 from helpers.pages import Blocks, check_specifications
-from helpers.references import COARSE, FRONTIERS, REDUCTIONS
+from helpers.references import FRONTIERS, QUICK, REDUCTIONS
 
 from kareus.evidence.kernels.counted import power_counts
 from kareus.evidence.kernels.errors import shape_errors
@@ -41,7 +41,7 @@ def found(tmp_path_factory):
         (folder / name).write_text(text)
     shipped = {name: shipped_files()[name] for name in ("kernel_attention", "kernel_nccl", "training_power")}
     files = shipped | {name: folder / name for name in given}
-    return [validate_file(name, path, COARSE if name in given else (), CONFIG) for name, path in files.items()]
+    return [validate_file(name, path, QUICK if name in given else (), CONFIG) for name, path in files.items()]
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from helpers.builders import CONFIG
-from helpers.references import COARSE, FRONTIERS, REDUCTIONS
+from helpers.references import FRONTIERS, QUICK, REDUCTIONS
 
 from kareus.cli import main
 from kareus.evidence import validate_stage
@@ -33,7 +33,7 @@ def test_frontiers_are_answered_with_one_json_object(tmp_path, capsys):
 
 
 def test_reductions_are_answered_with_one_json_object(tmp_path, capsys):
-    found = json.loads(answer(tmp_path, capsys, REDUCTIONS, "gpu.coefficients.crowding=1.0", *COARSE, "--json"))
+    found = json.loads(answer(tmp_path, capsys, REDUCTIONS, "gpu.coefficients.crowding=1.0", *QUICK, "--json"))
     assert found["trust"] == "errors not measured for this GPU"
     errors = [abs(row["predicted_pct"] - row["given_pct"]) for row in found["rows"]]
     assert len(errors) == 4
@@ -49,7 +49,7 @@ def test_the_text_names_the_simulated_gpu_and_its_known_errors(tmp_path, capsys)
 
 
 def test_another_gpu_is_an_override(tmp_path, capsys):
-    text = answer(tmp_path, capsys, REDUCTIONS, "gpu=h200", "gpu.search_frequencies.stride_mhz=300")
+    text = answer(tmp_path, capsys, REDUCTIONS, "gpu=h200", "gpu.search_frequencies.stride_mhz=300", *QUICK[1:])
     assert text.startswith("simulated H200 against ")
     assert "not measured" in text.splitlines()[1]
 
@@ -65,7 +65,7 @@ def test_several_files_are_answered_by_name(tmp_path, capsys):
     paths = [tmp_path / name for name in ("frontiers.csv", "reductions.csv")]
     for path, text in zip(paths, (FRONTIERS, REDUCTIONS), strict=True):
         path.write_text(text)
-    named = [*COARSE, "--reference", *map(str, paths), "--config-dir", str(CONFIG)]
+    named = [*QUICK, "--reference", *map(str, paths), "--config-dir", str(CONFIG)]
     assert main(["validate", "--json", *named]) == 0
     found = json.loads(capsys.readouterr().out)
     assert list(found["references"]) == [str(path) for path in paths]

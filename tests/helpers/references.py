@@ -15,6 +15,8 @@ ODD = Scenario(model="qwen3-1.7b", cp=1, tp=8, pp=2, num_microbatches=3, microba
 """The same with microbatches that cannot be halved."""
 COARSE = ("gpu.search_frequencies.stride_mhz=170", "space.sm_stride=6", "space.sm_max=24")
 """Four clocks and allocations: planning by all stages takes three seconds instead of nine."""
+QUICK = (*COARSE, "pipeline.deadlines=5")
+"""The same with few plans, for what does not depend on how close they are to each other: one second."""
 
 WORKLOAD = {
     "model": "qwen3-1.7b",

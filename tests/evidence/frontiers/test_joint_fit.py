@@ -23,6 +23,9 @@ DIRECTIONS = {"F": Direction.FORWARD, "B": Direction.BACKWARD}
 METHODS = ("sequential+perseus", "nanobatching+perseus")
 WIDE_STEPS = a100(search_frequencies=FrequencyRange(minimum_mhz=900, maximum_mhz=1410, stride_mhz=102))
 """Six clocks instead of eighteen: every evaluation plans each method at all of them."""
+OFF = {"crowding": 2.5, "bus_half_sm_count": 9.0}
+FEW = {name: PRIORS[name] for name in (*OFF, "gemm_efficiency", "bus_efficiency", "clock_power_w")}
+"""What one step moves: it evaluates once for each."""
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +65,9 @@ def tables(subjects):
 
 
 def test_one_step_lowers_errors_and_keeps_coefficient_bounds(rows, tables, subjects, monkeypatch):
-    off = with_coefficients(WIDE_STEPS, {"crowding": 2.5, "bus_half_sm_count": 9.0})
+    off = with_coefficients(WIDE_STEPS, OFF)
     monkeypatch.setattr(joint_fit, "STEPS", 1)
+    monkeypatch.setattr(joint_fit, "PRIORS", FEW)
     monkeypatch.setattr(joint_fit, "fit_frontiers", lambda rows, subjects, gpu: joint_fit.Fit(gpu, None))
     fit = fit_jointly(rows, tables, subjects, off)
     before, after = (
