@@ -10,6 +10,7 @@ import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ class TableSchema:
     key: tuple[str, ...]
     """Columns that identify a row."""
 
-    @property
+    @cached_property
     def polars(self) -> pl.Schema:
         """The columns as a polars schema."""
         return pl.Schema({c.name: c.dtype for c in self.columns})

@@ -7,6 +7,7 @@ the dimensions that it is a product of; both have to agree on every number, even
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 from kareus.errors import KareusError
@@ -165,6 +166,7 @@ def _evaluator(dimensions: Dimensions) -> Callable[[Product], int]:
 def _outline(trace: Trace, dimensions: Dimensions) -> TraceTemplate:
     """Number buffers, their starts and regions in order of appearance, and factorise every size."""
     primes = {name: size for name, size in dimensions.named().items() if size > _LARGEST_CONSTANT}
+    factorised = cache(partial(_factorised, primes=primes))  # few sizes are those of most regions
     buffers: dict[int, int] = {}
     starts: dict[tuple[int, int], int] = {}
     regions: dict[Outline, int] = {}
@@ -172,8 +174,8 @@ def _outline(trace: Trace, dimensions: Dimensions) -> TraceTemplate:
     def number(region: Region) -> int:
         buffer = buffers.setdefault(region.buffer, len(buffers))
         start = starts.setdefault((buffer, region.offset), len(starts))
-        shape = tuple([_factorised(n, primes) for n in region.shape])
-        elements = _factorised(region.size_bytes // region.itemsize, primes)
+        shape = tuple([factorised(n) for n in region.shape])
+        elements = factorised(region.size_bytes // region.itemsize)
         return regions.setdefault((buffer, start, elements, shape, region.itemsize), len(regions))
 
     events = tuple(

@@ -137,13 +137,13 @@ def test_a_panic_of_the_reader_is_one_line(path, monkeypatch):
 
 
 def test_a_table_of_another_schema_version_is_refused(path):
-    newer = TableSchema(**(vars(SCHEMA) | {"version": 3}))
+    newer = dataclasses.replace(SCHEMA, version=3)
     with pytest.raises(ArtifactError, match=r"schema version 2 of 'things', this Kareus reads 3; delete it and rerun"):
         read_table(path, newer)
 
 
 def test_another_table_in_its_place_is_refused(path):
-    other = TableSchema(**(vars(SCHEMA) | {"name": "others"}))
+    other = dataclasses.replace(SCHEMA, name="others")
     with pytest.raises(ArtifactError, match="holds the table 'things', expected 'others'"):
         read_table(path, other)
 
@@ -179,7 +179,7 @@ def test_a_frame_that_breaks_the_schema_is_not_written(tmp_path, broken, message
 
 
 def test_bounds_hold_for_what_is_read_too(path):
-    bounded = TableSchema(**(vars(SCHEMA) | {"columns": (*SCHEMA.columns[:2], BOUNDED_GAIN, SCHEMA.columns[3])}))
+    bounded = dataclasses.replace(SCHEMA, columns=(*SCHEMA.columns[:2], BOUNDED_GAIN, SCHEMA.columns[3]))
     with pytest.raises(ArtifactError, match="numbers that are not greater than 0 in gain; delete it and rerun"):
         read_table(path, bounded)
 
