@@ -104,10 +104,11 @@ def test_quickstart_is_the_default_workload_with_overrides() -> None:
         assert resolve_campaign("quickstart", overrides, CONFIG).workloads == resolve_accepted(overrides, CONFIG)
 
 
-def test_overrides_replace_those_of_the_campaign() -> None:
+@pytest.mark.parametrize("name", ["sensitivity", pytest.param("paper", marks=pytest.mark.acceptance)])
+def test_overrides_replace_those_of_the_campaign(name: str) -> None:
     assert merged("a=1 b='x y'", ["b=2", "c=3"]) == ["a=1", "b=2", "c=3"]
     assert merged("a=1 b=2", ["c=3", "a=4"]) == ["a=4", "b=2", "c=3"]
-    campaign = resolve_campaign("paper", ["gpu=h100-sxm5-80gb", "microbatch_size=4"], CONFIG)
+    campaign = resolve_campaign(name, ["gpu=h100-sxm5-80gb", "microbatch_size=4"], CONFIG)
     assert {m.workload.gpu.name for m in campaign.members} == {"H100-SXM5-80GB"}
     assert {m.workload.microbatch_size for m in campaign.members} == {4}
 

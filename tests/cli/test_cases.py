@@ -292,7 +292,7 @@ CHECKS = {
     "scale/advise-128k": advises_in_time,
 }
 MARKS = {
-    "issue/vocab-odd-advise": pytest.mark.slow,
+    "issue/vocab-odd-advise": pytest.mark.acceptance,
     "issue/prime-gpus": pytest.mark.slow,
     "scale/advise-128k": pytest.mark.acceptance,
 }

@@ -82,7 +82,13 @@ def repeated(rounds) -> int:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "rows"), [(search(), 1), (search(), 40), (search(), 110), (informed_search(most=24), 13)]
+    ("strategy", "rows"),
+    [
+        pytest.param(search(), 1, marks=pytest.mark.acceptance),
+        (search(), 40),
+        pytest.param(search(), 110, marks=pytest.mark.acceptance),
+        (informed_search(most=24), 13),
+    ],
 )
 def test_a_killed_search_measures_only_what_is_missing(inputs, strategy, rows, caplog):
     write_config(inputs, strategy)
