@@ -289,7 +289,9 @@ def test_an_unplannable_workload_is_refused_in_one_line(tmp_path, override, mess
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.acceptance
 def test_python_plans_what_the_workflow_plans(planned, iteration):
+    """`test_every_pipeline` says the same of a small workload."""
     results = planned / "results" / NAME
     workload = load_slice(results / "config/workload.yaml", Workload)
     frontiers = plan_tables(workload).frontiers

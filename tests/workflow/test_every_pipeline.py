@@ -9,6 +9,7 @@ import pytest
 from helpers.builders import resealed
 from helpers.figures import save_empty
 
+from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.tables import read_table
 from kareus.cli import COMMANDS, main
 from kareus.frontiers.tables import MICROBATCH
@@ -16,9 +17,10 @@ from kareus.graph.records import UPDATING
 from kareus.partition.names import expected_partitions
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
+from kareus.plans.planning import plan_tables
 from kareus.report.workload.timeline import LETTERS
 from kareus.workload.resolve import resolve_accepted
-from kareus.workload.slices import SLICES, slice_text
+from kareus.workload.slices import SLICES, PlanSlice, slice_text
 
 pytestmark = pytest.mark.slow
 
@@ -149,6 +151,13 @@ def test_a_plan_that_departs_from_its_pipeline_is_refused(folders, tmp_path, cap
     line = capsys.readouterr().err
     assert message in line
     assert line.count("\n") == 1
+
+
+def test_python_plans_what_the_stages_plan(folders):
+    folder = folders["1f1b"]
+    frontiers = plan_tables(load_slice(folder / "config/plan.yaml", PlanSlice).workload).frontiers
+    assert frontiers.microbatch.equals(read_table(folder / "frontier/microbatch.parquet", MICROBATCH))
+    assert frontiers.iteration.equals(read_table(folder / "pipeline/iteration.parquet", ITERATION))
 
 
 def fastest_s(folder: Path, method: str) -> float:

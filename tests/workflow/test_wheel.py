@@ -65,8 +65,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(folder, with_pip=False, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder), "install", "--quiet", "--no-compile"]
-    subprocess.run([*pip, "--no-index", "--no-deps", "--ignore-installed", wheel], check=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder), "install", "--quiet"]
+    subprocess.run([*pip, "--no-index", "--no-deps", "--no-compile", "--ignore-installed", wheel], check=True)
     return folder / "bin"
 
 
