@@ -20,7 +20,7 @@ from kareus.device.held_clock import ClockOutcome, outcome_of_readings
 from kareus.errors import ConfigError
 from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
 from kareus.graph.records import Direction
-from kareus.plans.selectors import LIMITED, Selector, measures_of, parse_selector, select
+from kareus.plans.selectors import LIMITED, Selector, check_costs_suffice, measures_of, parse_selector, select
 from kareus.runtime.follower import PlannedStep
 
 STEP = InstructionKey(0, 0, NO_MICROBATCH, Direction.UPDATE)
@@ -101,6 +101,7 @@ class StepChoice:
             ConfigError: the goal is no selector.
         """
         self._goal, self._selector = goal, parse_selector(goal)
+        check_costs_suffice(self._selector)
         self._sweep, self._agreement = sweep, agreement
         self._records: dict[int, list[IterationRecord]] = {mhz: [] for mhz in sweep.clocks_mhz}
         self.chosen_mhz: int | None = None

@@ -35,7 +35,7 @@ from kareus.launch.mesh import coordinate_of
 from kareus.model.config import Parallelism
 from kareus.plans.along_frontier import frontier_plans
 from kareus.plans.document import Plan
-from kareus.plans.selectors import MOST_PRICE, parse_selector
+from kareus.plans.selectors import MOST_PRICE, check_costs_suffice, parse_selector
 from kareus.workload.slices import PlanSlice
 
 CHANGES = "changes.jsonl"
@@ -115,6 +115,8 @@ class PlanFolder:
             KareusError: the folder, a selector, the conditions or the prices cannot be used.
         """
         usual, safe = parse_selector(self.select), parse_selector(self.safe)
+        check_costs_suffice(usual)
+        check_costs_suffice(safe)
         folder = WorkloadFolder(Path(self.folder))
         plans = frontier_plans(folder, self.method)
         check_layout(plans[0], layout)

@@ -16,7 +16,7 @@ from kareus.artifacts.outputs import check_folder, check_not_results
 from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
 from kareus.plans.run_totals import check_tokens, run_savings, run_totals
-from kareus.plans.selectors import Goal, check_selectors, parse_selector
+from kareus.plans.selectors import OVER_TIME, Goal, check_selectors, parse_selector
 from kareus.prediction.resolve_stage import proposals
 from kareus.testbed.config import TestbedKind
 from kareus.workload.arguments import add_from, add_overrides, described
@@ -102,6 +102,7 @@ def _answer_lines(plan: "Plan", frontiers: "Frontiers", workload: Workload, toke
     """Yield what a plan saves, also on warm chips and over a whole run, and that its limit limits nothing."""
     from kareus.gpu_model.trust import known_uncertainty  # noqa: PLC0415
     from kareus.plans.answer import answer_of, no_limit  # noqa: PLC0415
+    from kareus.plans.grid_selection import grid_lines  # noqa: PLC0415
     from kareus.prediction.errors import error_words  # noqa: PLC0415 - bad overrides need not wait for numpy
 
     selector, answer = parse_selector(plan.selector), answer_of(plan, frontiers.iteration)
@@ -109,6 +110,8 @@ def _answer_lines(plan: "Plan", frontiers: "Frontiers", workload: Workload, toke
     yield answer.warm
     if workload.testbed.kind is TestbedKind.SIMULATED and known_uncertainty(workload.gpu) is None:
         yield f"error of such predictions: {error_words(workload)}"
+    if selector.goal in OVER_TIME:
+        yield from grid_lines(plan, workload, frontiers)
     beyond = no_limit(selector, frontiers.plans(plan.method))
     if beyond is not None:
         yield beyond

@@ -16,7 +16,7 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.records import UPDATING
 from kareus.plans.document import Plan, PlannedInstruction, StagePlan
-from kareus.report.workload.power import power_over_time
+from kareus.plans.power import power_over_time
 
 PER_SECOND = 1e6
 """Units of the format in a second."""

@@ -7,7 +7,16 @@ import polars as pl
 from kareus.pareto import AS_FAST
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, max_throughput_plan
 from kareus.plans.document import Plan
-from kareus.plans.selectors import LIMITED, Goal, Selector, absolute_limit, fastest_plan, measures_of, parse_selector
+from kareus.plans.selectors import (
+    LIMITED,
+    OVER_TIME,
+    Goal,
+    Selector,
+    absolute_limit,
+    fastest_plan,
+    measures_of,
+    parse_selector,
+)
 from kareus.plans.units import common_scale, compared, less, scaled
 
 BASELINE = "the trainer's own execution"
@@ -153,7 +162,7 @@ def no_limit(selector: Selector, plans: pl.DataFrame) -> str | None:
         plans: rows of `ITERATION` of one method.
     """
     limit = absolute_limit(selector, plans)
-    if limit is None or selector.goal is Goal.FASTEST:
+    if limit is None or selector.goal is Goal.FASTEST or selector.goal in OVER_TIME:
         return None
     measure, unit = LIMITED[selector.goal]
     most = max(

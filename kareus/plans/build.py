@@ -16,7 +16,7 @@ from kareus.pipeline.methods import point_method
 from kareus.pipeline.solver.dag import earliest_starts, iteration_dag
 from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, PredictedCost, StagePlan
 from kareus.plans.frontiers import Frontiers
-from kareus.plans.selectors import Goal, parse_selector, select
+from kareus.plans.selectors import OVER_TIME, Goal, parse_selector, select, spelled
 from kareus.profile.programs import Execution
 from kareus.schedule.records import Choice
 from kareus.workload.config import Workload
@@ -37,9 +37,16 @@ def select_plan(workload: Workload, frontiers: Frontiers, selector: str, method:
         ConfigError: the selector is not understood, no plan keeps its limit, or the method was not planned.
         ArtifactError: the frontiers do not belong together.
     """
+    selector = spelled(selector)
     parsed, plans = parse_selector(selector), frontiers.plans(method)
     if plans.is_empty():
         raise ConfigError(f"method {method}: not planned; {suggest(method, frontiers.methods)}.")
+    if parsed.goal in OVER_TIME:
+        from kareus.plans.grid_selection import fastest_kept  # noqa: PLC0415 - only these selectors need it
+
+        return fastest_kept(
+            parsed, plans, lambda row: plan_of_row(workload, name, selector, row, frontiers), workload.gpu
+        )
     row = plans.row(select(parsed, plans, workload.parallelism.gpus), named=True)
     if parsed.goal not in (Goal.FASTEST, Goal.MIN_ENERGY):
         from kareus.plans.limits import exact_row  # noqa: PLC0415 - the solver, which only these need

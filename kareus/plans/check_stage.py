@@ -13,12 +13,15 @@ from kareus.artifacts.tables import read_provenance, read_table
 from kareus.errors import ArtifactError
 from kareus.partition.config import subject_of
 from kareus.partition.names import expected_partitions
+from kareus.plans.build import plan_of_row
 from kareus.plans.check import Launches, check_plan
 from kareus.plans.document import Plan
 from kareus.plans.file import read_plan
-from kareus.plans.frontiers import read_frontiers
+from kareus.plans.frontiers import Frontiers, read_frontiers
+from kareus.plans.grid_selection import check_over_time
 from kareus.plans.locate import plan_path
 from kareus.plans.request import check_frontiers, check_limit
+from kareus.plans.selectors import OVER_TIME, parse_selector
 from kareus.profile.programs import Execution
 from kareus.schedule.tables import SPACE
 from kareus.workload.config import Workload
@@ -73,11 +76,28 @@ def read_checked_plan(path: Path, folder: Path | None) -> tuple[Plan, Workload]:
     launches = _launches(home, workload) if overlaps and expected_partitions(workload) else {}
     check_plan(plan, workload, home.name, path, launches)
     if home.has("frontier/microbatch.parquet") and home.has("pipeline/iteration.parquet"):
-        check_frontiers(plan, read_frontiers(home, workload), path)
+        frontiers = read_frontiers(home, workload)
+        check_frontiers(plan, frontiers, path)
+        _check_over_time(plan, workload, frontiers, path)
     else:
         check_limit(plan, path)
         logger.info("%s: times and energies are not checked, since %s has no frontiers", path, home.path)
     return plan, workload
+
+
+def _check_over_time(plan: Plan, workload: Workload, frontiers: Frontiers, path: Path) -> None:
+    """Check a plan whose selector limits power over an iteration."""
+    selector = parse_selector(plan.selector)
+    if selector.goal in OVER_TIME:
+        plans = frontiers.plans(plan.method)
+        check_over_time(
+            plan,
+            selector,
+            plans,
+            lambda row: plan_of_row(workload, plan.workload, plan.selector, row, frontiers),
+            workload.gpu,
+            path,
+        )
 
 
 def workload_folder(path: Path, folder: Path | None) -> WorkloadFolder:

@@ -19,6 +19,7 @@ from kareus.plans.frontiers import Frontiers
 from kareus.plans.selectors import (
     LIMITED,
     MEASURES,
+    OVER_TIME,
     Goal,
     Selector,
     absolute_limit,
@@ -77,7 +78,7 @@ def check_frontiers(plan: Plan, frontiers: Frontiers, path: Path) -> None:
 
 
 def _check_limit(plan: Plan, goal: Goal, limit: float | None, path: Path) -> None:
-    if limit is None:
+    if limit is None or goal in OVER_TIME:  # `grid_selection.check_over_time`
         return
     limited, unit = LIMITED[goal]
     found = measures_of(plan.prediction.time_s, plan.prediction.energy_j)[limited]
@@ -130,6 +131,9 @@ def _same(found: BusyTime, expected: BusyTime) -> bool:
 
 def _check_selected(plan: Plan, selector: Selector, plans: pl.DataFrame, path: Path) -> None:
     """Check that no precomputed plan serves the selector better, and the lower bound by those of its neighbours."""
+    if selector.goal in OVER_TIME:
+        _check_bound(plan, plan.prediction.time_s, plans, path)
+        return
     limit = absolute_limit(selector, plans)
     _check_limit(plan, selector.goal, limit, path)
     try:

@@ -1,7 +1,7 @@
 """Selectors: how a user names the point of the frontier that they want.
 
 The same text on the command line and in file names: `fastest`, `min-energy`, `edp`, `deadline=4.6s`, `straggler=1.15x`,
-`energy=20kJ`, `power=4kW`, `cost=0.12perkWh+2.5perGPUh`.
+`energy=20kJ`, `power=4kW`, `ramp=2kWpers`, `floor=3kW`, `swing=25percent`, `cost=0.12perkWh+2.5perGPUh`.
 """
 
 import math
@@ -21,18 +21,40 @@ from kareus.plans.units import JOULES_PER_KWH, SECONDS_PER_HOUR, scaled
 
 ALLOWED = (
     "allowed: fastest, min-energy, edp, deadline=<time> (such as 4.6s or 900ms), straggler=<factor> (such as 1.15x), "
-    "energy=<energy> (such as 20kJ), power=<power of all GPUs> (such as 4kW), cost=<price>perkWh+<price>perGPUh "
-    "(energy also as <price>perMWh)"
+    "energy=<energy> (such as 20kJ), power=<power of all GPUs> (such as 4kW), ramp=<change of that from one second to "
+    "the next> (such as 2kW/s), floor=<least power of a second> (such as 3kW), swing=<what seconds differ by, of the "
+    "mean> (such as 25%), cost=<price>perkWh+<price>perGPUh (energy also as <price>perMWh)"
 )
 UNITS = {
     "deadline": {"ms": 1e-3, "s": 1.0, "min": 60.0},
     "straggler": {"x": 1.0},
     "energy": {"J": 1.0, "kJ": 1e3, "MJ": 1e6},
     "power": {"W": 1.0, "kW": 1e3, "MW": 1e6},
+    "ramp": {"W/s": 1.0, "kW/s": 1e3, "MW/s": 1e6},
+    "floor": {"W": 1.0, "kW": 1e3, "MW": 1e6},
+    "swing": {"%": 1e-2},
 }
-EXAMPLES = {"deadline": "5.2s", "straggler": "1.15x", "energy": "20kJ", "power": "4kW"}
-RANGES = {"deadline": (1e-6, 1e9), "straggler": (0, 1e6), "energy": (1e-6, 1e18), "power": (1e-6, 1e12)}
+EXAMPLES = {
+    "deadline": "5.2s",
+    "straggler": "1.15x",
+    "energy": "20kJ",
+    "power": "4kW",
+    "ramp": "2kW/s",
+    "floor": "3kW",
+    "swing": "25%",
+}
+RANGES = {
+    "deadline": (1e-6, 1e9),
+    "straggler": (0, 1e6),
+    "energy": (1e-6, 1e18),
+    "power": (1e-6, 1e12),
+    "ramp": (1e-6, 1e12),
+    "floor": (1e-6, 1e12),
+    "swing": (1e-4, 10),
+}
 """Limits in base units, far beyond those of any iteration on both sides."""
+SPELLED = (("/s", "pers"), ("%", "percent"))
+"""Units, and how they are spelled in names of files and jobs, which take no such signs."""
 LIMIT_DIGITS = 4
 """Significant digits of limits in messages."""
 MOST_PRICE = 1e9
@@ -59,6 +81,12 @@ class Goal(StrEnum):
     """The least time within an energy."""
     POWER = "power"
     """The least time within a mean power of all GPUs."""
+    RAMP = "ramp"
+    """As fast as `FASTEST`, with no larger change of power from one second to the next (`grid_power`)."""
+    FLOOR = "floor"
+    """The same with no less power in any second."""
+    SWING = "swing"
+    """The same with seconds whose power differs by no more, as a share of the mean."""
     COST = "cost"
     """The least cost of energy and GPU time together."""
 
@@ -71,6 +99,9 @@ MEASURES = {
     Goal.STRAGGLER: "energy_j",
     Goal.ENERGY: "time_s",
     Goal.POWER: "time_s",
+    Goal.RAMP: "time_s",
+    Goal.FLOOR: "time_s",
+    Goal.SWING: "time_s",
     Goal.COST: "cost",
 }
 """What each goal minimises."""
@@ -81,7 +112,9 @@ LIMITED = {
     Goal.ENERGY: ("energy_j", "J"),
     Goal.POWER: ("power_w", "W"),
 }
-"""What each goal with a limit limits, and its unit."""
+"""What each goal with a limit on time, energy or mean power limits, and its unit."""
+OVER_TIME = frozenset({Goal.RAMP, Goal.FLOOR, Goal.SWING})
+"""What limits power over an iteration, which follows from the instructions of a plan: `grid_selection` chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +135,35 @@ class Selector:
 
     goal: Goal
     limit: float | None = None
-    """Seconds for `deadline`, joules for `energy`, watts for `power`, a multiple of the least time for `straggler`."""
+    """Seconds for `deadline`, joules for `energy`, watts for `power` and `floor`, watts per second for `ramp`, a share
+    of the mean power for `swing`, a multiple of the least time for `straggler`."""
     prices: Prices | None = None
     """For `cost`."""
+
+
+def spelled(text: str) -> str:
+    """Return a selector as names of files and jobs spell it.
+
+    Example:
+        >>> spelled("ramp=2kW/s"), spelled("swing=25%"), spelled("deadline=4.8s")
+        ('ramp=2kWpers', 'swing=25percent', 'deadline=4.8s')
+    """
+    for sign, word in SPELLED:
+        text = text.replace(sign, word)
+    return text
+
+
+def check_costs_suffice(selector: Selector) -> None:
+    """Check that times and energies are enough to choose by a selector.
+
+    Raises:
+        ConfigError: it limits power over an iteration.
+    """
+    if selector.goal in OVER_TIME:
+        raise ConfigError(
+            f"{selector.goal}: limits power over an iteration, which only plans of instructions tell; choose another "
+            "selector here, such as power=4kW, or select such a plan with `kareus select`."
+        )
 
 
 def parse_selector(text: str) -> Selector:
@@ -126,8 +185,8 @@ def parse_selector(text: str) -> Selector:
         close = closest(name, list(Goal))
         meant = f"perhaps you meant {close}; " if close else ""
         raise ConfigError(f"selector '{text}': not understood; {meant}{ALLOWED}.")
-    match = re.fullmatch(r"([0-9.eE+-]+)([a-zA-Z]+)", value)
-    unit = UNITS[name].get(match[2]) if match else None
+    match = re.fullmatch(r"([0-9.eE+-]+)([a-zA-Z/%]+)", value)
+    unit = {spelled(unit): factor for unit, factor in UNITS[name].items()}.get(spelled(match[2])) if match else None
     if match is None or unit is None:
         raise ConfigError(f"selector '{text}': {_problem(name, value)}, such as {name}={EXAMPLES[name]}.")
     limit = number_in(match[1]) * unit
@@ -199,8 +258,10 @@ def select(selector: Selector, plans: pl.DataFrame, gpus: int) -> int:
         gpus: GPUs of the whole job, for what a cost is.
 
     Raises:
-        ConfigError: no plan is within the limit; the message says what can be reached.
+        ConfigError: no plan is within the limit; the message says what can be reached. Or it limits power over an
+            iteration, of which rows say nothing.
     """
+    check_costs_suffice(selector)
     rows = [measures_of(row["time_s"], row["energy_j"], selector.prices, gpus) for row in plans.iter_rows(named=True)]
     measured = pl.DataFrame(rows).with_row_index("row")
     limit = absolute_limit(selector, plans)

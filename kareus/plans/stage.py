@@ -15,9 +15,10 @@ from kareus.plans.build import select_plan
 from kareus.plans.document import Plan
 from kareus.plans.file import PLAN_FILE, check_name, write_plan
 from kareus.plans.frontiers import read_frontiers
+from kareus.plans.grid_selection import grid_lines
 from kareus.plans.locate import only_workload
 from kareus.plans.run_totals import check_tokens, run_savings, run_totals
-from kareus.plans.selectors import ALLOWED, Goal, parse_selector
+from kareus.plans.selectors import ALLOWED, Goal, parse_selector, spelled
 from kareus.plans.units import scaled
 from kareus.workload.slices import PlanSlice
 
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the request and the workload's folder."""
-    parser.add_argument("selector", help=ALLOWED.removeprefix("allowed: "))
+    parser.add_argument("selector", help=ALLOWED.removeprefix("allowed: ").replace("%", "%%"))
     text = "results folder of the workload (default: the only one below results/)"
     parser.add_argument("folder", type=Path, nargs="?", help=text)
     parser.add_argument("--method", default="kareus", help="whose frontier to select from (default: kareus)")
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Select, assemble and write the plan."""
+    arguments.selector = spelled(arguments.selector)
     selector = parse_selector(arguments.selector)
     if arguments.tokens is not None:
         check_tokens(arguments.tokens)
@@ -66,8 +68,8 @@ def run(arguments: argparse.Namespace) -> None:
         100 * plan.prediction.gap,
     )
     beyond = no_limit(selector, frontiers.plans(arguments.method))
-    if beyond is not None:
-        logger.info("%s", beyond)
+    for line in (*grid_lines(plan, workload, frontiers), *filter(None, [beyond])):
+        logger.info("%s", line)
     if arguments.tokens is not None:
         logger.info("%s", run_totals(plan.prediction, workload, arguments.tokens, selector.prices))
         if answer:

@@ -10,7 +10,7 @@ from helpers.builders import a100
 from helpers.report_tables import GPUS, plan
 
 from kareus.export.trace import ALL_GPUS, chrome_trace, is_chrome_trace
-from kareus.report.workload.power import power_over_time
+from kareus.plans.power import power_over_time
 
 GPU = a100(blocking_power_w=90.0, waiting_shares=((900.0, 0.5), (1410.0, 1.0)))
 WAITING_W = {900: 45.0, 1155: 67.5, 1410: 90.0}

@@ -1,5 +1,6 @@
 """A small workload, planned in this process: its folder has all tables and one plan."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from helpers.builders import CONFIG
@@ -23,9 +24,9 @@ SMALL = (
 """Overrides that give three clocks, a few candidates of each partition, three plans."""
 
 
-def planned_folder(results: Path, selector: str = "fastest") -> Path:
-    """The folder of the workload of `SMALL` below `results`."""
-    ((name, workload),) = resolve_accepted(SMALL, CONFIG).items()
+def planned_folder(results: Path, selector: str = "fastest", overrides: Sequence[str] = SMALL) -> Path:
+    """The folder of the workload of `SMALL`, or of other overrides, below `results`."""
+    ((name, workload),) = resolve_accepted(overrides, CONFIG).items()
     folder, planned = WorkloadFolder(results / name), plan_tables(workload)
     write_planned(folder, workload, planned)
     write_plan(folder.plan(selector, "kareus"), select_plan(workload, planned.frontiers, selector, "kareus", name=name))

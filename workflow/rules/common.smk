@@ -19,7 +19,7 @@ from kareus.cli import EVERY
 from kareus.cli.fork_server import start as start_fork_server
 from kareus.errors import KareusError
 from kareus.partition.names import expected_partitions
-from kareus.plans.selectors import check_selectors, parse_selector
+from kareus.plans.selectors import check_selectors, parse_selector, spelled
 from kareus.processes import PARENT_VARIABLE
 from kareus.progress.answer import end_with
 from kareus.report.contents import (
@@ -70,6 +70,7 @@ try:
     config.update(workflow_config(config))
     CAMPAIGN = resolve_campaign(config["campaign"], config["overrides"])
     check_selectors(config["select"])
+    config["select"] = [spelled(text) for text in config["select"]]
 except KareusError as error:
     raise WorkflowError(str(error)) from None
 

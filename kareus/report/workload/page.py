@@ -7,6 +7,7 @@ from typing import Any
 from kareus.artifacts.records import to_plain
 from kareus.plans.answer import BASELINE
 from kareus.plans.document import Plan
+from kareus.plans.grid_power import power_line, power_series
 from kareus.report.charts import Figure, columns_of
 from kareus.report.sections import Page, Section, Tables
 from kareus.report.sheets import Sheet, SheetRow, heads
@@ -97,9 +98,15 @@ def _chosen(inputs: ReportInputs, figure: Figure, name: str) -> dict[str, Any]:
         **_costs(plan),
         "title": plan_title(plan.selector, plan.method),
         "export": export_command(inputs, name),
-        "bottleneck": bottleneck(plan, inputs.baseline),
+        "bottleneck": _pipeline_words(inputs, plan),
         "rows": columns_of(figure.data["plan"]),
     }
+
+
+def _pipeline_words(inputs: ReportInputs, plan: Plan) -> str:
+    """Return what sets the pace of a plan, and its power as the grid sees it."""
+    line = power_line(power_series(plan, inputs.configured.gpu))
+    return f"{bottleneck(plan, inputs.baseline)} {line[0].upper()}{line[1:]}."
 
 
 def _costs(plan: Plan) -> dict[str, float]:
@@ -117,7 +124,7 @@ def _sections(inputs: ReportInputs, timeline: str) -> list[Section]:
     efforts = efforts_sheet(inputs.searches)
     return [
         Section(title="Time and energy of an iteration", figures=("iteration",)),
-        Section(title="Pipeline", text=bottleneck(first, inputs.baseline), figures=(timeline,)),
+        Section(title="Pipeline", text=_pipeline_words(inputs, first), figures=(timeline,)),
         Section(
             title="Methods",
             text="; ".join([NO_PLAN, *notes(inputs)]),

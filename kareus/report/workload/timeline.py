@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import altair as alt
+import numpy as np
 import polars as pl
 
 from kareus.artifacts.records import to_plain
@@ -10,10 +11,11 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING, Direction
 from kareus.plans.document import Plan, PlannedInstruction
+from kareus.plans.grid_power import power_series
+from kareus.plans.power import power_over_time
 from kareus.report.charts import Figure, Tip, chart_of, spec_of, tooltip, zoom_of
 from kareus.report.contents import BASELINE
 from kareus.report.theme import PALETTE, POWER_RAMP
-from kareus.report.workload.power import power_over_time
 from kareus.report.workload.tables import TIMELINE
 
 TIMELINES = "timelines"
@@ -25,6 +27,8 @@ MOST_LANES_PX = 420
 """Height of the lanes of all stages at which they begin to get flatter."""
 WATTS = 3
 """Decimals of a kilowatt."""
+MEANS = 121
+"""Moments whose second before is shown."""
 TEXT_PX = 22
 """Least width of an instruction whose name fits."""
 MICROSECONDS = 6
@@ -60,7 +64,7 @@ def timeline_figures(plans: Mapping[str, Plan], microbatch: pl.DataFrame, gpu: G
         gpu: that runs them.
     """
     span = powers_w(microbatch)
-    baseline = {"baseline": instruction_rows(plans[BASELINE]), "baseline_powers": _powers(plans[BASELINE], gpu)}
+    baseline = _drawn("baseline", plans[BASELINE], gpu)
     return [
         Figure(
             name=name,
@@ -68,13 +72,18 @@ def timeline_figures(plans: Mapping[str, Plan], microbatch: pl.DataFrame, gpu: G
             table=TIMELINE.name,
             folder=TIMELINES,
             spec=spec_of(_chart(plan, plans[BASELINE], span)),
-            data={"plan": instruction_rows(plan), "plan_powers": _powers(plan, gpu), **baseline},
+            data=_drawn("plan", plan, gpu) | baseline,
             heads={name: title for name, title, _ in TIPS},
             zooms={"x": "start_s"},
         )
         for name, plan in plans.items()
         if name != BASELINE
     ]
+
+
+def _drawn(name: str, plan: Plan, gpu: Gpu) -> dict[str, pl.DataFrame]:
+    """Return the data of a plan that is drawn under a name."""
+    return {name: instruction_rows(plan), f"{name}_powers": _powers(plan, gpu), f"{name}_means": _means(plan, gpu)}
 
 
 def plan_figure(plan: Plan) -> Figure:
@@ -226,8 +235,20 @@ def _powers(plan: Plan, gpu: Gpu) -> pl.DataFrame:
     )
 
 
+def _means(plan: Plan, gpu: Gpu) -> pl.DataFrame:
+    """Return the mean power of the second before each moment, as the grid sees it, of iterations that repeat."""
+    series = power_series(plan, gpu)
+    moments_s = np.linspace(0.0, series.period_s, MEANS)
+    return pl.DataFrame(
+        {"start_s": moments_s.round(MICROSECONDS), "power_kw": (series.seen_w(moments_s) / 1e3).round(WATTS)}
+    )
+
+
 def _power(x: alt.X) -> alt.LayerChart:
-    """Return the power of all GPUs: instructions draw their mean, stages that wait what waiting at their clock does."""
+    """Return the power of all GPUs: instructions draw their mean, stages that wait what waiting at their clock does.
+
+    Dashed, the means of a second.
+    """
     names = {"plan": "this plan", "baseline": "baseline"}
     scale = alt.Scale(domain=list(names.values()), range=[PALETTE["blue"], PALETTE["gray"]])
     tips = (("drawn", "of", ""), ("start_s", "from (s)", ".4f"), ("power_kw", "power of all GPUs (kW)", ".2f"))
@@ -243,7 +264,19 @@ def _power(x: alt.X) -> alt.LayerChart:
         )
         for data in ("baseline", "plan")
     ]
-    return alt.layer(*lines)
+    means = [
+        chart_of(f"{data}_means", f"{data}_seen")
+        .transform_calculate(drawn=f"'{names[data]}'")
+        .mark_line(strokeDash=[4, 3], strokeWidth=1.2, clip=True)
+        .encode(
+            x=alt.X("start_s:Q", title="time (s)", axis=alt.Axis(), scale=x["scale"]),
+            y=alt.Y("power_kw:Q", title="all GPUs (kW)", axis=alt.Axis(tickCount=4)),
+            color=alt.Color("drawn:N", scale=scale, legend=alt.Legend(title=None, orient="top")),
+            tooltip=tooltip((tips[0], ("start_s", "the second before (s)", ".2f"), ("power_kw", "mean (kW)", ".2f"))),
+        )
+        for data in ("baseline", "plan")
+    ]
+    return alt.layer(*lines, *means)
 
 
 def chunks(plan: Plan) -> int:

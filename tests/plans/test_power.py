@@ -5,14 +5,13 @@ import itertools
 
 import pytest
 from helpers.builders import a100
-from helpers.report_tables import plan
+from helpers.timed_plans import GPUS_OF_A_STAGE, timed_plan
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.plans.document import Plan
-from kareus.report.workload.power import power_over_time
+from kareus.plans.power import power_over_time
 
-GPUS_OF_A_STAGE = 8
 BLOCKING_W = 85.0
 GPU = a100(blocking_power_w=BLOCKING_W)
 
@@ -21,23 +20,8 @@ def drawn(planned: Plan) -> list[tuple[float, float]]:
     return power_over_time(planned, GPU).rows()
 
 
-def with_instructions(costs: list[list[tuple[float, float, float]]], time_s: float) -> Plan:
-    """A plan whose stages run instructions of these (gap before, time, energy)."""
-    base = plan("fastest", 0)
-    first = base.stages[0].instructions[0]
-    stages = []
-    for stage, own in zip(base.stages, costs, strict=True):
-        at_s, instructions = 0.0, []
-        for gap_s, duration_s, energy_j in own:
-            instructions.append(dataclasses.replace(first, start_s=at_s + gap_s, time_s=duration_s, energy_j=energy_j))
-            at_s += gap_s + duration_s
-        stages.append(dataclasses.replace(stage, instructions=tuple(instructions)))
-    prediction = dataclasses.replace(base.prediction, time_s=time_s)
-    return dataclasses.replace(base, stages=tuple(stages), prediction=prediction)
-
-
 def test_power_holds_from_one_change_to_the_next():
-    planned = with_instructions([[(0.0, 1.0, 200.0)], [(1.0, 2.0, 300.0)]], time_s=4.0)
+    planned = timed_plan([[(0.0, 1.0, 200.0)], [(1.0, 2.0, 300.0)]], time_s=4.0)
     assert dict(drawn(planned)) == pytest.approx(
         {
             0.0: GPUS_OF_A_STAGE * (200 + 85),
@@ -50,7 +34,7 @@ def test_power_holds_from_one_change_to_the_next():
 
 def test_a_stage_waits_at_the_clock_of_what_it_waits_for():
     """It asks for a clock before it waits; after its last instruction it stays at that one's."""
-    planned = with_instructions([[(1.0, 1.0, 200.0), (1.0, 1.0, 200.0)], [(0.0, 5.0, 1000.0)]], time_s=5.0)
+    planned = timed_plan([[(1.0, 1.0, 200.0), (1.0, 1.0, 200.0)], [(0.0, 5.0, 1000.0)]], time_s=5.0)
     first, last = planned.stages
     slow = dataclasses.replace(first.instructions[1], frequency_mhz=900)
     stages = (dataclasses.replace(first, instructions=(first.instructions[0], slow)), last)
@@ -67,7 +51,7 @@ COST = st.tuples(st.floats(0, 2), st.floats(0.01, 3), st.floats(1, 900))
 @given(st.lists(COST, min_size=1, max_size=6), st.lists(COST, min_size=1, max_size=6), st.floats(0, 5))
 def test_the_integral_of_power_is_the_plans_energy(first, second, rest_s):
     busy_s = [sum(gap + time for gap, time, _ in own) for own in (first, second)]
-    planned = with_instructions([first, second], max(busy_s) + rest_s)
+    planned = timed_plan([first, second], max(busy_s) + rest_s)
     rows = drawn(planned)
     integral_j = sum(power_w * (after - at) for (at, power_w), (after, _) in itertools.pairwise(rows))
     running_s = sum(time for own in (first, second) for _, time, _ in own)
