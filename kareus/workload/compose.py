@@ -42,6 +42,9 @@ KEYS_OF_SOFTWARE = frozenset(
 """Keys of the GPU that its software sets."""
 logger = logging.getLogger(__name__)
 
+Merger = Callable[[tuple[str, ...]], tuple[dict[str, str], DictConfig]]
+"""Composes chosen options, as `_merged` does."""
+
 KEPT = 256
 """Number of Hydra's results that are kept, of each kind."""
 
@@ -80,14 +83,15 @@ def compose(
             "configuration that comes with Kareus."
         )
     combinations = expand(overrides, config_dir, record)
-    merged = partial(_merged, _content(config_dir), primary, groups(record))
+    content = _content(config_dir)
+    merged, usual = partial(_merged, content, primary, groups(record)), partial(_usual_software, content)
     folder = os.path.abspath(config_dir)  # noqa: PTH100 - Hydra wants an absolute path, symbolic links may stay
     with (
         initialize_config_dir(version_base="1.3", config_dir=folder),
         _stored_models(combinations) as stored,
         _one_line(config_dir),
     ):
-        return [_named(combination, stored, merged, record, len(combinations)) for combination in combinations]
+        return [_named(combination, stored, merged, usual, record, len(combinations)) for combination in combinations]
 
 
 def with_engine(overrides: Sequence[str]) -> list[str]:
@@ -141,13 +145,14 @@ def _check_aliases(path: Path, content: bytes) -> None:
 def _named(
     combination: Sequence[Setting],
     stored: Mapping[str, str],
-    merged: Callable[[tuple[str, ...]], tuple[dict[str, str], DictConfig]],
+    merged: Merger,
+    usual: Callable[[str], str | None],
     record: type[Workload],
     combinations: int,
 ) -> ComposedWorkload:
     """Compose a combination; errors name it where there are several, since each may be of another GPU."""
     try:
-        return _composed(combination, stored, merged, record)
+        return _composed(combination, stored, merged, usual, record)
     except ConfigError as error:
         if combinations == 1:
             raise
@@ -157,7 +162,8 @@ def _named(
 def _composed(
     combination: Sequence[Setting],
     stored: Mapping[str, str],
-    merged: Callable[[tuple[str, ...]], tuple[dict[str, str], DictConfig]],
+    merged: Merger,
+    usual: Callable[[str], str | None],
     record: type[Workload],
 ) -> ComposedWorkload:
     choices, values = list[str](), dict[str, Any]()
@@ -168,7 +174,7 @@ def _composed(
             choices.append(f"model={stored[setting.text]}")
         else:
             choices.append(setting.text)
-    options, before = _with_usual_software(merged, choices)
+    options, before = _with_usual_software(merged, usual, choices)
     words = {word: values.pop(word) for word in WORDS if word in values}
     if words:
         usual_values = {key: OmegaConf.select(before, key) for key in (DP, *DEGREES, MICROBATCH, MICROBATCHES)}
@@ -188,8 +194,8 @@ def _composed(
     except ConfigError as error:
         _check_parents(values, before, options, str(error))
         raise
-    usual = _with_software(OmegaConf.to_container(before, resolve=True)) if values else {}
-    changes = differences(usual, to_plain(workload)) if values else {}
+    unchanged = _with_software(OmegaConf.to_container(before, resolve=True)) if values else {}
+    changes = differences(unchanged, to_plain(workload)) if values else {}
     return ComposedWorkload(
         overrides=tuple(setting.text for setting in combination),
         workload=run_by(workload, workload.software),
@@ -199,19 +205,27 @@ def _composed(
 
 
 def _with_usual_software(
-    merged: Callable[[tuple[str, ...]], tuple[dict[str, str], DictConfig]], choices: Sequence[str]
+    merged: Merger, usual: Callable[[str], str | None], choices: Sequence[str]
 ) -> tuple[dict[str, str], DictConfig]:
     """Compose options; where no software is chosen, with that which the GPU's file names.
 
     Real GPUs run programs of Kareus' engine, so that they are measured for it.
     """
-    options, values = merged(tuple(choices))
-    if any(choice.partition("=")[0] == GROUP for choice in choices):
+    chosen = dict(choice.split("=", 1) for choice in choices)
+    guess = usual(chosen["gpu"]) if "gpu" in chosen and GROUP not in chosen else None  # mostly spares a composition
+    options, values = merged((*choices, f"{GROUP}={guess}") if guess else tuple(choices))
+    if GROUP in chosen:
         return options, values
-    usual = ENGINE if OmegaConf.select(values, "testbed.cuda") is not None else OmegaConf.select(values, USUAL)
-    if usual in (None, options[GROUP]):
+    wanted = ENGINE if OmegaConf.select(values, "testbed.cuda") is not None else OmegaConf.select(values, USUAL)
+    if wanted in (None, options[GROUP]):
         return options, values
-    return merged((*choices, f"{GROUP}={usual}"))
+    return merged((*choices, f"{GROUP}={wanted}"))
+
+
+def _usual_software(content: str, gpu: str) -> str | None:
+    """Return the software that the file of a GPU names, of the folder that Hydra has been given."""
+    values = _file(content, f"gpu/{gpu}").get("gpu")
+    return values.get(USUAL_SOFTWARE) if isinstance(values, dict) else None
 
 
 def _with_software(plain: Any) -> Any:
