@@ -165,9 +165,9 @@ def layouts_of(base: Workload, gpus: int, global_batch: int, constraints: Constr
         global_batch: sequences of an iteration.
         constraints: allowed values.
     """
-    node = base.gpu.gpus_per_node
-    for tp in _allowed(constraints.tp, [d for d in divisors(gpus) if d <= node]):
-        for cp in _allowed(constraints.cp, [d for d in divisors(gpus) if tp * d <= node]):
+    linked = base.gpu.linked_gpus(gpus)
+    for tp in _allowed(constraints.tp, [d for d in divisors(gpus) if d <= linked]):
+        for cp in _allowed(constraints.cp, [d for d in divisors(gpus) if tp * d <= linked]):
             for pp in _allowed(constraints.pp, [d for d in divisors(gpus) if d <= base.model.num_layers]):
                 dp, rest = divmod(gpus, tp * cp * pp)
                 if rest or not dp or global_batch % dp or (constraints.dp and dp not in constraints.dp):

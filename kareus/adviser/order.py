@@ -38,4 +38,4 @@ def recommended(times_s: Sequence[float], memory_gib: Sequence[float]) -> list[i
 
 def without_setting(workload: Workload) -> tuple[str, ...]:
     """Return the values of a layout that the software which trains has no setting for, such as `pipeline=zb-h1`."""
-    return no_setting(workload.software.name, dict(leaves(to_plain(workload))), workload.gpus_per_node)
+    return no_setting(workload.software.name, dict(leaves(to_plain(workload))), workload.gpu.gpus_per_node)

@@ -159,7 +159,7 @@ def _replicas_alone(workload: Workload) -> Workload | None:
 
 
 def _slow_network(workload: Workload) -> Workload | None:
-    if workload.parallelism.gpus <= workload.gpu.gpus_per_node:
+    if workload.parallelism.gpus <= workload.linked_gpus:
         return None
     return replace(workload, gpu=replace(workload.gpu, node_gb_per_s=workload.gpu.node_gb_per_s / SLOWER))
 

@@ -28,7 +28,7 @@ class FrontierSlice:
     default_collective_sm_count: int
     software: Software
     precision: Precision
-    gpus_per_node: int
+    linked_gpus: int
 
 
 def frontier_hash(config: object) -> str:

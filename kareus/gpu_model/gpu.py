@@ -1,11 +1,11 @@
 """A GPU and the node around it: the records of Hydra group `gpu`, but for the coefficients of its model."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kareus.artifacts.names import check_product
 from kareus.artifacts.ranges import check_within, within
-from kareus.artifacts.records import suggest
+from kareus.artifacts.records import ADDED, suggest
 from kareus.errors import ConfigError
 from kareus.gpu_model.coefficients import COEFFICIENTS, GpuCoefficients
 from kareus.gpu_model.launching import LaunchesAhead
@@ -132,7 +132,7 @@ class Gpu:
     node_gb_per_s: float
     """Bandwidth of a node to other nodes, in one direction, shared by its GPUs."""
     gpus_per_node: int
-    """GPUs of one node, which its links connect."""
+    """GPUs of one node: what a host drives, and what shares the node's NICs."""
     maximum_clock_mhz: int
     """Highest SM clock under load, at which the baselines run, in MHz."""
     power_limit_w: float
@@ -155,11 +155,41 @@ class Gpu:
     """How far the host of the software that drives it launches ahead (`kareus.software`)."""
     job_gpus: int = 1
     """GPUs of a job that wait for the slowest among them; 1 where the coefficients are those of such a job."""
+    nvlink_domain: int | None = field(default=None, metadata=ADDED)
+    """GPUs that NVLink connects, of one node or of several; None: those of one node."""
 
     def with_library(self, name: str) -> "Gpu":
         """Return this GPU with the coefficients of a kernel library; of one that is not listed, this GPU itself."""
         known: dict[str, Any] = dict(self.libraries.get(name, {}))
         return replace(self, coefficients=replace(self.coefficients, **known)) if known else self
+
+    def linked_gpus(self, gpus: int) -> int:
+        """Return how many consecutive ranks of a job of `gpus` GPUs NVLink connects; the network is between these.
+
+        A job that one domain has room for is in it. A larger one takes the same number of whole nodes of every domain,
+        as schedulers place segments of jobs (Slurm's topology/block): on domains of 72 one of 256 GPUs has 64 of each
+        of four. Where no such number divides it, it fills one domain after the other, as it does nodes.
+
+        Example:
+            >>> import kareus
+            >>> (workload,) = kareus.resolve(["gpu=gb200"])
+            >>> workload.gpu.linked_gpus(64), workload.gpu.linked_gpus(256), workload.gpu.linked_gpus(144)
+            (64, 64, 72)
+        """
+        if self.nvlink_domain is None:
+            return self.gpus_per_node
+        domains = -(-gpus // self.nvlink_domain)
+        if domains == 1:
+            return max(gpus, self.gpus_per_node)
+        even = (gpus // n for n in range(domains, 2 * domains + 1) if not gpus % n)
+        return next((size for size in even if not size % self.gpus_per_node), self.nvlink_domain)
+
+    @property
+    def linked_degrees(self) -> tuple[int, ...]:
+        """Sizes of groups that fill what NVLink connects evenly: divisors of it, and of the part that jobs take."""
+        whole = self.nvlink_domain or self.gpus_per_node
+        of_part = [] if self.nvlink_domain is None else [2**n for n in range(whole.bit_length()) if 2**n <= whole]
+        return tuple(sorted({*of_part, *(n for n in range(1, whole + 1) if not whole % n)}))
 
     @property
     def nic_gb_per_s(self) -> float:
@@ -202,6 +232,13 @@ class Gpu:
         within(self, 0.01, 10_000_000, "TFLOP/s", "bf16_tflops")
         within(self, 0.01, 1e12, "GB/s", "hbm_gb_per_s", "link_gb_per_s", "node_gb_per_s")  # so much costs no time
         within(self, 1, 10_000, "GPUs", "gpus_per_node")
+        if self.nvlink_domain is not None:
+            within(self, self.gpus_per_node, 10_000, "GPUs", "nvlink_domain")
+            if self.nvlink_domain % self.gpus_per_node:
+                raise ConfigError(
+                    f"nvlink_domain={self.nvlink_domain}: must be a multiple of gpus_per_node ({self.gpus_per_node}); "
+                    "leave it out, as null, where links end at the node."
+                )
         within(self, 1, MOST_MHZ, "MHz", "maximum_clock_mhz")
         within(self, 0.01, 1_000_000, "MiB", "l2_mib")
         within(self, 1, 100, "times", "fp8_speedup")

@@ -1,5 +1,7 @@
 """Time of a collective whose ranks lie on several nodes, by the algorithms that NCCL chooses from.
 
+Nodes are what NVLink connects: where its domain spans several hosts, all of these.
+
 A ring passes every rank and crosses from node to node once for each node. NCCL lays one ring through each NIC that the
 ranks of a node have, so that `per_node` ranks of a group on a node share its traffic to other nodes among as many NICs:
 large messages take the bytes that a rank sends by a ring, over the slower of its links and of `per_node` NICs. Small
@@ -40,9 +42,9 @@ class Placement:
     """Least number on one of them."""
 
 
-def placement_of(ranks: Collection[int], gpus_per_node: int) -> Placement:
-    """Return the placement of ranks that fill nodes one after the other."""
-    nodes = [rank // gpus_per_node for rank in ranks]
+def placement_of(ranks: Collection[int], linked_gpus: int) -> Placement:
+    """Return the placement of ranks of which so many consecutive ones are linked (`Gpu.linked_gpus`)."""
+    nodes = [rank // linked_gpus for rank in ranks]
     return Placement(nodes=len(set(nodes)), per_node=min(map(nodes.count, set(nodes))))
 
 

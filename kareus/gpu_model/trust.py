@@ -15,7 +15,7 @@ _OF_NO_PREDICTION = frozenset({"memory_gib", "search_frequencies", "uncertainty"
 """Fields of a GPU that no predicted time or energy depends on, or that the job sets: what fits into it, which clocks
 are searched, the estimates themselves, and of how many GPUs the job is."""
 
-_OF_NO_KERNEL = frozenset({"launches_ahead", "blocking_power_w", "waiting_shares", "job_gpus"})
+_OF_NO_KERNEL = frozenset({"launches_ahead", "blocking_power_w", "waiting_shares", "job_gpus", "nvlink_domain"})
 """Further fields that no single kernel depends on."""
 
 

@@ -22,7 +22,7 @@ class PartitionSlice:
     split_backward: bool
     software: Software
     precision: Precision
-    gpus_per_node: int
+    linked_gpus: int
 
 
 def subject_of(config: object) -> str:

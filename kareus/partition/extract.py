@@ -52,8 +52,8 @@ class GraphConfig(Protocol):
         """Of the products of its blocks."""
 
     @property
-    def gpus_per_node(self) -> int:
-        """GPUs that links connect."""
+    def linked_gpus(self) -> int:
+        """Consecutive ranks that NVLink connects."""
 
 
 def operator_graphs(config: GraphConfig) -> dict[Batch, BlockGraph]:
@@ -73,7 +73,7 @@ def operator_graphs(config: GraphConfig) -> dict[Batch, BlockGraph]:
         batch: placed(
             of_software(graph, software, config.precision, model, parallelism, sizes[batch]),
             parallelism,
-            config.gpus_per_node,
+            config.linked_gpus,
             copies,
         )
         for batch, graph in graphs.items()

@@ -41,14 +41,14 @@ Places = dict[str, Placement]
 
 
 def placed(
-    graph: BlockGraph, parallelism: Parallelism, gpus_per_node: int, copies: ExchangedCopies | None = None
+    graph: BlockGraph, parallelism: Parallelism, linked_gpus: int, copies: ExchangedCopies | None = None
 ) -> BlockGraph:
     """Return the graph with collectives that say on how many nodes their ranks lie, where that is more than one.
 
     Args:
         graph: of a block.
         parallelism: whose ranks fill nodes.
-        gpus_per_node: GPUs of one.
+        linked_gpus: consecutive ranks that NVLink connects: a node here.
         copies: of tokens that travel between nodes; None: one for each expert.
     """
     ranks = {
@@ -57,7 +57,7 @@ def placed(
         EXPERT_PARALLEL: parallelism.expert_ranks(0),
         EXPERT_TENSOR_PARALLEL: list(range(parallelism.etp)),
     }
-    places = {group: placement_of(own, gpus_per_node) for group, own in ranks.items()}
+    places = {group: placement_of(own, linked_gpus) for group, own in ranks.items()}
     if all(place.nodes == 1 for place in places.values()):
         return graph
     parts = {f.name: tuple(_placed(s, places, copies) for s in getattr(graph, f.name)) for f in fields(BlockGraph)}

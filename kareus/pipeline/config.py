@@ -69,7 +69,7 @@ class PipelineSlice:
     default_collective_sm_count: int
     software: Software
     precision: Precision
-    gpus_per_node: int
+    linked_gpus: int
     ambient_c: float | None
     """Temperature of the air that cools the GPUs, if it is known."""
 

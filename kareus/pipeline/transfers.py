@@ -72,6 +72,7 @@ def _gb_per_s(gpu: Gpu, parallelism: Parallelism, boundary: int) -> float:
     size = parallelism.gpus_per_stage
     ranks = range(boundary * size, (boundary + 1) * size)
     total = parallelism.gpus
-    if any(rank // gpu.gpus_per_node != (rank + size) % total // gpu.gpus_per_node for rank in ranks):
+    linked = gpu.linked_gpus(total)
+    if any(rank // linked != (rank + size) % total // linked for rank in ranks):
         return gpu.nic_gb_per_s
     return gpu.link_gb_per_s

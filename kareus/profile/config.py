@@ -54,4 +54,4 @@ class ProfileSlice:
     seed: int
     software: Software
     precision: Precision
-    gpus_per_node: int
+    linked_gpus: int

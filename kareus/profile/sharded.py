@@ -83,7 +83,7 @@ def sharded_weights(
         return None
     parts = scope_parameters(config.model, parallelism)
     ranks = parallelism.sharing_ranks(stage, over_context=software.shares_over_context)
-    placement = placement_of(ranks, config.gpu.gpus_per_node)
+    placement = placement_of(ranks, config.gpu.linked_gpus(parallelism.gpus))
     gather = partial(_placed, CollectiveKind.ALL_GATHER, BF16_BYTES, len(ranks), placement)
     reduce = partial(_placed, CollectiveKind.REDUCE_SCATTER, software.gradient_bytes, len(ranks), placement)
     outer = first * parts[Scope.EMBEDDING] + last * parts[Scope.HEAD]

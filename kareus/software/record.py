@@ -290,8 +290,8 @@ def driven(gpu: Gpu, software: Software, gpus: int, pp: int = 1) -> Gpu:
 
 
 def spans_nodes(gpu: Gpu, gpus: int, pp: int) -> bool:
-    """Return whether a pipeline of `pp` stages sends messages between nodes."""
-    return pp > 1 and gpus > gpu.gpus_per_node
+    """Return whether a pipeline of `pp` stages sends messages over the network."""
+    return pp > 1 and gpus > gpu.linked_gpus(gpus)
 
 
 def _cooled(gpu: Gpu) -> Gpu:

@@ -30,10 +30,12 @@ def reduction_collectives(
         fused=1,
     )
     if software.sums_whole or not parallelism.shards_states:
-        return _placed([(whole, _copies(parallelism, stage, range(parallelism.dp), range(parallelism.cp)))], gpu)
+        return _placed(
+            [(whole, _copies(parallelism, stage, range(parallelism.dp), range(parallelism.cp)))], parallelism, gpu
+        )
     if software.shares_over_context:
         ranks = parallelism.sharing_ranks(stage, over_context=True)
-        return _placed([(replace(whole, kind=CollectiveKind.REDUCE_SCATTER), ranks)], gpu)
+        return _placed([(replace(whole, kind=CollectiveKind.REDUCE_SCATTER), ranks)], parallelism, gpu)
     over_replicas = replace(whole, kind=CollectiveKind.REDUCE_SCATTER, group_size=parallelism.dp)
     shard_bytes = -(-whole.message_bytes // parallelism.dp)
     over_context = replace(whole, group="cp", group_size=parallelism.cp, message_bytes=shard_bytes)
@@ -42,6 +44,7 @@ def reduction_collectives(
             (over_replicas, _copies(parallelism, stage, range(parallelism.dp), range(1))),
             (over_context, _copies(parallelism, stage, range(1), range(parallelism.cp))),
         ],
+        parallelism,
         gpu,
     )
 
@@ -88,7 +91,7 @@ def norm_gradient_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, pa
         message_bytes=FP32_BYTES * parameters,
         fused=1,
     )
-    return _placed([(whole, _tensor_ranks(parallelism, stage))] if parameters else [], gpu)
+    return _placed([(whole, _tensor_ranks(parallelism, stage))] if parameters else [], parallelism, gpu)
 
 
 def gather_collectives(
@@ -108,7 +111,7 @@ def gather_collectives(
         message_bytes=BF16_BYTES * parameters,
         fused=1,
     )
-    return _placed([(gather, ranks)], gpu)
+    return _placed([(gather, ranks)], parallelism, gpu)
 
 
 def exchange_collectives(parallelism: Parallelism, gpu: Gpu, software: Software, parameters: int) -> tuple[Placed, ...]:
@@ -120,7 +123,7 @@ def exchange_collectives(parallelism: Parallelism, gpu: Gpu, software: Software,
         message_bytes=software.gradient_bytes * parameters,
         fused=1,
     )
-    return _placed([(exchange, (0, (parallelism.pp - 1) * parallelism.gpus_per_stage))], gpu)
+    return _placed([(exchange, (0, (parallelism.pp - 1) * parallelism.gpus_per_stage))], parallelism, gpu)
 
 
 def norm_collectives(parallelism: Parallelism, gpu: Gpu, stage: int) -> tuple[Placed, ...]:
@@ -141,6 +144,7 @@ def norm_collectives(parallelism: Parallelism, gpu: Gpu, stage: int) -> tuple[Pl
                 _copies(parallelism, stage, range(replicas), range(1)),
             ),
         ],
+        parallelism,
         gpu,
     )
 
@@ -155,10 +159,12 @@ def _tensor_ranks(parallelism: Parallelism, stage: int) -> list[int]:
     return [parallelism.rank(stage, tp=tp) for tp in range(parallelism.tp)]
 
 
-def _placed(found: Iterable[tuple[Collective, Iterable[int]]], gpu: Gpu) -> tuple[Placed, ...]:
+def _placed(
+    found: Iterable[tuple[Collective, Iterable[int]]], parallelism: Parallelism, gpu: Gpu
+) -> tuple[Placed, ...]:
     """Return collectives with their placements, without those of one rank."""
     return tuple(
-        (collective, placement_of(list(ranks), gpu.gpus_per_node))
+        (collective, placement_of(list(ranks), gpu.linked_gpus(parallelism.gpus)))
         for collective, ranks in found
         if collective.group_size > 1
     )

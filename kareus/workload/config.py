@@ -92,9 +92,9 @@ class Workload:
         return self.testbed.default_collective_sm_count
 
     @property
-    def gpus_per_node(self) -> int:
-        """GPUs that links connect; seen like `split_backward`."""
-        return self.gpu.gpus_per_node
+    def linked_gpus(self) -> int:
+        """Consecutive ranks that NVLink connects; seen like `split_backward`."""
+        return self.gpu.linked_gpus(self.parallelism.gpus)
 
     @property
     def ambient_c(self) -> float | None:

@@ -21,14 +21,14 @@ def check_divisibility(workload: Workload) -> None:
 
 
 def _problems(workload: Workload) -> Iterator[str]:
-    """Tensor and context groups fill nodes evenly, or share one evenly, so that all of them lie alike."""
+    """Tensor and context groups fill what NVLink connects evenly, or share it evenly, so that all of them lie alike."""
     yield from _of_experts(workload)
-    tp, cp, node = workload.parallelism.tp, workload.parallelism.cp, workload.gpu.gpus_per_node
+    tp, cp, node = workload.parallelism.tp, workload.parallelism.cp, workload.linked_gpus
+    linked = f"a node of {node} GPUs, or fill nodes"
+    if workload.gpu.nvlink_domain is not None:
+        linked = f"the {node} GPUs that it has of an NVLink domain, or fill domains"
     if node % tp and tp % node:
-        yield (
-            f"parallelism.tp={tp}: must fit a node of {node} GPUs, or fill nodes, evenly; allowed: "
-            f"{_listed(_allowed_tp(workload))}."
-        )
+        yield (f"parallelism.tp={tp}: must fit {linked}, evenly; allowed: {_listed(_allowed_tp(workload))}.")
     if workload.model.head_dim % 2:
         yield f"model.head_dim={workload.model.head_dim}: must be even, for rotary position embeddings turn pairs."
     for key in _sharded(workload.model):
@@ -39,8 +39,8 @@ def _problems(workload: Workload) -> Iterator[str]:
             yield f"parallelism.tp={tp}: must divide model.{key} ({value}); allowed: {_listed(_allowed_tp(workload))}."
     if node % (tp * cp) and (tp * cp) % node:
         yield (
-            f"parallelism.cp={cp}: together with parallelism.tp={tp} it must fit a node of {node} GPUs, or fill nodes, "
-            f"evenly; allowed beside that tp: {_listed(_allowed_cp(workload))}."
+            f"parallelism.cp={cp}: together with parallelism.tp={tp} it must fit {linked}, evenly; "
+            f"allowed beside that tp: {_listed(_allowed_cp(workload))}."
         )
     if _unbalanced(workload, cp):
         yield (
@@ -104,14 +104,15 @@ def _unbalanced(workload: Workload, cp: int) -> bool:
 
 def _allowed_tp(workload: Workload) -> list[int]:
     """Degrees that meet every condition; that on the node together with `cp` only where some meets it."""
-    node, cp = workload.gpu.gpus_per_node, workload.parallelism.cp
-    alone = [d for d in divisors(node) if not any(getattr(workload.model, key) % d for key in _sharded(workload.model))]
-    return [d for d in alone if node % (d * cp) == 0] or alone
+    degrees, cp = workload.gpu.linked_degrees, workload.parallelism.cp
+    alone = [d for d in degrees if not any(getattr(workload.model, key) % d for key in _sharded(workload.model))]
+    return [d for d in alone if d * cp in degrees] or alone
 
 
 def _allowed_cp(workload: Workload) -> list[int]:
     """Return the degrees that meet every condition with a `tp` that fits the node."""
-    return [d for d in divisors(workload.gpu.gpus_per_node // workload.parallelism.tp) if not _unbalanced(workload, d)]
+    degrees, tp = workload.gpu.linked_degrees, workload.parallelism.tp
+    return [d for d in degrees if d * tp in degrees and not _unbalanced(workload, d)]
 
 
 def divisors(number: int) -> list[int]:

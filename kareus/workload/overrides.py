@@ -41,7 +41,6 @@ ELSEWHERE = {
 
 
 V_SHAPED = "two chunks a stage in a V are not planned; the nearest are pipeline=zb-h1 and pipeline=interleaved"
-DOMAINS = "its NVLink domain spans nodes; the nearest is gpu=b200, with its own nodes of eight"
 UNSUPPORTED: Mapping[str, str] = {
     "parallelism.sharding=hybrid": "weights are shared out over all replicas or none, not over a part of them (HSDP); "
     "the nearest is parallelism.sharding=full, which gathers over more GPUs, or optimizer",
@@ -50,8 +49,6 @@ UNSUPPORTED: Mapping[str, str] = {
     "pipeline=dualpipe-v": V_SHAPED,
     "pipeline=zb-v": V_SHAPED,
     "pipeline=zbv": V_SHAPED,
-    "gpu=gb200": DOMAINS,
-    "gpu=gb300": DOMAINS,
     "gpu=mi300x": "GPUs of AMD have no model here; the nearest is gpu=h200",
     "precision=fp16": "the nearest is precision=bf16, which costs the same but for scaling the loss",
     "precision=mxfp8": "the nearest is precision=fp8, with a scale for each tensor",

@@ -76,8 +76,8 @@ def _with_batch(
 
 def degrees(workload: Workload, tp: int | None = None, pp: int | None = None) -> Iterator[tuple[int, int]]:
     """Yield tensor and pipeline parallelism by rising number of GPUs, shorter pipelines first; either may be given."""
-    node, layers = workload.gpu.gpus_per_node, workload.model.num_layers
-    groups = [tp] if tp else [divisor for divisor in range(1, node + 1) if node % divisor == 0]
+    layers = workload.model.num_layers
+    groups = [tp] if tp else workload.gpu.linked_degrees
     stages = [pp] if pp else [2**n for n in range(MOST_GPUS.bit_length()) if 2**n <= layers]
     pairs = [(tp, pp) for tp in groups for pp in stages if tp * pp <= MOST_GPUS]
     yield from sorted(pairs, key=lambda pair: (pair[0] * pair[1], pair[1]))

@@ -28,7 +28,7 @@ NOISE = re.compile(
 """What a line for people does not have."""
 
 OVERRIDES = """
-gpu=b300 | gpu=h1000 | gpu= | gpu=3 | gpu=../gpu/h200 | gpu.foo=3 | gpu.power_limit_w=-1 | gpu.power_limit_w=much
+gpu=b400 | gpu=h1000 | gpu= | gpu=3 | gpu=../gpu/h200 | gpu.foo=3 | gpu.power_limit_w=-1 | gpu.power_limit_w=much
 gpu.memory_gib=0 | gpu.search_frequencies.stride_mhz=31 | gpu.search_frequencies.maximum_mhz=9999
 gpu=a100-sxm4-40gb,h400 | model=llama | model=llama3.2-3 | model=/no/where/config.json | model={file} | model={empty}
 model.num_layers=??? | model.num_layers=0 | model.hiden_size=3 | model.vocab_size=many | model=qwen3-1.7b,llama4
@@ -70,7 +70,7 @@ advise sequence_length=4096 --gpus 8 --global-batch 8 --sequence-length 8192
 from | from {file} | from {empty} | from /no/where.sh | from gpu=h200 | from {network} | from {cut}
 from {file} --trainer titan | from {folder}/pipeline/iteration.parquet | from {network} --output {file}
 predict --from {file} | predict --from {empty} | predict --trainer nemo | plan --from /no/where.yaml | resolve --from
-predict pipeline=dualpipe | resolve recomputation=offload | predict gpu=b200,gb200 | advise gpu=gb200 --gpus 8
+predict pipeline=dualpipe | resolve recomputation=offload | predict gpu=b200,gb400 | advise gpu=gb400 --gpus 8
 explain | explain {file} | explain {empty} | explain /no/where.log | explain gpu=h200 | explain {file} --from {empty}
 doctor --jsn | doctor now | stage report-advice tp=3 --output {file}
 slect fastest {folder} | search | stage | stage serch | stage search | stage report-campaign nope --results {folder}

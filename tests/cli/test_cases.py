@@ -270,7 +270,7 @@ CHECKS = {
     "key/ep": has_no_experts,
     "key/offload": not_supported,
     "key/dualpipe": not_supported,
-    "key/gb200": not_supported,
+    "key/gb200": runs,
     "issue/vocab-odd": pads_the_vocabulary,
     "issue/vocab-odd-advise": advises,
     "issue/kv-lt-tp": says("must divide model.num_key_value_heads (2); allowed: 1, 2"),

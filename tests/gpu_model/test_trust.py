@@ -59,6 +59,7 @@ OF_NO_PREDICTION = {
 
 
 OF_KERNELS = {
+    "nvlink_domain": 16,
     "gemm_tiles": ((128, 128), (128, 256)),
     "attention_tile": (64, 128),
     "libraries": {"vllm": {"attention_s": 1e-5}},

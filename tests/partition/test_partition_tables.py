@@ -142,7 +142,7 @@ def test_the_command_writes_both_tables_and_logs_partitions(tmp_path: Path, capl
         split_backward=False,
         software=software(),
         precision=Precision.BF16,
-        gpus_per_node=8,
+        linked_gpus=8,
     )
     config.write_text(to_yaml(workload))
     caplog.set_level(logging.INFO)

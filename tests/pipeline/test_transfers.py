@@ -27,6 +27,14 @@ def test_stages_on_different_nodes_share_the_node_bandwidth():
     assert transfers_s(config(tp=8)) == pytest.approx((share / (50e9 / 8) + rest / 300e9,))
 
 
+def test_stages_in_one_domain_send_over_its_links():
+    own = config(tp=8, pp=4)
+    domain = dataclasses.replace(own, gpu=dataclasses.replace(own.gpu, nvlink_domain=16))
+    near, far, near_again = transfers_s(domain)
+    assert near == near_again == pytest.approx(TENSOR / 300e9)
+    assert far == pytest.approx(transfers_s(own)[1])
+
+
 def test_context_parallelism_splits_the_tokens():
     # Half of the tokens on each of two groups; a quarter of that on each GPU.
     share, rest = TENSOR / 2 / 4, TENSOR / 2 * 3 / 4

@@ -138,6 +138,8 @@ def test_groups_that_span_nodes_pay_for_the_network(layout: tuple[str, ...]) -> 
     inside, over = (predict(resolved(*layout, f"gpu.gpus_per_node={gpus}")) for gpus in (8, 4))
     assert over.collectives.alone_s > 1.3 * inside.collectives.alone_s
     assert over.time_s > inside.time_s
+    joined = predict(resolved(*layout, "gpu.gpus_per_node=4", "gpu.nvlink_domain=8", "gpu.node_gb_per_s=1"))
+    assert joined.time_s == inside.time_s  # the links of a domain are those of a node
 
 
 def test_products_in_fp8_are_faster_and_their_weights_are_cast() -> None:

@@ -7,7 +7,7 @@ from helpers.builders import CONFIG
 from kareus.errors import ConfigError
 from kareus.workload.overrides import UNSUPPORTED, expand
 
-GPUS = "a100-sxm4-40gb, a100-sxm4-80gb, b200, h100-96gb-hbm2e, h100-sxm5-80gb, h200"
+GPUS = "a100-sxm4-40gb, a100-sxm4-80gb, b200, b300, gb200, gb300, h100-96gb-hbm2e, h100-sxm5-80gb, h200"
 TOP = (
     "confirmations, global_batch_size, gpu, gpus, gradient_accumulation_steps, iteration, memory_reserve_gib, "
     "microbatch_size, model, num_microbatches, parallelism, pipeline, precision, protocol, recomputation, search, "
@@ -65,7 +65,7 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
             "model.layers_per_stage.2=1: unknown key; perhaps you meant model.layers_per_stage.",
         ),
         ("gpu=a100-sxm4-4", f"gpu=a100-sxm4-4: unknown option; perhaps you meant a100-sxm4-40gb; allowed: {GPUS}."),
-        ("gpu=b300", f"gpu=b300: unknown option; allowed: {GPUS}."),
+        ("gpu=b400", f"gpu=b400: unknown option; allowed: {GPUS}."),
         (
             "parallelism.foo=3",
             "parallelism.foo=3: unknown key; parallelism has: cp, dp, ep, etp, layers_per_stage, pp, "
