@@ -13,9 +13,9 @@ from typing import Any
 from kareus.device.held_clock import CLOCK_STEP_MHZ
 from kareus.errors import ConfigError
 from kareus.gpu_model.launching import LaunchesAhead
+from kareus.graph.number_formats import FORMATS, Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Sharding
-from kareus.model.precision import Precision
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.workload_prediction import Prediction, predict
 from kareus.software.record import Reduction, TensorOverlap
@@ -205,7 +205,7 @@ def _one_chunk(workload: Workload) -> Workload | None:
 
 
 def _sixteen_bits(workload: Workload) -> Workload | None:
-    return replace(workload, precision=Precision.BF16) if workload.precision is Precision.FP8 else None
+    return replace(workload, precision=Precision.BF16) if FORMATS[workload.precision].is_cast else None
 
 
 SUSPECTS = (
@@ -258,6 +258,8 @@ SUSPECTS = (
         "all blocks are computed again in the backward", "activation checkpointing, recompute_granularity", _recomputed
     ),
     _Suspect("stages are not interleaved", "the number of chunks or virtual stages", _one_chunk),
-    _Suspect("products run in bf16 instead of fp8", "the recipe of fp8; kernels of GEMMs in a trace", _sixteen_bits),
+    _Suspect(
+        "products run in bf16, not in fewer bits", "the recipe of fp8; kernels of GEMMs in a trace", _sixteen_bits
+    ),
 )
 """What is tried."""

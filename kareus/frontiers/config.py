@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from kareus.artifacts.configuration import narrowed
 from kareus.artifacts.records import content_hash
 from kareus.gpu_model.gpu import Gpu
+from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
-from kareus.model.precision import Precision
 from kareus.software.record import Software
 from kareus.update.config import IterationConfig
 

@@ -8,7 +8,7 @@ the same seed.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kareus.artifacts.ranges import not_negative, share, within
 from kareus.artifacts.records import ADDED
@@ -49,6 +49,11 @@ def _of_kernels(unit: str, least: float, most: float, absent: float) -> Mapping[
     With the value `absent` the law is that without the effect.
     """
     return declared(unit, least, most, TextbookPrior(absent, None, KERNELS_ONLY))
+
+
+def _of_groups(unit: str, least: float, most: float, absent: float) -> Mapping[str, Any]:
+    """The same of one that files of GPUs may leave out."""
+    return {**_of_kernels(unit, least, most, absent), **ADDED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,6 +377,22 @@ class GpuCoefficients:
         default=1.0, metadata={**declared("times", 0.1, 100, TextbookPrior(1.0, None, LITTLE_EFFECT)), **ADDED}
     )
     """Time of bytes between nodes over that of NICs which reach the same share of their bandwidth as links."""
+    grouped_efficiency: float = field(default=1.0, metadata=_of_groups("share", 1e-3, 1, 1.0))
+    """Throughput of a large grouped GEMM, as a share of that of one GEMM (`gemm_efficiency`)."""
+    grouped_step_s: float = field(default=0.0, metadata=_of_groups("s", 0, 1e-3, 0.0))
+    """As `gemm_step_s`, of a grouped GEMM."""
+    grouped_fp8_efficiency: float = field(default=1.0, metadata=_of_groups("times", 1e-3, 2, 1.0))
+    """Throughput of a large grouped GEMM in fp8 over `grouped_efficiency` x `fp8_efficiency` of the peak."""
+    grouped_blockwise_efficiency: float = field(default=1.0, metadata=_of_groups("times", 1e-3, 2, 1.0))
+    """The same with a scale for each block of values."""
+    grouped_fp8_step_s: float = field(default=0.0, metadata=_of_groups("s", 0, 1e-3, 0.0))
+    """As `fp8_step_s`, of a grouped GEMM."""
+    grouped_misalignment: float = field(default=1.0, metadata=_of_groups("times", 1, 100, 1.0))
+    """Slowdown of a grouped GEMM in fp8 along whose inner dimension rows are no multiple of 16 bytes."""
+    fp4_efficiency: float = field(default=1.0, metadata=_of_groups("share", 1e-3, 1, 1.0))
+    """As `fp8_efficiency`, of operands of 4 bits."""
+    fp4_energy_share: float = field(default=0.4, metadata=_of_groups("share", 1e-3, 1, 0.4))
+    """As `fp8_energy_share`, of operands of 4 bits; not measured on any GPU: as much less as 8 bits take than 16."""
 
     def __post_init__(self) -> None:
         not_negative(self, *COEFFICIENTS)
@@ -395,6 +416,8 @@ OF_SOFTWARE = (
     "network_slowdown",
 )
 """Coefficients that the software sets which drives a GPU, by its own numbers of these names (`kareus.software`)."""
+OF_GROUPS = tuple(name for name in COEFFICIENTS if name.startswith(("grouped_", "fp4_")))
+"""Coefficients of grouped GEMMs, and of products of 4 bits: no other kernel depends on them."""
 SHARES = frozenset(name for name, known in COEFFICIENTS.items() if known.is_share)
 """Coefficients that cannot exceed 1."""
 

@@ -12,7 +12,8 @@ from kareus.arrays import Array
 from kareus.gpu_model import attention
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.laws import attention_shape, collective_hbm_bytes, hbm_bytes
-from kareus.graph.records import Collective, Fp8Product, Operator, OperatorKind
+from kareus.graph.number_formats import FORMATS, Precision, TensorCores
+from kareus.graph.records import Collective, Operator, OperatorKind
 
 
 def relative_voltage(gpu: Gpu, frequency_mhz: Array) -> Array:
@@ -85,13 +86,20 @@ def operator_switching(gpu: Gpu, operator: Operator) -> Switching:
     """Return the energy of an operator: arithmetic and HBM traffic."""
     c = gpu.coefficients
     if operator.kind in (OperatorKind.GEMM, OperatorKind.GROUPED_GEMM):
-        fp8 = c.fp8_energy_share if isinstance(operator, Fp8Product) else 1.0
-        core_j: Array | float = operator.flops * c.gemm_j_per_flop * fp8
+        core_j: Array | float = operator.flops * product_j_per_flop(gpu, operator.precision)
     elif operator.kind is OperatorKind.MEMORY:
         core_j = operator.flops * c.attention_j_per_flop
     else:  # a slower kernel draws the power of a fast one: it issues more instructions for the same products
         core_j = c.attention_slowdown * attention_core_j(gpu, attention_shape(operator), operator.flops)
     return Switching(core_j, 0.0) + _hbm_switching(gpu, hbm_bytes(gpu, operator))
+
+
+def product_j_per_flop(gpu: Gpu, precision: Precision) -> Array | float:
+    """Return the energy of an FLOP of a product in a number format, at maximum voltage."""
+    c, units = gpu.coefficients, FORMATS[precision].units
+    if units is TensorCores.BF16:
+        return c.gemm_j_per_flop
+    return c.gemm_j_per_flop * (c.fp4_energy_share if units is TensorCores.FP4 else c.fp8_energy_share)
 
 
 def attention_core_j(gpu: Gpu, shape: attention.AttentionShape, flops: Array | float) -> Array:

@@ -4,6 +4,9 @@ A library has a kernel for each of several output tiles: large ones use tensor c
 SMs idle in the last wave. A GEMM of few tiles and a long inner dimension, such as a weight gradient, splits the inner
 dimension over SMs (split-K), although partial sums are then written and read once more. Sizes may be numbers, or arrays
 of one shape: many GEMMs are evaluated at once, each with all tiles and splits, which have an axis of their own.
+
+Of several groups, such as the experts of a rank, one launch has all products (grouped GEMM). SMs take their tiles one
+after the other, so that nothing but the end of all leaves some idle; and the last tile of a group is partly empty.
 """
 
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ from kareus.arrays import Array
 from kareus.gpu_model.coefficients import shape_of
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.norms import longer_s
+from kareus.graph.number_formats import FORMATS, Precision, TensorCores
 
 SPLITS = (2, 3, 4, 6, 8)
 """Numbers of parts into which a GEMM may split its inner dimension."""
@@ -27,6 +31,8 @@ STEP_BYTES = 128
 """Bytes along the inner dimension that a kernel loads in one step of its pipeline: 64 values of 16 bits."""
 FP8_ROWS = 16
 """Multiple of rows that kernels in fp8 load well."""
+LOADED_BYTES = 16
+"""Bytes that a thread loads at once: of what rows of values are a multiple of, where a kernel is to load them well."""
 EVICTION = 8
 """Exponent of the share of operands that L2 still holds over what was touched since: nearly a step."""
 NUMBERS_AT_ONCE = 2**13
@@ -35,20 +41,39 @@ NUMBERS_AT_ONCE = 2**13
 
 @dataclass(frozen=True, slots=True)
 class GemmShape:
-    """Sizes of a GEMM: `rows` x `inner` times `inner` x `columns`."""
+    """Sizes of a GEMM, or of each of several: `rows` x `inner` times `inner` x `columns`."""
 
-    rows: Array | int
+    rows: Array | float
     columns: Array | int
-    inner: Array | int
-    in_fp8: bool = False
-    """Whether the operands have 8 bits instead of 16."""
+    inner: Array | float
+    precision: Precision = Precision.BF16
+    """Number format of the operands."""
     written: Array | float = 1.0
     """Bytes of an output that are written, and read where it is added to, over those of 16 bits."""
+    groups: Array | int = 0
+    """Products in one launch, each of these sizes: a grouped GEMM; 0 is a plain one."""
+    drawn: bool = False
+    """Whether the rows of groups scatter, as routing draws them; `rows` is then their mean."""
 
     @property
-    def value_bytes(self) -> int:
+    def value_bytes(self) -> float:
         """Bytes of a value of the operands."""
-        return 1 if self.in_fp8 else 2
+        return FORMATS[self.precision].value_bytes
+
+    @property
+    def units(self) -> TensorCores:
+        """Tensor cores that compute it."""
+        return FORMATS[self.precision].units
+
+    @property
+    def products(self) -> Array | int:
+        """Products that it has in all."""
+        return np.maximum(self.groups, 1)
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether it is a grouped GEMM."""
+        return bool(np.any(np.asarray(self.groups) > 0))
 
 
 def arithmetic_s(
@@ -77,6 +102,8 @@ def arithmetic_s(
         kernels = _offered(gpu, shape, tile_splits[:, start : start + at_once])
         if kernels.parts.size:
             waves = np.ceil(kernels.tiles * kernels.parts / sm_count)
+            if shape.is_grouped:
+                waves = np.maximum(kernels.tiles / sm_count, 1.0)
             time_s = waves * _wave_s(gpu, shape, kernels) * slower
             if (kernels.parts > 1).any():
                 time_s = time_s + _split_s(gpu, shape, kernels, hbm_bytes_per_s)
@@ -106,10 +133,17 @@ class _TileSplits:
 def _offered(gpu: Gpu, shape: GemmShape, tile_splits: Array) -> _TileSplits:
     """Those of `tile_splits` that can pay for any of the sizes."""
     rows, columns, parts = tile_splits
-    tiles = np.ceil(shape.rows / rows) * np.ceil(shape.columns / columns)
-    offered = (parts == 1) | (tiles < FEW_WAVES * gpu.sm_count)
+    tiles = shape.products * _row_tiles(shape, rows) * np.ceil(shape.columns / columns)
+    offered = (parts == 1) | ((tiles < FEW_WAVES * gpu.sm_count) & (not shape.is_grouped))
     some = offered.any(axis=tuple(range(1, offered.ndim))) | (parts.ravel() == 1)  # of no sizes, too
     return _TileSplits(rows[some], columns[some], parts[some], tiles[some], offered[some])
+
+
+def _row_tiles(shape: GemmShape, rows: Array) -> Array:
+    """Tiles over the rows of a group; of rows that scatter around a mean, the last tile is half empty in the mean."""
+    if not shape.drawn:
+        return np.ceil(shape.rows / rows)
+    return np.maximum(shape.rows / rows + 0.5, np.minimum(shape.rows, 1.0))
 
 
 @lru_cache
@@ -123,24 +157,56 @@ def _wave_s(gpu: Gpu, shape: GemmShape, kernels: _TileSplits) -> Array:
 
     What is slower than arithmetic limits it: operands that are loaded, or the latency of steps.
     """
-    c = gpu.coefficients
-    flops_per_s = gpu.peak_flops(float(gpu.maximum_clock_mhz), 1.0) * c.gemm_efficiency
-    step_s = c.gemm_step_s
-    if shape.in_fp8:
-        flops_per_s = flops_per_s * gpu.fp8_speedup * c.fp8_efficiency
-        step_s = c.fp8_step_s
+    c, rates = gpu.coefficients, _rates(gpu, shape)
     values, inner = kernels.rows * kernels.columns, shape.inner / kernels.parts
-    busy_s = 2 * values * (inner + c.gemm_inner_half) / flops_per_s
+    busy_s = 2 * values * (inner + c.gemm_inner_half) / rates.flops_per_s
     moved_bytes = inner * shape.value_bytes
     if _acts(c.tile_feed_gb_per_s):
         fed_bytes_per_s = c.tile_feed_gb_per_s * 1e9 / gpu.sm_count
         busy_s = longer_s(busy_s, moved_bytes * (kernels.rows + kernels.columns) / fed_bytes_per_s)
-    if _acts(step_s):
-        busy_s = longer_s(busy_s, moved_bytes / STEP_BYTES * step_s)
+    if _acts(rates.step_s):
+        busy_s = longer_s(busy_s, moved_bytes / STEP_BYTES * rates.step_s)
     wave_s = busy_s + values * c.gemm_epilogue_s * shape.written
-    if shape.in_fp8:
-        wave_s = wave_s * np.where(np.asarray(shape.rows) % FP8_ROWS, c.fp8_misalignment, 1.0)
-    return wave_s
+    return wave_s * _misalignment(gpu, shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """What the tensor cores of one SM reach at the maximum clock."""
+
+    flops_per_s: Array | float
+    step_s: Array | float
+    """Least time of a step along the inner dimension."""
+
+
+def _rates(gpu: Gpu, shape: GemmShape) -> _Rates:
+    """Rates of a format: peaks by data sheets, shares of them and steps by fits.
+
+    Only bf16 and fp8 have been measured; what is not takes the shares and steps of fp8.
+    """
+    c = gpu.coefficients
+    flops_per_s = gpu.peak_flops(float(gpu.maximum_clock_mhz), 1.0) * c.gemm_efficiency * gpu.speedup(shape.units)
+    if shape.is_grouped:
+        flops_per_s = flops_per_s * c.grouped_efficiency
+    if shape.units is TensorCores.BF16:
+        return _Rates(flops_per_s, c.grouped_step_s if shape.is_grouped else c.gemm_step_s)
+    flops_per_s = flops_per_s * (c.fp4_efficiency if shape.units is TensorCores.FP4 else c.fp8_efficiency)
+    if not shape.is_grouped:
+        return _Rates(flops_per_s, c.fp8_step_s)
+    if shape.precision is Precision.FP8_BLOCKWISE:
+        return _Rates(flops_per_s * c.grouped_blockwise_efficiency, c.grouped_fp8_step_s)
+    return _Rates(flops_per_s * c.grouped_fp8_efficiency, c.grouped_fp8_step_s)
+
+
+def _misalignment(gpu: Gpu, shape: GemmShape) -> Array | float:
+    """Slowdown of sizes that kernels in 8 or 4 bits load worse: rows of a GEMM, and what rows of several are long."""
+    if shape.units is TensorCores.BF16:
+        return 1.0
+    c = gpu.coefficients
+    if shape.is_grouped:
+        misaligned = np.asarray(shape.inner) * shape.value_bytes % LOADED_BYTES >= 1
+        return np.where(misaligned, c.grouped_misalignment, 1.0)
+    return np.where(np.asarray(shape.rows) % FP8_ROWS, c.fp8_misalignment, 1.0)
 
 
 def _split_s(gpu: Gpu, shape: GemmShape, kernels: _TileSplits, hbm_bytes_per_s: Array | float) -> Array:

@@ -9,6 +9,7 @@ from kareus.artifacts.records import ADDED, suggest
 from kareus.errors import ConfigError
 from kareus.gpu_model.coefficients import COEFFICIENTS, GpuCoefficients
 from kareus.gpu_model.launching import LaunchesAhead
+from kareus.graph.number_formats import TensorCores
 
 if TYPE_CHECKING:  # stages that only read a configuration start without numpy
     import numpy as np
@@ -157,6 +158,8 @@ class Gpu:
     """GPUs of a job that wait for the slowest among them; 1 where the coefficients are those of such a job."""
     nvlink_domain: int | None = field(default=None, metadata=ADDED)
     """GPUs that NVLink connects, of one node or of several; None: those of one node."""
+    fp4_speedup: float = field(default=1.0, metadata=ADDED)
+    """As `fp8_speedup`, of 4 bits; 1 on GPUs without, whose tensor cores have no scales of blocks (MX) either."""
 
     def with_library(self, name: str) -> "Gpu":
         """Return this GPU with the coefficients of a kernel library; of one that is not listed, this GPU itself."""
@@ -190,6 +193,13 @@ class Gpu:
         whole = self.nvlink_domain or self.gpus_per_node
         of_part = [] if self.nvlink_domain is None else [2**n for n in range(whole.bit_length()) if 2**n <= whole]
         return tuple(sorted({*of_part, *(n for n in range(1, whole + 1) if not whole % n)}))
+
+    def speedup(self, units: TensorCores) -> float:
+        """Return the tensor-core peak of a format as a multiple of that in 16 bits; 1 of a format that it has not."""
+        if units is TensorCores.FP4:
+            return self.fp4_speedup
+        has = units is TensorCores.FP8 or (units is TensorCores.MXFP8 and self.fp4_speedup > 1)
+        return self.fp8_speedup if has else 1.0
 
     @property
     def nic_gb_per_s(self) -> float:
@@ -241,7 +251,7 @@ class Gpu:
                 )
         within(self, 1, MOST_MHZ, "MHz", "maximum_clock_mhz")
         within(self, 0.01, 1_000_000, "MiB", "l2_mib")
-        within(self, 1, 100, "times", "fp8_speedup")
+        within(self, 1, 100, "times", "fp8_speedup", "fp4_speedup")
         within(self, 1, MOST_TILE, "queries", "narrow_head_queries")
         self._check_kernels()
         within(self, 0.01, MOST_W, "W", "power_limit_w", "static_power_w", "blocking_power_w")

@@ -4,6 +4,8 @@ Rooflines with efficiencies, fill, wave quantisation and launch gaps; coefficien
 Clocks and SM counts may be numbers or arrays of one shape: all candidates of a partition are evaluated at once.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from kareus.arrays import Array
@@ -13,10 +15,9 @@ from kareus.gpu_model.gemm import GemmShape
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.norms import longer_s
 from kareus.gpu_model.rings import ring_time_s
-from kareus.graph.records import TENSOR_PARALLEL, Collective, CollectiveKind, Fp8Product, Operator, OperatorKind
+from kareus.graph.number_formats import SIXTEEN_BITS
+from kareus.graph.records import TENSOR_PARALLEL, Collective, CollectiveKind, Operator, OperatorKind
 
-OPERAND_BYTES, FP8_BYTES = 2, 1
-"""Bytes of a value of a GEMM's operands, and of one in fp8."""
 ODD_PRODUCT = 3.0
 """Time of a product of 16-bit values, where rows of a matrix have odd lengths, over that with even lengths.
 
@@ -38,7 +39,9 @@ def operator_time_s(
         if has_odd_rows(operator):
             busy_s = ODD_PRODUCT * busy_s
     elif operator.kind is OperatorKind.GROUPED_GEMM:
-        busy_s = longer_s(_grouped_s(gpu, operator, frequency_mhz, sm_count, bytes_per_s), busy_s)
+        busy_s = longer_s(
+            gemm.arithmetic_s(gpu, _grouped_shape(operator), frequency_mhz, sm_count, bytes_per_s), busy_s
+        )
     elif operator.kind is OperatorKind.MEMORY:
         busy_s = c.traffic * busy_s
     else:
@@ -107,23 +110,24 @@ def collective_hbm_bytes(gpu: Gpu, collective: Collective) -> float:
 def _gemm_shape(operator: Operator) -> GemmShape:
     """Return the sizes of a GEMM; what it reads beyond its operands is an output that it adds to."""
     rows, columns, inner = operator.shape
-    operand_bytes = FP8_BYTES if isinstance(operator, Fp8Product) else OPERAND_BYTES
-    added_bytes = max(operator.bytes_read - operand_bytes * inner * (rows + columns), 0)
-    written = (operator.bytes_written + added_bytes) / (OPERAND_BYTES * rows * columns)
-    return GemmShape(rows, columns, inner, in_fp8=isinstance(operator, Fp8Product), written=written)
+    return _written(operator, GemmShape(rows, columns, inner, precision=operator.precision))
 
 
-def _grouped_s(gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Array, bytes_per_s: Array) -> Array:
-    """Return the tensor-core time of products of groups of rows: of one group after the other, all alike."""
+def _grouped_shape(operator: Operator) -> GemmShape:
+    """Return the sizes of one product of a grouped GEMM, whose rows, or terms of a weight gradient, routing draws."""
     groups, rows, columns, inner = operator.shape
-    each = max(rows // groups, 1)
-    in_fp8, written = isinstance(operator, Fp8Product), 1.0
-    sizes = each, columns, inner
+    each = rows / groups
     if operator.is_weight_gradient:
-        sizes = columns, inner, each
-        written = 2 * operator.bytes_written / (OPERAND_BYTES * groups * columns * inner)
-    shape = GemmShape(*sizes, in_fp8=in_fp8, written=written)
-    return min(groups, rows) * gemm.arithmetic_s(gpu, shape, frequency_mhz, sm_count, bytes_per_s)
+        return _written(operator, GemmShape(columns, inner, each, precision=operator.precision, groups=groups))
+    return _written(operator, GemmShape(each, columns, inner, precision=operator.precision, groups=groups, drawn=True))
+
+
+def _written(operator: Operator, shape: GemmShape) -> GemmShape:
+    """Return the shape with the share of its output that an operator writes and reads again."""
+    operands = shape.value_bytes * shape.products * shape.inner * (shape.rows + shape.columns)
+    added_bytes = max(operator.bytes_read - operands, 0)
+    outputs = shape.products * shape.rows * shape.columns
+    return replace(shape, written=(operator.bytes_written + added_bytes) / (SIXTEEN_BITS * outputs))
 
 
 def _attention_s(gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Array) -> Array:

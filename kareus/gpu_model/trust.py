@@ -1,10 +1,11 @@
 """Known errors of the GPU model's predictions, and the numbers of a GPU for which they are known."""
 
+from collections.abc import Collection
 from dataclasses import fields
 from typing import Any
 
 from kareus.artifacts.records import content_hash
-from kareus.gpu_model.coefficients import OF_SOFTWARE
+from kareus.gpu_model.coefficients import OF_GROUPS, OF_SOFTWARE, GpuCoefficients
 from kareus.gpu_model.gpu import Gpu, KernelUncertainty, Uncertainty
 
 MODEL_VERSION = "9"
@@ -15,8 +16,10 @@ _OF_NO_PREDICTION = frozenset({"memory_gib", "search_frequencies", "uncertainty"
 """Fields of a GPU that no predicted time or energy depends on, or that the job sets: what fits into it, which clocks
 are searched, the estimates themselves, and of how many GPUs the job is."""
 
-_OF_NO_KERNEL = frozenset({"launches_ahead", "blocking_power_w", "waiting_shares", "job_gpus", "nvlink_domain"})
-"""Further fields that no single kernel depends on."""
+_OF_NO_KERNEL = frozenset(
+    {"launches_ahead", "blocking_power_w", "waiting_shares", "job_gpus", "nvlink_domain", "fp4_speedup"}
+)
+"""Further fields that no single measured kernel depends on."""
 
 
 _OF_NO_TIME = frozenset({"blocking_power_w", "waiting_shares"})
@@ -41,23 +44,21 @@ def _name_of(gpu: Gpu, left_out: frozenset[str]) -> str:
     return f"version-{MODEL_VERSION}-{content_hash(_numbers(gpu, left_out))}"
 
 
-def _numbers(gpu: Gpu, left_out: frozenset[str]) -> dict[str, Any]:
-    """Return the fields of a GPU by name; those that have their default say nothing, so that a new one renames none."""
-    return {f.name: v for f in fields(gpu) if f.name not in left_out and (v := getattr(gpu, f.name)) != f.default}
+def _numbers(record: Gpu | GpuCoefficients, left_out: Collection[str]) -> dict[str, Any]:
+    """Return the fields of a record by name; one at its default says nothing, so that a new one renames none."""
+    values = {f: getattr(record, f.name) for f in fields(record) if f.name not in left_out}
+    return {f.name: value for f, value in values.items() if value != f.default}
 
 
 def kernel_numbers_of(gpu: Gpu) -> str:
     """Return the name of the numbers that predictions of single kernels are made from, whatever software drives a GPU.
 
     What a software sets is left out: its own numbers, attention of its kernel library, and the temperature that it
-    keeps a chip at, with what that leaks.
+    keeps a chip at, with what that leaks. So are the numbers of grouped GEMMs, whose errors are not among them.
     """
     of_libraries = {name for numbers in gpu.libraries.values() for name in numbers}
-    coefficients = {
-        f.name: getattr(gpu.coefficients, f.name)
-        for f in fields(gpu.coefficients)
-        if f.name not in {*OF_SOFTWARE, *of_libraries, "reference_temperature_c", "warm_leakage_w"}
-    }
+    elsewhere = {*OF_SOFTWARE, *OF_GROUPS, *of_libraries, "reference_temperature_c", "warm_leakage_w"}
+    coefficients = _numbers(gpu.coefficients, elsewhere)
     numbers = _numbers(gpu, _OF_NO_PREDICTION | _OF_NO_KERNEL)
     return f"version-{MODEL_VERSION}-{content_hash({**numbers, 'coefficients': coefficients})}"
 

@@ -3,10 +3,12 @@
 Plain records without torch: extraction writes them, every later stage reads them.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
+from kareus.artifacts.records import ADDED
 from kareus.errors import ArtifactError
+from kareus.graph.number_formats import Precision
 
 
 class CollectiveKind(StrEnum):
@@ -129,6 +131,8 @@ class Operator:
     """Kernels that only move its inputs into place before the others, or its outputs after them."""
     copied_bytes: int = 0
     """Bytes that those read and write in HBM, on one GPU, beyond what is counted above."""
+    precision: Precision = field(default=Precision.BF16, metadata=ADDED)
+    """Number format of a product's operands; casting them is among its copies."""
 
     @property
     def launches(self) -> int:
@@ -144,11 +148,6 @@ class Operator:
     def is_core_attention(self) -> bool:
         """Whether it is attention, or a part of attention that is not fused, forward or backward."""
         return self.name.partition(".")[0] in CORE_ATTENTION
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fp8Product(Operator):
-    """A GEMM whose operands have 8 bits; casting them is among its copies. Predicted only: the engine has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

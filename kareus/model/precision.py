@@ -1,16 +1,4 @@
-"""Numbers in mixed precision, as in Megatron-LM, and their bytes."""
-
-from enum import StrEnum
-
-
-class Precision(StrEnum):
-    """What the products of a model's blocks take."""
-
-    BF16 = "bf16"
-    """Operands of 16 bits."""
-    FP8 = "fp8"
-    """Operands of 8 bits, cast where they are made (Transformer Engine); predicted alone, the engine has none."""
-
+"""Bytes of what mixed precision keeps, as in Megatron-LM; formats of products are in `kareus.graph.number_formats`."""
 
 BF16_BYTES = 2
 """Of weights and activations, and of what GPUs send each other of them."""

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from kareus.artifacts.configuration import narrowed
 from kareus.artifacts.records import content_hash
+from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
-from kareus.model.precision import Precision
 from kareus.software.record import Software
 
 

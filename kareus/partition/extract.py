@@ -5,9 +5,9 @@ from fractions import Fraction
 from typing import Protocol
 
 from kareus.errors import KareusError, RefusedWorkloadError
+from kareus.graph.number_formats import Precision
 from kareus.graph.records import Batch, BlockGraph, Partition
 from kareus.model.config import AttentionKernel, Model, Parallelism
-from kareus.model.precision import Precision
 from kareus.partition.detect import detect_partitions, graph_of
 from kareus.partition.events import Trace
 from kareus.partition.experts import routed_sizes, with_experts

@@ -5,10 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from kareus.artifacts import records
+from kareus.graph.number_formats import Precision
 from kareus.graph.records import Batch, BlockGraph, Partition, Segment
 
 ONE_MESSAGE = {"sequences": 1, "nodes": 1, "per_node": 0}
 """What the tables say of a plain `Collective`."""
+SIXTEEN_BITS = {"precision": str(Precision.BF16)}
+"""What the tables say of operators that are no products of fewer bits."""
 
 
 def segment_rows(graphs: Mapping[Batch, BlockGraph]) -> list[dict[str, Any]]:
@@ -31,8 +34,9 @@ def partition_rows(multiplicities: Mapping[Partition, int]) -> list[dict[str, An
 
 
 def _plain(record: Segment | Partition) -> dict[str, Any]:
-    """Return a record as plain data, whose collective says of how many sequences it is, and on how many nodes."""
+    """Return a record as plain data, with all that the tables say of its operators and its collective."""
     plain: dict[str, Any] = records.to_plain(record)
+    plain["operators"] = [SIXTEEN_BITS | operator for operator in plain["operators"]]
     if plain["collective"] is not None:
         plain["collective"] = dict(ONE_MESSAGE) | plain["collective"]
     return plain

@@ -15,6 +15,7 @@ OPERATOR = pl.Struct(
         "kernels": pl.Int64,
         "copies": pl.Int64,
         "copied_bytes": pl.Int64,
+        "precision": pl.String,
     }
 )
 COLLECTIVE = pl.Struct(
@@ -34,7 +35,7 @@ COLLECTIVE = pl.Struct(
 
 SEGMENTS = TableSchema(
     name="segments",
-    version=4,
+    version=5,
     meaning="The operator graph of one block and of what stands before and after the blocks, cut at its collectives.",
     columns=(
         Column("batch", pl.String, "`microbatch` (sequential) or `nanobatch` (half of it)"),
@@ -51,7 +52,7 @@ SEGMENTS = TableSchema(
 
 PARTITIONS = TableSchema(
     name="partitions",
-    version=5,
+    version=6,
     meaning="The kinds of partition of a block under two staggered nanobatches.",
     columns=(
         Column("partition", pl.String, "`<direction>-<segment>-<collective>`"),

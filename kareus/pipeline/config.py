@@ -6,9 +6,9 @@ from enum import StrEnum
 from kareus.artifacts.ranges import check_within, within
 from kareus.errors import ConfigError
 from kareus.gpu_model.gpu import Gpu
+from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
-from kareus.model.precision import Precision
 from kareus.software.record import Software
 from kareus.update.config import IterationConfig
 

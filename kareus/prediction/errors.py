@@ -15,7 +15,7 @@ import numpy as np
 from kareus.arrays import Array
 from kareus.artifacts.records import content_hash
 from kareus.gpu_model.trust import known_uncertainty, time_numbers_of, trust
-from kareus.model.precision import Precision
+from kareus.graph.number_formats import Precision
 from kareus.prediction.lines import read_lines, table_text
 from kareus.software.record import of_dense_times
 from kareus.workload.config import Workload

@@ -5,15 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import ActivationKind, Model, NormKind, Parallelism, PositionKind, Sharding
 from kareus.model.parameters import all_used_matrices
-from kareus.model.precision import Precision
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.lines import read_lines
 from kareus.prediction.rows import MeasuredIteration, read_iterations
 from kareus.software.record import Dispatcher, Software, TensorOverlap, driven
-from kareus.workload.combinations import check_combinations
+from kareus.workload.combinations import check_combinations, check_format
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
@@ -118,7 +118,7 @@ class MeasuredWorkloads:
             microbatch_size=row.microbatch_size,
             num_microbatches=row.num_microbatches,
             sequence_length=row.seq_len,
-            precision=Precision.FP8 if row.precision == "fp8" else Precision.BF16,
+            precision=Precision.BF16 if row.precision == "fp16" else Precision(row.precision),
             recomputation=_recomputation(row),
         )
         _check(row, workload)
@@ -271,10 +271,7 @@ def _check(row: MeasuredIteration, workload: Workload) -> None:
     if row.architecture:
         check_divisibility(workload)
         check_combinations(workload)
-    if row.precision == "fp8" and workload.gpu.fp8_speedup == 1:
-        raise RefusedWorkloadError(
-            f"precision=fp8: {workload.gpu.name} has no fp8 tensor cores (gpu.fp8_speedup is 1); use bf16."
-        )
+    check_format(workload.precision, workload.gpu)
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "hidden_size"):
         if getattr(model, name) % tp:
             raise RefusedWorkloadError(f"tp={tp}: must divide {name} ({getattr(model, name)}).")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from kareus.graph.number_formats import Precision
 from kareus.prediction.lines import Line, LineValueError, Refusal, check_filled, usable
 
 LEAST_S, MOST_S = 1e-6, 1e6
@@ -22,7 +23,7 @@ CHOICES = {
     "sharding": ("none", "optimizer", "grad-op", "fsdp"),
     "recompute": ("none", "selective", "full"),
     "tp_overlap": ("none", "userbuffers"),
-    "precision": ("bf16", "fp16", "fp8"),
+    "precision": ("fp16", *map(str, Precision)),
     "dispatcher": ("alltoall", "flex"),
 }
 """Allowed texts by column."""
@@ -147,11 +148,18 @@ USUAL: Mapping[str, str] = {
 """What a cell means that is missing or empty."""
 WORDS: Mapping[str, Mapping[str, str]] = {
     "sharding": {"ddp+dist-optimizer": "optimizer", "full_shard": "fsdp", "shard_grad_op": "grad-op"},
-    "precision": {"amp_fp8": "fp8", "fp8-cs": "fp8"},
+    "precision": {"amp_fp8": "fp8", "fp8-cs": "fp8-current"},
     "sequence_parallel": {"yes": "true", "no": "false"},
     "recompute": {"norm, act": "none", "none found in recipe": "none"},
 }
 """Words of published tables for the texts of columns."""
+OF_FAMILY: Mapping[str, Mapping[str, str]] = {
+    "bridge": {"sequence_parallel": "true", "tp_overlap": "userbuffers"},
+}
+"""Columns that tables of a family leave out because all its recipes set them, by the beginning of its name:
+Megatron-Bridge's of dense models (`scripts/performance`) share tokens over tensor parallelism and overlap it."""
+SCALED_NOW = "bridge"
+"""Beginning of families whose "FP8" is current scaling: Megatron-Bridge's performance pages say so."""
 NUMBER = re.compile(r"(\d+)\s*\(.*\)")
 """A number with a remark in brackets."""
 
@@ -165,7 +173,9 @@ def _completed(line: Line) -> Line:
     cells = {name: "" if text is None or text == "n/a" else text.strip() for name, text in line.cells.items()}
     name = cells.get("model", "").lower()
     architecture = next((known for start, known in ARCHITECTURES.items() if name.startswith(start)), {})
-    for column, text in {**USUAL, **architecture}.items():
+    dense = not name.startswith(tuple(EXPERTS))
+    family = next((v for start, v in OF_FAMILY.items() if dense and cells.get("family", "").startswith(start)), {})
+    for column, text in {**USUAL, **architecture, **family}.items():
         cells[column] = cells.get(column) or text
     if "userbuffers" in cells.get("overlap_note", "").lower():
         cells["tp_overlap"] = "userbuffers"
@@ -175,6 +185,7 @@ def _completed(line: Line) -> Line:
             cells[column] = words.get(cells[column].lower(), cells[column])
     for column in ("precision", "recompute"):
         cells[column] = cells[column].partition(" ")[0].lower()
+    cells["precision"] = _recipe(cells)
     for column in SIZES:
         if remark := NUMBER.fullmatch(cells.get(column, "")):
             cells[column] = remark[1]
@@ -205,6 +216,12 @@ def _with_experts(cells: dict[str, str], model: str) -> dict[str, str]:
     if "ep overlap" in note:
         found["hides_exchanges"] = "true"
     return {**ARCHITECTURES["llama"], **found, "ffn": "1"}  # which the architecture says, too
+
+
+def _recipe(cells: Mapping[str, str]) -> str:
+    """Precision of a row: which recipe a family means by "FP8"."""
+    scaled_now = cells.get("family", "").startswith(SCALED_NOW) and cells["precision"] == Precision.FP8
+    return str(Precision.FP8_CURRENT) if scaled_now else cells["precision"]
 
 
 def _row(line: Line) -> MeasuredIteration:

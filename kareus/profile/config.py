@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from kareus.artifacts.ranges import within
 from kareus.gpu_model.gpu import MOST_W, Gpu
+from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
-from kareus.model.precision import Precision
 from kareus.software.record import Software
 from kareus.testbed.config import TestbedConfig
 

@@ -1,19 +1,21 @@
-"""What software launches by itself that the operator graph has in one kernel, or has not: softmax, dropout, fp8 casts.
+"""What software launches by itself that the operator graph has in one kernel, or has not: softmax, dropout, casts.
 
 The operator graph has one kernel that scales, masks and takes the softmax; where Megatron's cannot run, single ones do
 it in fp32. It has no dropout of what attention and MLP add to the residual stream, and its products are in bf16. In
-fp8, as Transformer Engine runs it, operands of the three products of a projection are cast once each, together with a
-transposed copy: the input by the forward, the gradient of the output by the backward. Weights are cast once an
-iteration, with its update. The head, attention and sums of weight gradients stay in more bits.
+fewer bits, as Transformer Engine runs it, operands of the three products of a projection are cast once each, together
+with a transposed copy: the input by the forward, the gradient of the output by the backward. Weights are cast once an
+iteration, with its update. What each format takes is in `kareus.graph.number_formats`.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
+from functools import partial
 
-from kareus.graph.records import BlockGraph, Fp8Product, Operator, OperatorKind, Segment
+from kareus.graph.number_formats import FORMATS, Precision
+from kareus.graph.records import TENSOR_PARALLEL, BlockGraph, CollectiveKind, Operator, OperatorKind, Segment
 from kareus.model.config import Model, Parallelism
-from kareus.model.precision import BF16_BYTES, FP32_BYTES, Precision
+from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.software.record import Software
 
 MASK_BYTES = 1
@@ -21,9 +23,6 @@ MASK_BYTES = 1
 SINGLE_KERNELS, SINGLE_TRAFFIC = 6, 5
 """Kernels of a softmax that is not fused (cast, scale, mask, softmax, cast) and their traffic over that of one: each of
 them reads and writes scores in fp32."""
-CAST_BYTES = 4
-"""Bytes of casting a value: 16 bits are read, 8 bits are written twice, one of them transposed."""
-
 ROUTER = "router"
 """Begins the names of a router's products, which stay in more bits."""
 
@@ -62,7 +61,11 @@ def of_software(
             head_backward=_all(graph.head_backward, _accumulated),
             embedding_backward=_all(graph.embedding_backward, _accumulated),
         )
-    return _changed(graph, _in_fp8, _in_fp8) if precision is Precision.FP8 else graph
+    if not FORMATS[precision].is_cast:
+        return graph
+    graph = _changed(graph, partial(_in_format, precision), partial(_in_format, precision))
+    blocks = ("forward", "backward", "dense_forward", "dense_backward")
+    return replace(graph, **{part: tuple(_gathered_in(precision, s) for s in getattr(graph, part)) for part in blocks})
 
 
 def _changed(graph: BlockGraph, forward: Change, backward: Change) -> BlockGraph:
@@ -142,36 +145,50 @@ def _accumulated(operator: Operator) -> Operator:
     )
 
 
-def _in_fp8(operator: Operator) -> Operator:
-    if operator.kind is OperatorKind.GROUPED_GEMM:
-        groups, rows, columns, inner = operator.shape
-        weights = groups * columns * inner
-        saved = rows * (columns + inner) if operator.is_weight_gradient else rows * inner + weights
-    elif operator.kind is OperatorKind.GEMM and not operator.name.startswith(ROUTER):
+def _in_format(precision: Precision, operator: Operator) -> Operator:
+    """A product of operands in a format of fewer bits, which a forward and the gradient of an output have to cast."""
+    if operator.kind is OperatorKind.GEMM and not operator.name.startswith(ROUTER):
         rows, columns, inner = operator.shape
-        saved = inner * (rows + columns)
+        operands = inner * (rows + columns)
+    elif operator.kind is OperatorKind.GROUPED_GEMM:
+        groups, rows, columns, inner = operator.shape
+        operands = rows * (columns + inner) if operator.is_weight_gradient else inner * (rows + groups * columns)
     else:
         return operator
+    number_format = FORMATS[precision]
     cast = 0 if operator.is_weight_gradient else rows * inner
-    values = {f.name: getattr(operator, f.name) for f in fields(operator)}
-    return Fp8Product(
-        **values
-        | {
-            "bytes_read": operator.bytes_read - saved,  # a byte less for each value of the operands
-            "copies": operator.copies + (cast > 0),
-            "copied_bytes": operator.copied_bytes + CAST_BYTES * cast,
-        }
+    return replace(
+        operator,
+        precision=precision,
+        bytes_read=operator.bytes_read - round((BF16_BYTES - number_format.value_bytes) * operands),
+        copies=operator.copies + number_format.casts * (cast > 0),
+        copied_bytes=operator.copied_bytes + round(number_format.cast_bytes * cast),
     )
 
 
-def weight_cast(values: int) -> Operator:
-    """Return the operator that casts as many weights to fp8, once an iteration (Transformer Engine keeps them)."""
+def _gathered_in(precision: Precision, segment: Segment) -> Segment:
+    """A segment whose ranks of tensor parallelism gather operands of products as these take them.
+
+    Transformer Engine casts tokens, and gradients of them, before sequence parallelism gathers them, by userbuffers and
+    without; what is reduced stays in 16 bits (`transformer_engine/pytorch/module/layernorm_linear.py`).
+    """
+    collective = segment.collective
+    if collective is None or (collective.group, collective.kind) != (TENSOR_PARALLEL, CollectiveKind.ALL_GATHER):
+        return segment
+    message_bytes = round(collective.message_bytes * FORMATS[precision].value_bytes / BF16_BYTES)
+    return replace(segment, collective=replace(collective, message_bytes=message_bytes))
+
+
+def weight_cast(values: int, precision: Precision) -> Operator:
+    """Return the operator that casts as many weights, once an iteration (Transformer Engine keeps them)."""
+    number_format = FORMATS[precision]
+    written = round(2 * number_format.value_bytes * values)
     return Operator(
         name="cast",
         kind=OperatorKind.MEMORY,
         shape=(values,),
         flops=0,
-        bytes_read=BF16_BYTES * values,
-        bytes_written=(CAST_BYTES - BF16_BYTES) * values,
-        kernels=1,
+        bytes_read=round(number_format.cast_bytes * values) - written,
+        bytes_written=written,
+        kernels=number_format.casts,
     )

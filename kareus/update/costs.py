@@ -30,6 +30,7 @@ from kareus.gpu_model.network import message_latency_s, placed_collective_s
 from kareus.gpu_model.overlap import slowdowns
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.interleave import block_segments
+from kareus.graph.number_formats import FORMATS, Precision
 from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import (
@@ -50,7 +51,7 @@ from kareus.model.parameters import (
     reduced_parameters,
     scope_parameters,
 )
-from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES, Precision
+from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.profile.programs import StageShape, chunk_shapes, outer_segments, sequential_steps
 from kareus.software.kernels import weight_cast
 from kareus.software.record import Reduction, Software
@@ -194,7 +195,7 @@ def step_costs(config: UpdateSubject, stage: int, passes: PassTimes, clocks_mhz:
         "gradient norm": _operators(gpu, norm, clocks_mhz) + sums,
         "optimizer step": _operators(gpu, step, clocks_mhz),
         **({"weight gathering": _gathering(config, stage, gathers, passes, clocks_mhz)} if gathers else {}),
-        **({"weight casting": _weight_casts(config, stage, clocks_mhz)} if config.precision is Precision.FP8 else {}),
+        **({"weight casting": _weight_casts(config, stage, clocks_mhz)} if FORMATS[config.precision].is_cast else {}),
     }
 
 
@@ -227,10 +228,10 @@ def _gathering(
 
 
 def _weight_casts(config: UpdateSubject, stage: int, clocks_mhz: Array) -> CostsByClock:
-    """What casting the weights of a stage's blocks to fp8 takes."""
+    """What casting the weights of a stage's blocks to fewer bits takes."""
     parts, ends = scope_parameters(config.model, config.parallelism), (Scope.EMBEDDING, Scope.HEAD)
     values = sum(count * parts[scope] for scope, count in stage_parts(config, stage).items() if scope not in ends)
-    return _operators(config.gpu, [weight_cast(values)], clocks_mhz)
+    return _operators(config.gpu, [weight_cast(values, config.precision)], clocks_mhz)
 
 
 def _expert_shard(config: UpdateSubject, parameters: int) -> int:

@@ -2,8 +2,8 @@
 
 from kareus.errors import RefusedWorkloadError
 from kareus.gpu_model.gpu import Gpu
+from kareus.graph.number_formats import FORMATS, Precision, TensorCores
 from kareus.graph.recomputation import Recomputation
-from kareus.model.precision import Precision
 from kareus.model.trainable import unmeasured
 from kareus.workload.compose import ENGINE
 from kareus.workload.config import Workload
@@ -82,10 +82,7 @@ def _check_software(workload: Workload) -> None:
         RefusedWorkloadError: they cannot.
     """
     parallelism, software, gpu = workload.parallelism, workload.software, workload.gpu
-    if workload.precision is Precision.FP8 and gpu.fp8_speedup == 1:
-        raise RefusedWorkloadError(
-            f"precision=fp8: {gpu.name} has no fp8 tensor cores (gpu.fp8_speedup is 1); use precision=bf16."
-        )
+    check_format(workload.precision, gpu)
     _check_power_limit(gpu)
     if not software.fused_attention and parallelism.cp > 1:
         raise RefusedWorkloadError(
@@ -105,6 +102,28 @@ def _check_software(workload: Workload) -> None:
             f"parallelism.tp={parallelism.tp}, cp={parallelism.cp}: a profiler has the {gpu.gpus_per_node} GPUs of one "
             "node; use fewer, or plan with testbed=simulated."
         )
+
+
+def check_format(precision: Precision, gpu: Gpu) -> None:
+    """Check that a GPU has tensor cores for a number format.
+
+    Raises:
+        RefusedWorkloadError: it has not; with the formats that it has.
+    """
+    if _has(gpu, precision):
+        return
+    units = FORMATS[precision].units
+    has = " or ".join(one for one in FORMATS if _has(gpu, one))
+    asked = "gpu.fp8_speedup" if units is TensorCores.FP8 else "gpu.fp4_speedup"
+    raise RefusedWorkloadError(
+        f"precision={precision}: {gpu.name} has no {units} tensor cores ({asked} is 1); use precision={has}."
+    )
+
+
+def _has(gpu: Gpu, precision: Precision) -> bool:
+    """Whether a GPU has tensor cores for a number format."""
+    units = FORMATS[precision].units
+    return units is TensorCores.BF16 or gpu.speedup(units) > 1
 
 
 def _check_power_limit(gpu: Gpu) -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from kareus.artifacts.ranges import within
 from kareus.errors import ConfigError
 from kareus.gpu_model.gpu import Gpu
+from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import MOST_TOKENS, Model, Parallelism
-from kareus.model.precision import Precision
 from kareus.pipeline.config import PipelineConfig
 from kareus.profile.config import MeasurementProtocol
 from kareus.schedule.config import MOST_CANDIDATES, SearchSpaceConfig
@@ -66,7 +66,7 @@ class Workload:
     sequence_length: int
     """Tokens of a sequence."""
     precision: Precision
-    """Of the products of blocks, `bf16` or `fp8`."""
+    """Of the products of blocks (`kareus.graph.number_formats`)."""
     recomputation: Recomputation
     """What a backward recomputes of its forward instead of keeping it."""
     memory_reserve_gib: float

@@ -51,8 +51,6 @@ UNSUPPORTED: Mapping[str, str] = {
     "pipeline=zbv": V_SHAPED,
     "gpu=mi300x": "GPUs of AMD have no model here; the nearest is gpu=h200",
     "precision=fp16": "the nearest is precision=bf16, which costs the same but for scaling the loss",
-    "precision=mxfp8": "the nearest is precision=fp8, with a scale for each tensor",
-    "precision=nvfp4": "the nearest is precision=fp8",
 }
 """Keys, and values of keys, that people ask for and that are not there, and what works in their place."""
 

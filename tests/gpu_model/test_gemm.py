@@ -22,6 +22,7 @@ from kareus.gpu_model.gemm import (
     arithmetic_s,
     resident_share,
 )
+from kareus.graph.number_formats import Precision
 
 HBM = 1.4e12
 CLOCK, SMS = np.asarray(1410.0), np.asarray(108.0)
@@ -109,13 +110,36 @@ def test_all_but_partial_sums_scales_with_the_clock():
 
 def test_fp8_multiplies_the_peak_and_halves_what_is_loaded():
     gpu = dataclasses.replace(with_coefficients(plain_a100(), gemm_split_s=10.0, gemm_inner_half=0.0), fp8_speedup=2.0)
-    assert time_s(GemmShape(4096, 4096, 4096, in_fp8=True), gpu) == pytest.approx(
+    assert time_s(GemmShape(4096, 4096, 4096, precision=Precision.FP8), gpu) == pytest.approx(
         time_s(GemmShape(4096, 4096, 4096), gpu) / 2
     )
     fed = with_coefficients(gpu, tile_feed_gb_per_s=1.0)
-    assert time_s(GemmShape(4096, 4096, 4096, in_fp8=True), fed) == pytest.approx(
+    assert time_s(GemmShape(4096, 4096, 4096, precision=Precision.FP8), fed) == pytest.approx(
         time_s(GemmShape(4096, 4096, 4096), fed) / 2, rel=1e-3
     )
+
+
+def test_groups_keep_all_sms_busy_but_at_the_end():
+    """150 tiles of three groups are no two waves of 108 SMs, as they are of one product."""
+    gpu = dataclasses.replace(with_coefficients(plain_a100(), gemm_split_s=10.0), gemm_tiles=((128, 128),))
+    wave_s = time_s(GemmShape(128, 128, 1024), gpu)
+    assert time_s(GemmShape(128 * 50, 128, 1024, groups=3), gpu) == pytest.approx(wave_s * 150 / 108)
+    assert time_s(GemmShape(128 * 150, 128, 1024), gpu) == pytest.approx(wave_s * 2)
+    assert time_s(GemmShape(128, 128, 1024, groups=3), gpu) == pytest.approx(wave_s)
+
+
+def test_drawn_groups_have_a_last_tile_that_is_half_empty():
+    gpu = dataclasses.replace(plain_a100(), gemm_tiles=((128, 128),))
+    even, drawn = (GemmShape(1024, 4096, 1024, groups=16, drawn=drawn) for drawn in (False, True))
+    assert time_s(drawn, gpu) == pytest.approx(time_s(even, gpu) * 8.5 / 8)
+
+
+@given(rows=st.floats(0.01, 5000), groups=st.integers(1, 300), more=st.floats(1, 3))
+def test_grouped_time_grows_with_rows_and_groups(rows, groups, more):
+    gpu = plain_a100()
+    own = time_s(GemmShape(rows, 768, 2048, groups=groups, drawn=True), gpu)
+    assert time_s(GemmShape(rows * more, 768, 2048, groups=groups, drawn=True), gpu) >= own * (1 - 1e-9)
+    assert time_s(GemmShape(rows, 768, 2048, groups=groups + 1, drawn=True), gpu) >= own * (1 - 1e-9)
 
 
 def test_many_gemms_at_once_take_what_each_takes_alone():
@@ -134,9 +158,9 @@ def norm(*times_s):
 def looped_s(gpu, shape, clock_mhz, sms, hbm_bytes_per_s):
     """The law in plain numbers, tile by tile and split by split."""
     c, times_s = gpu.coefficients, []
-    fp8_rate = gpu.fp8_speedup * c.fp8_efficiency if shape.in_fp8 else 1.0
+    fp8_rate = gpu.fp8_speedup * c.fp8_efficiency if shape.precision is Precision.FP8 else 1.0
     slower = gpu.maximum_clock_mhz / clock_mhz
-    if shape.in_fp8 and shape.rows % FP8_ROWS:
+    if shape.precision is Precision.FP8 and shape.rows % FP8_ROWS:
         slower *= c.fp8_misalignment
     rate = gpu.bf16_tflops * 1e12 / gpu.sm_count * c.gemm_efficiency * fp8_rate / slower
     for rows, columns in gpu.gemm_tiles:
@@ -145,7 +169,7 @@ def looped_s(gpu, shape, clock_mhz, sms, hbm_bytes_per_s):
             inner, waves = shape.inner / parts, -(-tiles * parts // sms)
             arithmetic = 2 * rows * columns * (inner + c.gemm_inner_half) / rate
             loaded = inner * shape.value_bytes * (rows + columns) / (c.tile_feed_gb_per_s * 1e9 / gpu.sm_count) * slower
-            step_s = c.fp8_step_s if shape.in_fp8 else c.gemm_step_s
+            step_s = c.fp8_step_s if shape.precision is Precision.FP8 else c.gemm_step_s
             steps = inner * shape.value_bytes / STEP_BYTES * step_s * slower
             whole_s = norm(norm(arithmetic, loaded), steps)
             time_s = waves * (whole_s + rows * columns * c.gemm_epilogue_s * slower * shape.written)
@@ -184,7 +208,7 @@ def limited_gpu(**values):
 def test_all_tiles_and_splits_at_once_are_the_least_of_a_loop(sizes, clocks_mhz, sms, in_fp8, epilogues_s):
     """Over axes of GPUs, of sizes and of clocks, whatever is the fastest on each."""
     rows, columns, inner = (np.array(column)[:, None] for column in zip(*sizes, strict=True))
-    shape = GemmShape(rows, columns, inner, in_fp8=in_fp8, written=2.0)
+    shape = GemmShape(rows, columns, inner, precision=Precision.FP8 if in_fp8 else Precision.BF16, written=2.0)
     gpu, clocks = limited_gpu(), np.array(clocks_mhz)
     many = coefficients_of_many(gpu.coefficients, {"gemm_epilogue_s": np.reshape(epilogues_s, (-1, 1, 1))})
     found = arithmetic_s(

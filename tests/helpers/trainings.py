@@ -19,11 +19,11 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_table, write_table
 from kareus.cli import main
 from kareus.frontiers.tables import MICROBATCH
+from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import UPDATING, Direction, instruction_directions
 from kareus.launch.processes import free_port
 from kareus.model.config import Parallelism, Sharding
-from kareus.model.precision import Precision
 from kareus.partition.config import subject_of
 from kareus.partition.names import instruction_partitions
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule

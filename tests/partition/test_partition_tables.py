@@ -17,10 +17,10 @@ from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table, write_table
 from kareus.errors import ArtifactError
+from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph
 from kareus.model.config import Parallelism, Sharding
-from kareus.model.precision import Precision
 from kareus.partition import stage
 from kareus.partition.config import PartitionSlice
 from kareus.partition.detect import detect_partitions
@@ -28,6 +28,7 @@ from kareus.partition.extract import extract
 from kareus.partition.names import expected_partitions
 from kareus.partition.read import read_graphs, read_partitions
 from kareus.partition.tables import PARTITIONS, SEGMENTS
+from kareus.software.kernels import of_software
 
 PROVENANCE = Provenance(config_hash="0123456789abcdef")
 MODEL = small_model(hidden_size=64, intermediate_size=128, num_layers=4, vocab_size=128, qk_norm=True)
@@ -108,6 +109,21 @@ def test_segments_that_are_no_graph_are_refused_by_one_line(
         read_graphs(segments)
     assert str(refusal.value).startswith(f"{segments}: ")
     assert "\n" not in str(refusal.value)
+
+
+def test_tables_keep_the_number_format_of_products(tmp_path: Path) -> None:
+    parallelism = Parallelism(
+        dp=1, pp=1, tp=2, cp=1, layers_per_stage=(4,), sharding=Sharding.NONE, sequence_parallel=True
+    )
+    own = extract(MODEL, parallelism, 4, 32)
+    graphs = {
+        batch: of_software(graph, software("megatron-core"), Precision.MXFP8, MODEL, parallelism, 4)
+        for batch, graph in own.items()
+    }
+    assert graphs != own
+    path = tmp_path / "segments.parquet"
+    write_graphs(path, graphs, PROVENANCE)
+    assert read_graphs(path) == graphs
 
 
 def test_partitions_of_an_unknown_direction_are_refused(partitions: Path) -> None:

@@ -48,7 +48,11 @@ def test_a_text_that_is_not_known_is_named_with_its_line(tmp_path):
         ("bf16,none", "bf16,block", "recompute='block' is not known; allowed: none, selective, full."),
         ("flash,4,8,8,2", "flash3,4,8,8,2", "attention='flash3' is not known; allowed: flash, unfused."),
         ("flash,4,8,8,2", "flash,4,8,,2", "tp='': must be a number above 0."),
-        ("bf16", "fp4", "precision='fp4' is not known; allowed: bf16, fp16, fp8."),
+        (
+            "bf16",
+            "fp4",
+            "precision='fp4' is not known; allowed: fp16, bf16, fp8, fp8-current, fp8-blockwise, mxfp8, nvfp4.",
+        ),
         (",true,", ",maybe,", "sequence_parallel='maybe' is not known; allowed: true, false."),
     ],
 )

@@ -164,6 +164,26 @@ def test_scores_of_unfused_attention_need_memory() -> None:
     assert "\n" not in str(unfused.refusal)
 
 
+def test_formats_need_their_tensor_cores() -> None:
+    for precision, allowed in (("mxfp8", "bf16 or fp8 or fp8-current or fp8-blockwise"), ("nvfp4", "bf16 or fp8")):
+        (refused,) = resolve(small(f"precision={precision}"), CONFIG)
+        assert "H100-SXM5-80GB has no" in str(refused.refusal)
+        assert f"use precision={allowed}" in str(refused.refusal)
+
+
+def test_fewer_bits_are_faster_where_products_are_large() -> None:
+    """Peaks by data sheets: 2, 2 and 4 times that of 16 bits; the rest of a block is what it was."""
+    how = ("gpu=b200", "software=nemo", "model=llama3.3-70b", "microbatch_size=1", "num_microbatches=1")
+    times_s = {
+        precision: component_s(
+            predict(resolved(*how, "parallelism.tp=4", "parallelism.pp=4", f"precision={precision}")), "gemm"
+        )
+        for precision in ("bf16", "fp8", "fp8-current", "mxfp8", "nvfp4")
+    }
+    assert times_s["nvfp4"] < times_s["mxfp8"] < times_s["bf16"]
+    assert times_s["fp8"] < times_s["fp8-current"] < times_s["bf16"]  # the largest value is read first
+
+
 def test_fp8_needs_tensor_cores_of_fp8() -> None:
     with pytest.raises(RefusedWorkloadError, match="precision=fp8: A100-SXM4-80GB has no fp8 tensor cores"):
         MeasuredWorkloads((), CONFIG).of(replace(LLAMA, gpu="a100-sxm4-80gb", precision="fp8"))

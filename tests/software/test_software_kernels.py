@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from helpers.builders import gemm, segment, small_model, software
+from helpers.builders import all_reduce, gemm, segment, small_model, software
 
-from kareus.graph.records import BlockGraph, Direction, Fp8Product, Operator, OperatorKind
+from kareus.graph.number_formats import Precision
+from kareus.graph.records import BlockGraph, CollectiveKind, Direction, Operator, OperatorKind
 from kareus.model.config import Parallelism, Sharding
-from kareus.model.precision import Precision
 from kareus.software.kernels import SINGLE_KERNELS, SINGLE_TRAFFIC, of_software, weight_cast
 
 HEADS = small_model(num_attention_heads=8)
@@ -69,7 +69,7 @@ def test_dropout_of_the_stream_writes_and_reads_a_mask() -> None:
 def test_products_of_blocks_take_operands_of_eight_bits_and_cast_one() -> None:
     graph = launched(graph_of(PRODUCT), precision=Precision.FP8)
     (found,) = graph.forward[0].operators
-    assert isinstance(found, Fp8Product)
+    assert found.precision is Precision.FP8
     assert found.bytes_read == PRODUCT.bytes_read // 2
     assert (found.copies, found.copied_bytes) == (1, 4 * 64 * 32)
     assert graph.head_forward[0].operators == (PRODUCT,)
@@ -77,8 +77,41 @@ def test_products_of_blocks_take_operands_of_eight_bits_and_cast_one() -> None:
 
 def test_operands_of_weight_gradients_have_been_cast_before() -> None:
     (found,) = launched(graph_of(gemm("up.wgrad", 64, 128, 32)), precision=Precision.FP8).backward[0].operators
-    assert isinstance(found, Fp8Product)
+    assert found.precision is Precision.FP8
     assert (found.copies, found.copied_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("precision", "kernels", "operands", "cast"),
+    [  # bytes of 64 x 32 and 32 x 128 values, and of casting the former
+        (Precision.FP8_CURRENT, 2, 6144, 2048 * (2 + 2 + 1 + 1)),
+        (Precision.FP8_BLOCKWISE, 1, 6144 + 6144 // 32, 2048 * (2 + 2) + 2 * 64),
+        (Precision.MXFP8, 2, 6144 + 6144 // 32, 2048 * (2 + 2) + 2 * 64),
+        (Precision.NVFP4, 3, 3072 + 384, 2048 * (2 + 2) + 2 * (1024 + 128)),
+    ],
+)
+def test_formats_have_their_bytes_and_their_casts(precision: Precision, kernels: int, operands: int, cast: int) -> None:
+    whole = replace(PRODUCT, bytes_read=2 * 6144)
+    (found,) = launched(graph_of(whole), precision=precision).forward[0].operators
+    assert (found.precision, found.bytes_read) == (precision, operands)
+    assert (found.copies, found.copied_bytes) == (kernels, cast)
+
+
+def test_experts_cast_the_tokens_of_all_groups() -> None:
+    """Two groups with 64 tokens between them, of 32 values each, times 32 x 128 of each group."""
+    experts = replace(PRODUCT, kind=OperatorKind.GROUPED_GEMM, shape=(2, 64, 128, 32), bytes_read=2 * (2048 + 8192))
+    (found,) = launched(graph_of(experts), precision=Precision.FP8).forward[0].operators
+    assert (found.bytes_read, found.copied_bytes) == (2048 + 8192, 4 * 2048)
+
+
+def test_gathered_tokens_are_sent_as_products_take_them() -> None:
+    gathered = replace(all_reduce(1024, 4), kind=CollectiveKind.ALL_GATHER)
+    for collective, sent in ((gathered, 0.5), (all_reduce(1024, 4), 1), (replace(gathered, group="cp"), 1)):
+        graph = graph_of(PRODUCT)
+        graph = replace(graph, forward=(replace(graph.forward[0], collective=collective),))
+        (found,) = launched(graph, precision=Precision.FP8).forward
+        assert found.collective is not None
+        assert found.collective.message_bytes == sent * collective.message_bytes
 
 
 def test_fp8_changes_products_alone() -> None:
@@ -87,7 +120,7 @@ def test_fp8_changes_products_alone() -> None:
 
 
 def test_a_cast_of_weights_reads_two_bytes_and_writes_one_twice() -> None:
-    cast = weight_cast(1000)
+    cast = weight_cast(1000, Precision.FP8)
     assert (cast.bytes_read, cast.bytes_written, cast.kernels) == (2000, 2000, 1)
 
 

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from kareus.arrays import Array
 from kareus.evidence.kernels.rows import FP8, TRTLLM, KernelKind, Kernels
 from kareus.gpu_model import attention, gemm, laws, rings
-from kareus.gpu_model.energy import Switching, attention_core_j, idle_power_w
+from kareus.gpu_model.energy import Switching, attention_core_j, idle_power_w, product_j_per_flop
 from kareus.gpu_model.gpu import MOST_W, Gpu
 from kareus.gpu_model.model import limited_cost
 from kareus.gpu_model.norms import longer_s
 from kareus.gpu_model.overlap import Phase
+from kareus.graph.number_formats import Precision
 
 Gpus = Mapping[str, Gpu]
 """GPUs by their option."""
@@ -101,8 +102,9 @@ class _Work:
 
 def _gemms(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
     c, is_fp8 = gpu.coefficients, bool(rows.number_format[0] == FP8)
+    precision = Precision.FP8 if is_fp8 else Precision.BF16
     m, n, k = (rows.sizes[name].astype(np.float64) for name in ("m", "n", "k"))
-    shape = gemm.GemmShape(m, n, k, in_fp8=is_fp8)
+    shape = gemm.GemmShape(m, n, k, precision=precision)
     every_sm = np.full_like(clock_mhz, gpu.sm_count)
     bytes_per_s = laws.hbm_bytes_per_s(gpu, every_sm)
     inputs, weights, outputs = shape.value_bytes * m * k, shape.value_bytes * n * k, 2 * m * n
@@ -113,7 +115,7 @@ def _gemms(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
     memory_s = hbm_bytes / bytes_per_s + held / (bytes_per_s * c.l2_speedup)
     time_s = longer_s(gemm.arithmetic_s(gpu, shape, clock_mhz, every_sm, bytes_per_s), memory_s) + c.kernel_overhead_s
     flops = 2 * m * n * k
-    core_j = flops * c.gemm_j_per_flop * (c.fp8_energy_share if is_fp8 else 1)
+    core_j = flops * product_j_per_flop(gpu, precision)
     if is_fp8:
         cast_bytes = 3 * m * k  # values of 16 bits read, of 8 bits written
         moving_s = cast_bytes / (gpu.hbm_gb_per_s * 1e9 * c.cast_efficiency)
