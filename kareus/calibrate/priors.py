@@ -47,6 +47,27 @@ ATTENTION_PRIORS = {
     "attention_j_per_flop": _prior(0.65e-12, 0.2e-12, 4e-12, 0.5),
     "softmax_j": _prior(3e-11, 1e-12, 1e-9, 1.0),
 }
+EXPERT_PRIORS = {
+    "grouped_efficiency": _prior(0.8, 0.3, 1.0, 0.2),
+    "grouped_misalignment": _prior(5.0, 1.0, 100.0, 1.0),
+    "grouped_step_s": _prior(3e-7, 5e-9, 3e-6, 0.7),
+    "grouped_energy_share": _prior(1.0, 0.2, 4.0, 0.3),
+    "routing_energy_share": _prior(1.5, 0.3, 10.0, 0.5),
+    "routing_efficiency": _prior(0.6, 0.1, 1.0, 0.3),
+    "routing_copy_s": _prior(1e-9, 1e-11, 1e-7, 1.0),
+    "routing_s": _prior(3e-5, 1e-6, 3e-4, 0.7),
+}
+FP8_EXPERT_PRIORS = {
+    "grouped_fp8_efficiency": _prior(0.9, 0.3, 2.0, 0.3),
+    "grouped_fp8_step_s": _prior(3e-7, 5e-9, 3e-6, 0.7),
+    "grouped_fp8_energy_share": _prior(1.0, 0.2, 4.0, 0.3),
+    "grouped_fp8_misalignment": _prior(20.0, 1.0, 100.0, 1.0),
+}
+BLOCKWISE_EXPERT_PRIORS = {
+    "grouped_blockwise_efficiency": _prior(0.5, 0.1, 2.0, 0.5),
+    "grouped_blockwise_step_s": _prior(3e-7, 5e-9, 3e-6, 0.7),
+    "grouped_blockwise_energy_share": _prior(1.0, 0.2, 4.0, 0.3),
+}
 COLLECTIVE_PRIORS = {
     "collective_latency_s": _prior(2e-5, 2e-6, 6e-5, 0.7),
     "collective_step_s": _prior(8e-7, 5e-8, 5e-6, 0.7),

@@ -52,7 +52,7 @@ def _of_kernels(unit: str, least: float, most: float, absent: float) -> Mapping[
 
 
 def _of_groups(unit: str, least: float, most: float, absent: float) -> Mapping[str, Any]:
-    """The same of one that files of GPUs may leave out."""
+    """The same of one that files of GPUs may leave out: of grouped GEMMs, which only the H200 was measured with."""
     return {**_of_kernels(unit, least, most, absent), **ADDED}
 
 
@@ -377,18 +377,38 @@ class GpuCoefficients:
         default=1.0, metadata={**declared("times", 0.1, 100, TextbookPrior(1.0, None, LITTLE_EFFECT)), **ADDED}
     )
     """Time of bytes between nodes over that of NICs which reach the same share of their bandwidth as links."""
-    grouped_efficiency: float = field(default=1.0, metadata=_of_groups("share", 1e-3, 1, 1.0))
+    # Of grouped GEMMs: where a file has none, those of the H200, the only GPU that they have been measured on.
+    grouped_efficiency: float = field(default=0.6646, metadata=_of_groups("share", 1e-3, 1, 0.6646))
     """Throughput of a large grouped GEMM, as a share of that of one GEMM (`gemm_efficiency`)."""
-    grouped_step_s: float = field(default=0.0, metadata=_of_groups("s", 0, 1e-3, 0.0))
+    grouped_step_s: float = field(default=8.986e-07, metadata=_of_groups("s", 0, 1e-3, 8.986e-07))
     """As `gemm_step_s`, of a grouped GEMM."""
-    grouped_fp8_efficiency: float = field(default=1.0, metadata=_of_groups("times", 1e-3, 2, 1.0))
+    grouped_fp8_efficiency: float = field(default=1.95, metadata=_of_groups("times", 1e-3, 2, 1.95))
     """Throughput of a large grouped GEMM in fp8 over `grouped_efficiency` x `fp8_efficiency` of the peak."""
-    grouped_blockwise_efficiency: float = field(default=1.0, metadata=_of_groups("times", 1e-3, 2, 1.0))
+    grouped_blockwise_efficiency: float = field(default=0.5091, metadata=_of_groups("times", 1e-3, 2, 0.5091))
     """The same with a scale for each block of values."""
-    grouped_fp8_step_s: float = field(default=0.0, metadata=_of_groups("s", 0, 1e-3, 0.0))
+    grouped_blockwise_step_s: float = field(default=1.159e-06, metadata=_of_groups("s", 0, 1e-3, 1.159e-06))
+    """The least time of a step of a grouped GEMM with a scale for each block of values."""
+    grouped_fp8_step_s: float = field(default=9.519e-07, metadata=_of_groups("s", 0, 1e-3, 9.519e-07))
     """As `fp8_step_s`, of a grouped GEMM."""
-    grouped_misalignment: float = field(default=1.0, metadata=_of_groups("times", 1, 100, 1.0))
-    """Slowdown of a grouped GEMM in fp8 along whose inner dimension rows are no multiple of 16 bytes."""
+    grouped_misalignment: float = field(default=6.126, metadata=_of_groups("times", 1, 100, 6.126))
+    """Slowdown of a grouped GEMM whose rows are no multiple of 16 values long."""
+    grouped_fp8_misalignment: float = field(default=24.57, metadata=_of_groups("times", 1, 100, 24.57))
+    """The same in fp8."""
+    grouped_energy_share: float = field(default=1.211, metadata=_of_groups("times", 1e-3, 10, 1.211))
+    """Energy of an FLOP of a grouped GEMM, over that of one GEMM in the same format."""
+    grouped_fp8_energy_share: float = field(default=0.6548, metadata=_of_groups("times", 1e-3, 10, 0.6548))
+    """The same in fp8 over `grouped_energy_share`."""
+    grouped_blockwise_energy_share: float = field(default=1.141, metadata=_of_groups("times", 1e-3, 10, 1.141))
+    """The same with a scale for each block of values, which sums in wider registers have to apply."""
+    routing_energy_share: float = field(default=2.948, metadata=_of_groups("times", 1e-3, 10, 2.948))
+    """Energy of moving copies of tokens over that of HBM for as many bytes: caches and sorting take part."""
+    routing_efficiency: float = field(default=0.4608, metadata=_of_groups("share", 1e-3, 1, 0.4608))
+    """Share of peak HBM bandwidth that moving copies of tokens to experts and back reaches, and what experts do between
+    their products."""
+    routing_copy_s: float = field(default=7.237e-10, metadata=_of_groups("s per copy", 0, 1e-3, 7.237e-10))
+    """Time that sorting tokens by experts takes for each copy."""
+    routing_s: float = field(default=2.352e-05, metadata=_of_groups("s", 0, 10, 2.352e-05))
+    """Time that it takes however few tokens there are."""
     fp4_efficiency: float = field(default=1.0, metadata=_of_groups("share", 1e-3, 1, 1.0))
     """As `fp8_efficiency`, of operands of 4 bits."""
     fp4_energy_share: float = field(default=0.4, metadata=_of_groups("share", 1e-3, 1, 0.4))
@@ -416,7 +436,7 @@ OF_SOFTWARE = (
     "network_slowdown",
 )
 """Coefficients that the software sets which drives a GPU, by its own numbers of these names (`kareus.software`)."""
-OF_GROUPS = tuple(name for name in COEFFICIENTS if name.startswith(("grouped_", "fp4_")))
+OF_GROUPS = tuple(name for name in COEFFICIENTS if name.startswith(("grouped_", "routing_", "fp4_")))
 """Coefficients of grouped GEMMs, and of products of 4 bits: no other kernel depends on them."""
 SHARES = frozenset(name for name, known in COEFFICIENTS.items() if known.is_share)
 """Coefficients that cannot exceed 1."""

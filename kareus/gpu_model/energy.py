@@ -86,7 +86,9 @@ def operator_switching(gpu: Gpu, operator: Operator) -> Switching:
     """Return the energy of an operator: arithmetic and HBM traffic."""
     c = gpu.coefficients
     if operator.kind in (OperatorKind.GEMM, OperatorKind.GROUPED_GEMM):
-        core_j: Array | float = operator.flops * product_j_per_flop(gpu, operator.precision)
+        is_grouped = operator.kind is OperatorKind.GROUPED_GEMM
+        j_per_flop = product_j_per_flop(gpu, operator.precision, is_grouped=is_grouped)
+        core_j: Array | float = operator.flops * j_per_flop
     elif operator.kind is OperatorKind.MEMORY:
         core_j = operator.flops * c.attention_j_per_flop
     else:  # a slower kernel draws the power of a fast one: it issues more instructions for the same products
@@ -94,12 +96,17 @@ def operator_switching(gpu: Gpu, operator: Operator) -> Switching:
     return Switching(core_j, 0.0) + _hbm_switching(gpu, hbm_bytes(gpu, operator))
 
 
-def product_j_per_flop(gpu: Gpu, precision: Precision) -> Array | float:
+def product_j_per_flop(gpu: Gpu, precision: Precision, *, is_grouped: bool = False) -> Array | float:
     """Return the energy of an FLOP of a product in a number format, at maximum voltage."""
     c, units = gpu.coefficients, FORMATS[precision].units
+    j_per_flop = c.gemm_j_per_flop * (c.grouped_energy_share if is_grouped else 1.0)
     if units is TensorCores.BF16:
-        return c.gemm_j_per_flop
-    return c.gemm_j_per_flop * (c.fp4_energy_share if units is TensorCores.FP4 else c.fp8_energy_share)
+        return j_per_flop
+    j_per_flop = j_per_flop * (c.fp4_energy_share if units is TensorCores.FP4 else c.fp8_energy_share)
+    if not is_grouped:
+        return j_per_flop
+    blockwise = precision is Precision.FP8_BLOCKWISE
+    return j_per_flop * (c.grouped_blockwise_energy_share if blockwise else c.grouped_fp8_energy_share)
 
 
 def attention_core_j(gpu: Gpu, shape: attention.AttentionShape, flops: Array | float) -> Array:

@@ -31,8 +31,8 @@ STEP_BYTES = 128
 """Bytes along the inner dimension that a kernel loads in one step of its pipeline: 64 values of 16 bits."""
 FP8_ROWS = 16
 """Multiple of rows that kernels in fp8 load well."""
-LOADED_BYTES = 16
-"""Bytes that a thread loads at once: of what rows of values are a multiple of, where a kernel is to load them well."""
+LOADED_VALUES = 16
+"""Values that Triton's kernels load at once: where rows are no multiple of them long, they load each by itself."""
 EVICTION = 8
 """Exponent of the share of operands that L2 still holds over what was touched since: nearly a step."""
 NUMBERS_AT_ONCE = 2**13
@@ -194,18 +194,18 @@ def _rates(gpu: Gpu, shape: GemmShape) -> _Rates:
     if not shape.is_grouped:
         return _Rates(flops_per_s, c.fp8_step_s)
     if shape.precision is Precision.FP8_BLOCKWISE:
-        return _Rates(flops_per_s * c.grouped_blockwise_efficiency, c.grouped_fp8_step_s)
+        return _Rates(flops_per_s * c.grouped_blockwise_efficiency, c.grouped_blockwise_step_s)
     return _Rates(flops_per_s * c.grouped_fp8_efficiency, c.grouped_fp8_step_s)
 
 
 def _misalignment(gpu: Gpu, shape: GemmShape) -> Array | float:
-    """Slowdown of sizes that kernels in 8 or 4 bits load worse: rows of a GEMM, and what rows of several are long."""
-    if shape.units is TensorCores.BF16:
-        return 1.0
-    c = gpu.coefficients
+    """Slowdown of sizes that kernels load worse: rows of a GEMM in fewer bits, the length of rows of several GEMMs."""
+    c, few_bits = gpu.coefficients, shape.units is not TensorCores.BF16
     if shape.is_grouped:
-        misaligned = np.asarray(shape.inner) * shape.value_bytes % LOADED_BYTES >= 1
-        return np.where(misaligned, c.grouped_misalignment, 1.0)
+        slower = c.grouped_fp8_misalignment if few_bits else c.grouped_misalignment
+        return np.where(np.asarray(shape.inner) % LOADED_VALUES, slower, 1.0) if _acts(slower - 1) else 1.0
+    if not few_bits:
+        return 1.0
     return np.where(np.asarray(shape.rows) % FP8_ROWS, c.fp8_misalignment, 1.0)
 
 

@@ -39,7 +39,7 @@ def test_all_pictures_are_of_today():
 def test_every_picture_is_shown_and_labelled_simulated():
     page = (ROOT / "docs/fidelity-data.md").read_text()
     pictures = sorted((ROOT / "docs/pictures").glob("fidelity_*.svg"))
-    assert len(pictures) == 9
+    assert len(pictures) == 10
     for picture in pictures:
         assert f"](pictures/{picture.name})" in page
         assert any("simulated testbed" in text for text in texts(picture.read_text()))

@@ -119,9 +119,14 @@ def test_fp8_multiplies_the_peak_and_halves_what_is_loaded():
     )
 
 
+def alike(gpu):
+    """A GPU whose grouped GEMMs run at the rate of one."""
+    return with_coefficients(gpu, grouped_efficiency=1.0, grouped_step_s=gpu.coefficients.gemm_step_s)
+
+
 def test_groups_keep_all_sms_busy_but_at_the_end():
     """150 tiles of three groups are no two waves of 108 SMs, as they are of one product."""
-    gpu = dataclasses.replace(with_coefficients(plain_a100(), gemm_split_s=10.0), gemm_tiles=((128, 128),))
+    gpu = alike(dataclasses.replace(with_coefficients(plain_a100(), gemm_split_s=10.0), gemm_tiles=((128, 128),)))
     wave_s = time_s(GemmShape(128, 128, 1024), gpu)
     assert time_s(GemmShape(128 * 50, 128, 1024, groups=3), gpu) == pytest.approx(wave_s * 150 / 108)
     assert time_s(GemmShape(128 * 150, 128, 1024), gpu) == pytest.approx(wave_s * 2)
@@ -132,6 +137,21 @@ def test_drawn_groups_have_a_last_tile_that_is_half_empty():
     gpu = dataclasses.replace(plain_a100(), gemm_tiles=((128, 128),))
     even, drawn = (GemmShape(1024, 4096, 1024, groups=16, drawn=drawn) for drawn in (False, True))
     assert time_s(drawn, gpu) == pytest.approx(time_s(even, gpu) * 8.5 / 8)
+
+
+def test_each_format_has_a_rate_of_groups_of_its_own():
+    gpu = dataclasses.replace(plain_a100(), fp8_speedup=2.0, fp4_speedup=4.0)
+    times_s = [
+        time_s(GemmShape(1024, 4096, 4096, precision, groups=8), gpu)
+        for precision in (Precision.BF16, Precision.FP8_BLOCKWISE, Precision.FP8, Precision.NVFP4)
+    ]
+    assert times_s == sorted(times_s, reverse=True)
+
+
+def test_rows_that_are_not_loaded_whole_make_groups_slow():
+    even, odd = (time_s(GemmShape(1024, 4096, inner, groups=8)) for inner in (704, 708))
+    assert odd > 4 * even
+    assert time_s(GemmShape(1024, 4096, 708)) < 1.1 * time_s(GemmShape(1024, 4096, 704))
 
 
 @given(rows=st.floats(0.01, 5000), groups=st.integers(1, 300), more=st.floats(1, 3))

@@ -114,6 +114,7 @@ def _rows(answer: KernelAnswer) -> Iterator[dict[str, Any]]:
         "software": rows.software.tolist(),
         "number_format": rows.number_format.tolist(),
         **({"collective": rows.collective.tolist()} if rows.kind is KernelKind.COLLECTIVE else {}),
+        **({"routing": rows.routing.tolist()} if rows.kind is KernelKind.EXPERTS else {}),
         **{name: column.tolist() for name, column in rows.sizes.items()},
         "time_s": rows.time_s.tolist(),
         "predicted_time_s": predicted.time_s.tolist(),

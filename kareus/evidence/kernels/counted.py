@@ -1,6 +1,6 @@
 """Which measured kernels count, and whose power was read over so much of the same that it is the kernel's.
 
-What a row does not say is how it was measured. Three things in the benchmarks of AIConfigurator (`collector/`) move a
+What a row does not say is how it was measured. Four things in the benchmarks of AIConfigurator (`collector/`) move a
 row from what a training would see, and the readings of five sweeps show where they tell:
 
 - NVML's power is a mean over the last second, and a run is 3,000 calls or a second. The reading of a short kernel is
@@ -10,6 +10,10 @@ row from what a training would see, and the readings of five sweeps show where t
 - vLLM's benchmark leaves weights as the memory was. Large ones are mostly zeros, which switch fewer bits and run at a
   higher clock under the power limit.
 
+- Of experts with skewed routing it measures one draw after the other, and readings fall in two heaps: where all experts
+  are on one rank, so that the work is the same however it is spread, a fifth of those with the steeper power law are
+  about 30 % below the others, which is what pauses between draws would do.
+
 Rows where they tell are left out. Where they do not, the law without any of them is as close: GEMMs of the H200 that
 count have an error of power of 2.6 %; with models of the meter, the queue and the zeros all of them had 6.3 %.
 """
@@ -17,6 +21,7 @@ count have an error of power of 2.6 %; with models of the meter, the queue and t
 import numpy as np
 from numpy.typing import NDArray
 
+from kareus.evidence.kernels.routing import BALANCED
 from kareus.evidence.kernels.rows import BFLOAT16, TRTLLM, VLLM, KernelKind, Kernels
 
 LEAST_MESSAGE_BYTES = 2**20
@@ -27,9 +32,12 @@ MOST_WEIGHT_BYTES = 2**30
 """Largest weight that memory which held earlier tensors fills with other values than zeros."""
 RESTARTED = {"b200": (2561, 64 * 2**20)}
 """Height of inputs up to which a sweep ran in a new process, and its largest such weight, by option of the GPU."""
-LEAST_READ_S = {KernelKind.GEMM: 1 / 6_000, KernelKind.ATTENTION: 1e-3}
+LEAST_READ_S = {KernelKind.GEMM: 1 / 6_000, KernelKind.ATTENTION: 1e-3, KernelKind.EXPERTS: 1 / 3_000}
 """Shortest kernel whose reading is its own, chosen on readings: 3,000 calls of it, each of the six weights that a
 benchmark of GEMMs takes in turn, would last three seconds."""
+LEAST_EXPERTS_W = 200.0
+"""Least reading of experts that is theirs: of 628 that are long enough four have 142 to 187 W, about what waiting
+takes, and all others 373 W or more."""
 LEAST_BATCH, MOST_TOKENS = 16, 8_192
 """Attention whose cache is made in less time than its run takes: sequences, and tokens of each."""
 
@@ -59,7 +67,9 @@ def power_counts(rows: Kernels) -> NDArray[np.bool_]:
         return np.zeros(len(rows), dtype=bool)
     libraries = rows.libraries
     long = rows.time_s >= LEAST_READ_S[rows.kind]
-    if rows.kind is KernelKind.GEMM:
+    if rows.kind is KernelKind.EXPERTS:
+        steady = long & (rows.routing == BALANCED) & (rows.power_w >= LEAST_EXPERTS_W)
+    elif rows.kind is KernelKind.GEMM:
         steady = long & (libraries != TRTLLM)
     else:
         steady = long & (rows.sizes["batch"] >= LEAST_BATCH) & (rows.sizes["seq_len"] <= MOST_TOKENS)

@@ -12,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kareus.arrays import Array
-from kareus.evidence.kernels.rows import FP8, TRTLLM, KernelKind, Kernels
+from kareus.evidence.kernels.routing import rank_load
+from kareus.evidence.kernels.rows import FP8, PRECISIONS, TRTLLM, KernelKind, Kernels
 from kareus.gpu_model import attention, gemm, laws, rings
 from kareus.gpu_model.energy import Switching, attention_core_j, idle_power_w, product_j_per_flop
 from kareus.gpu_model.gpu import MOST_W, Gpu
 from kareus.gpu_model.model import limited_cost
 from kareus.gpu_model.norms import longer_s
 from kareus.gpu_model.overlap import Phase
-from kareus.graph.number_formats import Precision
+from kareus.graph.number_formats import FORMATS, SIXTEEN_BITS, Precision
 
 Gpus = Mapping[str, Gpu]
 """GPUs by their option."""
@@ -32,6 +33,10 @@ MOST_TRTLLM_COPIES = 5
 """TRT-LLM's benchmark takes as many as exceed L2, and no more than this."""
 NCCL_SM_COUNT = 24
 """SMs that NCCL takes by default within a node, about."""
+
+
+ROUTED = ("num_tokens", "num_experts", "topk", "moe_ep_size")
+"""Sizes that `rank_load` asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ def _alike(rows: Kernels, gpu: Gpu) -> Predicted:
     if rows.kind is KernelKind.COLLECTIVE:
         return _collectives(rows, gpu)
     clock_mhz = np.full(len(rows), float(gpu.maximum_clock_mhz))
-    work = _gemms if rows.kind is KernelKind.GEMM else _attentions
+    work = {KernelKind.GEMM: _gemms, KernelKind.ATTENTION: _attentions, KernelKind.EXPERTS: _experts}[rows.kind]
     fast, slow = work(rows, gpu, clock_mhz), work(rows, gpu, clock_mhz / 2)
     phase = Phase(fast.time_s, slow.time_s / fast.time_s - 1, fast.switching)
     free_s, free_j, _ = limited_cost(replace(gpu, power_limit_w=MOST_W), [phase], clock_mhz)
@@ -101,8 +106,7 @@ class _Work:
 
 
 def _gemms(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
-    c, is_fp8 = gpu.coefficients, bool(rows.number_format[0] == FP8)
-    precision = Precision.FP8 if is_fp8 else Precision.BF16
+    c, precision = gpu.coefficients, PRECISIONS[rows.number_format[0]]
     m, n, k = (rows.sizes[name].astype(np.float64) for name in ("m", "n", "k"))
     shape = gemm.GemmShape(m, n, k, precision=precision)
     every_sm = np.full_like(clock_mhz, gpu.sm_count)
@@ -116,7 +120,7 @@ def _gemms(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
     time_s = longer_s(gemm.arithmetic_s(gpu, shape, clock_mhz, every_sm, bytes_per_s), memory_s) + c.kernel_overhead_s
     flops = 2 * m * n * k
     core_j = flops * product_j_per_flop(gpu, precision)
-    if is_fp8:
+    if precision is Precision.FP8:
         cast_bytes = 3 * m * k  # values of 16 bits read, of 8 bits written
         moving_s = cast_bytes / (gpu.hbm_gb_per_s * 1e9 * c.cast_efficiency)
         time_s = time_s + c.cast_s + longer_s(c.cast_row_s * m, moving_s)
@@ -157,6 +161,75 @@ def _attentions(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
     time_s = longer_s(arithmetic_s, hbm_bytes / laws.hbm_bytes_per_s(gpu, every_sm))
     core_j = attention_core_j(gpu, shape, flops)
     return _Work(time_s + c.attention_s + c.kernel_overhead_s, _switching(gpu, core_j, hbm_bytes), flops, hbm_bytes)
+
+
+def _experts(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
+    """The experts of the busiest rank, as vLLM runs them (`fused_moe`): gate and up, activation, down, sum of copies.
+
+    Copies of tokens that belong to other ranks are skipped by the products alone; in fp8 tokens are cast before, and
+    copies after the activation.
+    """
+    c, precision = gpu.coefficients, PRECISIONS[rows.number_format[0]]
+    size = {name: column.astype(np.float64) for name, column in rows.sizes.items()}
+    routed = zip(*(rows.sizes[name].tolist() for name in ROUTED), rows.routing.tolist(), strict=True)
+    loads = [rank_load(*row) for row in routed]
+    here = np.array([load.copies for load in loads])
+    groups = np.array([float(load.groups) for load in loads])
+    hidden, width = size["hidden_size"], size["inter_size"] / size["moe_tp_size"]
+    copies = size["num_tokens"] * size["topk"]
+    up = GroupedProduct(here, groups, 2 * width, hidden, precision)
+    down = GroupedProduct(here, groups, hidden, width, precision)
+    even = np.array([load.is_even for load in loads])
+    products_s = sum(_grouped_s(gpu, product, even, clock_mhz) for product in (up, down))
+    moved = SIXTEEN_BITS * (3 * width * copies + hidden * (copies + size["num_tokens"]))
+    if precision is not Precision.BF16:
+        moved = moved + (SIXTEEN_BITS + 1) * (hidden * size["num_tokens"] + width * copies)
+    moving_s = moved / (gpu.hbm_gb_per_s * 1e9 * c.routing_efficiency)
+    time_s = products_s + moving_s + c.routing_copy_s * copies + c.routing_s
+    flops = up.flops + down.flops
+    hbm_bytes = moved + up.hbm_bytes + down.hbm_bytes
+    core_j = flops * product_j_per_flop(gpu, precision, is_grouped=True)
+    switching = _switching(gpu, core_j, hbm_bytes + (c.routing_energy_share - 1) * moved)
+    return _Work(time_s, switching, flops, hbm_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedProduct:
+    """Products of so many copies of tokens, in groups, by matrices of `inner` x `columns`."""
+
+    copies: Array
+    groups: Array
+    columns: Array
+    inner: Array
+    precision: Precision
+
+    @property
+    def flops(self) -> Array:
+        """Operations of all groups."""
+        return 2 * self.copies * self.columns * self.inner
+
+    @property
+    def hbm_bytes(self) -> Array:
+        """Bytes of tokens, of the matrices of all groups, and of the output in 16 bits."""
+        operands = self.inner * (self.copies + self.groups * self.columns)
+        return FORMATS[self.precision].value_bytes * operands + SIXTEEN_BITS * self.copies * self.columns
+
+    def shape(self, *, drawn: bool) -> gemm.GemmShape:
+        """Sizes of the product of a group."""
+        return gemm.GemmShape(
+            self.copies / self.groups, self.columns, self.inner, self.precision, groups=self.groups, drawn=drawn
+        )
+
+
+def _grouped_s(gpu: Gpu, product: GroupedProduct, even: NDArray[np.bool_], clock_mhz: Array) -> Array:
+    every_sm = np.full_like(clock_mhz, gpu.sm_count)
+    bytes_per_s = laws.hbm_bytes_per_s(gpu, every_sm)
+    same, scattered = (
+        gemm.arithmetic_s(gpu, product.shape(drawn=drawn), clock_mhz, every_sm, bytes_per_s) for drawn in (False, True)
+    )
+    return (
+        longer_s(np.where(even, same, scattered), product.hbm_bytes / bytes_per_s) + gpu.coefficients.kernel_overhead_s
+    )
 
 
 def _switching(gpu: Gpu, core_j: Array, hbm_bytes: Array) -> Switching:

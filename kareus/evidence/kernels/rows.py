@@ -1,8 +1,8 @@
-"""Rows of files with measured kernels, as columns: a GEMM, a fused attention or a collective in each row."""
+"""Rows of files with measured kernels, as columns: a GEMM, attention, the experts of a rank or a collective in each."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kareus.arrays import Array, Indices
+from kareus.evidence.kernels.routing import ROUTINGS
 from kareus.gpu_model.gpu import MOST_W
-from kareus.prediction.lines import Line, Refusal, check_filled, usable
+from kareus.graph.number_formats import Precision
+from kareus.prediction.lines import Line, LineValueError, Refusal, check_filled, usable
 
 LEAST_S, MOST_S = 1e-9, 1e4
 """Times of one kernel."""
@@ -23,8 +25,11 @@ LIMITS = {"num_gpus": (2, MOST_SIZE), "message_bytes": (1, 2**40)}
 """Least and largest sizes of collectives; one GPU sends nothing."""
 NOT_READ = re.compile(r"|0+(\.0*)?")
 """Power that was not read: an empty cell, or 0."""
-BFLOAT16, FP8 = "bfloat16", "fp8"
+BFLOAT16, FP8, FP8_BLOCK = "bfloat16", "fp8", "fp8_block"
 NUMBER_FORMATS = (BFLOAT16, FP8)
+EXPERT_FORMATS = (*NUMBER_FORMATS, FP8_BLOCK)
+PRECISIONS = {BFLOAT16: Precision.BF16, FP8: Precision.FP8, FP8_BLOCK: Precision.FP8_BLOCKWISE}
+"""Number formats by their names in files."""
 VLLM, TRTLLM = "vllm", "trtllm"
 """Libraries whose benchmarks differ from a long repetition of one kernel (`counted`)."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
@@ -36,12 +41,23 @@ class KernelKind(StrEnum):
     GEMM = "gemm"
     ATTENTION = "attention"
     COLLECTIVE = "collective"
+    EXPERTS = "experts"
+    """The fused MLP of the experts of a rank: two grouped GEMMs, the activation, and what brings tokens to experts."""
 
 
 SIZES: Mapping[KernelKind, tuple[str, ...]] = {
     KernelKind.GEMM: ("m", "n", "k"),
     KernelKind.ATTENTION: ("batch", "seq_len", "heads", "kv_heads", "head_dim", "window"),
     KernelKind.COLLECTIVE: ("num_gpus", "message_bytes"),
+    KernelKind.EXPERTS: (
+        "num_tokens",
+        "hidden_size",
+        "inter_size",
+        "topk",
+        "num_experts",
+        "moe_tp_size",
+        "moe_ep_size",
+    ),
 }
 """Columns of sizes, by kind; a file is told by having all of one kind."""
 MAY_BE_ZERO = frozenset({"window"})
@@ -62,6 +78,8 @@ class Kernels:
     """Software that launched the kernel and its version."""
     collective: NDArray[np.str_]
     """Kind of collective; empty for other kernels."""
+    routing: NDArray[np.str_]
+    """How tokens are spread over experts (`routing`); empty for other kernels."""
     sizes: dict[str, Indices]
     """By column of the file."""
     time_s: Array
@@ -83,6 +101,7 @@ class Kernels:
             number_format=self.number_format[mask],
             software=self.software[mask],
             collective=self.collective[mask],
+            routing=self.routing[mask],
             sizes={name: column[mask] for name, column in self.sizes.items()},
             time_s=self.time_s[mask],
             power_w=self.power_w[mask],
@@ -107,9 +126,15 @@ class Kernels:
         return np.array([" ".join(row) for row in zip(*columns, strict=True)], dtype=np.str_)
 
 
+TIMES = {KernelKind.EXPERTS: "latency"}
+"""Columns of time that are not seconds: milliseconds, as AIConfigurator has them."""
+DEVICES = {"NVIDIA H200": "h200", "NVIDIA H100 80GB HBM3": "h100-sxm5-80gb", "NVIDIA B200": "b200"}
+"""Options of the group `gpu` by what CUDA calls a GPU."""
+
+
 def kind_of(header: Sequence[str]) -> KernelKind | None:
     """Return the kind of kernels that a file with these columns has, or None if it has none."""
-    return next((kind for kind, sizes in SIZES.items() if {*sizes, "time_s"} <= set(header)), None)
+    return next((kind for kind, sizes in SIZES.items() if {*sizes, TIMES.get(kind, "time_s")} <= set(header)), None)
 
 
 def read_kernels(kind: KernelKind, lines: Sequence[Line], path: Path) -> Kernels:
@@ -134,10 +159,13 @@ def read_usable_kernels(kind: KernelKind, lines: Sequence[Line], path: Path) -> 
 
 def _cells(kind: KernelKind, line: Line) -> dict[str, Any]:
     """Values of one row by column."""
+    if kind is KernelKind.EXPERTS:
+        line = _completed(line)
     return {
         "line": line.number,
         "dtype": BFLOAT16,
         "collective": "",
+        "routing": "",
         **{name: line.text(name) for name in ("gpu", "software")},
         **{name: line.choice(name, allowed) for name, allowed in _choices(kind).items()},
         **{name: _size(line, name) for name in SIZES[kind]},
@@ -145,6 +173,32 @@ def _cells(kind: KernelKind, line: Line) -> dict[str, Any]:
         "power_w": _power_w(line, "power_w"),
         "power_limit_w": _power_w(line, "power_limit_w"),
     }
+
+
+def _completed(line: Line) -> Line:
+    """Return a row of AIConfigurator's table of experts in the columns of the others.
+
+    Raises:
+        LineValueError: ranks that do not divide the experts and their size.
+    """
+    device, milliseconds = line.text("device"), line.positive("latency", float, 1e3 * LEAST_S, 1e3 * MOST_S)
+    cells = {
+        "gpu": DEVICES.get(device, device),
+        "software": f"{line.text('framework')} {line.text('version')}",
+        "dtype": line.text("moe_dtype"),
+        "routing": line.text("distribution"),
+        "time_s": repr(milliseconds / 1e3),
+        "num_tokens": line.text("num_tokens").removesuffix(".0"),
+        "power_w": line.cells.get("power", ""),
+        "power_limit_w": line.cells.get("power_limit", ""),
+    }
+    completed = replace(line, cells={**line.cells, **cells})
+    for of, ranks in (("num_experts", "moe_ep_size"), ("inter_size", "moe_tp_size")):
+        if _size(completed, of) % _size(completed, ranks):
+            raise LineValueError(
+                f"{line.path}: line {line.number}: {ranks}={line.text(ranks)}: must divide {of} ({line.text(of)})."
+            )
+    return completed
 
 
 def _columns(kind: KernelKind, rows: Sequence[Mapping[str, Any]]) -> Kernels:
@@ -156,6 +210,7 @@ def _columns(kind: KernelKind, rows: Sequence[Mapping[str, Any]]) -> Kernels:
         number_format=columns["dtype"],
         software=columns["software"],
         collective=columns["collective"],
+        routing=columns["routing"],
         sizes={name: columns[name] for name in SIZES[kind]},
         time_s=columns["time_s"],
         power_w=columns["power_w"],
@@ -167,6 +222,8 @@ def _choices(kind: KernelKind) -> dict[str, tuple[str, ...]]:
     """Columns of which a few texts are allowed."""
     if kind is KernelKind.GEMM:
         return {"dtype": NUMBER_FORMATS}
+    if kind is KernelKind.EXPERTS:
+        return {"dtype": EXPERT_FORMATS, "routing": ROUTINGS}
     return {"collective": COLLECTIVES} if kind is KernelKind.COLLECTIVE else {}
 
 

@@ -3,9 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kareus.calibrate.priors import ATTENTION_PRIORS, COLLECTIVE_PRIORS, FP8_PRIORS, GEMM_PRIORS
+from kareus.calibrate.priors import (
+    ATTENTION_PRIORS,
+    BLOCKWISE_EXPERT_PRIORS,
+    COLLECTIVE_PRIORS,
+    EXPERT_PRIORS,
+    FP8_EXPERT_PRIORS,
+    FP8_PRIORS,
+    GEMM_PRIORS,
+)
 from kareus.evidence.kernels.counted import power_counts
-from kareus.evidence.kernels.rows import BFLOAT16, FP8, KernelKind, Kernels
+from kareus.evidence.kernels.rows import BFLOAT16, FP8, FP8_BLOCK, KernelKind, Kernels
 from kareus.gpu_model.declarations import FitPrior
 from kareus.gpu_model.gpu import Gpu
 
@@ -47,6 +55,9 @@ class FitStage:
 STAGES = (
     FitStage("GEMM bf16", KernelKind.GEMM, BFLOAT16, GEMM_PRIORS, by_library=False),
     FitStage("GEMM fp8", KernelKind.GEMM, FP8, FP8_PRIORS, by_library=False),
+    FitStage("experts bf16", KernelKind.EXPERTS, BFLOAT16, EXPERT_PRIORS, by_library=False),
+    FitStage("experts fp8", KernelKind.EXPERTS, FP8, FP8_EXPERT_PRIORS, by_library=False),
+    FitStage("experts fp8 blockwise", KernelKind.EXPERTS, FP8_BLOCK, BLOCKWISE_EXPERT_PRIORS, by_library=False),
     FitStage("attention", KernelKind.ATTENTION, BFLOAT16, ATTENTION_PRIORS, by_library=True),
     FitStage("collectives", KernelKind.COLLECTIVE, BFLOAT16, COLLECTIVE_PRIORS, by_library=False),
 )

@@ -20,7 +20,12 @@ from kareus.evidence.validation import Validation, ValidationAnswer
 
 TIME, POWER, ENERGY, MEMORY = "time", "power", "energy", "memory"
 QUANTILES = (5, 25, 50, 75, 95)
-KINDS = {KernelKind.GEMM: "GEMM", KernelKind.ATTENTION: "attention", KernelKind.COLLECTIVE: "collectives"}
+KINDS = {
+    KernelKind.GEMM: "GEMM",
+    KernelKind.ATTENTION: "attention",
+    KernelKind.COLLECTIVE: "collectives",
+    KernelKind.EXPERTS: "experts",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,6 +62,7 @@ def title_of(answer: ValidationAnswer) -> str:
                 KernelKind.GEMM: "Matrix products (GEMM)",
                 KernelKind.ATTENTION: "Attention",
                 KernelKind.COLLECTIVE: "Collectives (NCCL)",
+                KernelKind.EXPERTS: "Experts (grouped GEMMs)",
             }[answer.kernels.kind]
         case IterationAnswer():
             return "Training iterations"

@@ -58,6 +58,8 @@ def _kernels(answer: KernelAnswer) -> Iterator[PartError]:
         parts = [f"heads of {width} values" for width in rows.sizes["head_dim"][mask]]
     elif rows.kind is KernelKind.GEMM:
         parts = [next(name for name, (low, high) in TIMES_S.items() if low <= t < high) for t in rows.time_s[mask]]
+    elif rows.kind is KernelKind.EXPERTS:
+        parts = [f"{routing} routing" for routing in rows.routing[mask]]
     else:
         sizes = zip(rows.collective[mask], rows.sizes["num_gpus"][mask], strict=True)
         parts = [f"{collective} of {gpus} GPUs" for collective, gpus in sizes]

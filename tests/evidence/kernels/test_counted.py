@@ -28,6 +28,7 @@ def test_small_messages_and_all_to_alls_do_not_count():
         **{name: np.full(3, "") for name in ("gpu", "number_format", "software")},
         lines=np.arange(3),
         collective=np.array(["all_reduce", "alltoall", "all_gather"]),
+        routing=np.array([""] * 3),
         sizes={"num_gpus": np.full(3, 8), "message_bytes": np.array([2**20, 2**20, 2**20 - 1])},
         time_s=np.ones(3),
         power_w=np.full(3, 300.0),

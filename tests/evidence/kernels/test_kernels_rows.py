@@ -24,10 +24,43 @@ h200,all_gather,8,512,1024,0.00001,NCCL 2.29
 """
 
 
+EXPERTS = """\
+framework,version,device,moe_dtype,num_tokens,hidden_size,inter_size,topk,num_experts,moe_tp_size,moe_ep_size,\
+distribution,latency,power,power_limit
+VLLM,0.22.0,NVIDIA H200,fp8_block,3072.0,2048,512,8,256,1,32,balanced,0.205774,398.4,700.0
+VLLM,0.22.0,NVIDIA H200,bfloat16,3072,2048,512,8,256,4,1,power_law_1.2,0.4,,
+"""
+
+
 def kernels(path, text):
     path.write_text(text)
     header, lines = read_lines(path)
     return read_kernels(kind_of(header), lines, path)
+
+
+def test_experts_are_read_in_the_columns_of_their_source(tmp_path):
+    rows = kernels(tmp_path / "k.csv", EXPERTS)
+    assert rows.kind is KernelKind.EXPERTS
+    assert rows.gpu.tolist() == ["h200", "h200"]
+    assert rows.time_s.tolist() == pytest.approx([2.05774e-4, 4e-4])
+    assert rows.sizes["num_tokens"].tolist() == [3072, 3072]
+    assert rows.routing.tolist() == ["balanced", "power_law_1.2"]
+    assert rows.groups.tolist() == ["h200 fp8_block VLLM 0.22.0 sustained", "h200 bfloat16 VLLM 0.22.0 burst"]
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "complaint"),
+    [
+        ("fp8_block", "int4", "line 2: dtype=.int4. is not known; allowed: bfloat16, fp8, fp8_block."),
+        ("256,1,32,", "256,1,33,", "moe_ep_size=33: must divide num_experts .256."),
+        ("256,4,1,", "256,3,1,", "moe_tp_size=3: must divide inter_size .512."),
+        ("balanced", "even", "routing='even' is not known; allowed: balanced, power_law_1.01, power_law_1.2."),
+        ("0.205774", "-1", "latency='-1': must be a number above 0."),
+    ],
+)
+def test_experts_that_cannot_be_are_refused(tmp_path, own, other, complaint):
+    with pytest.raises(ArtifactError, match=complaint):
+        kernels(tmp_path / "k.csv", EXPERTS.replace(own, other))
 
 
 def test_gemms_read_back_with_and_without_power(tmp_path):

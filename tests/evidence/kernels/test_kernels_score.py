@@ -20,6 +20,7 @@ def kernels(kind=KernelKind.GEMM, time_s=(1.0, 2.0), power_w=(np.nan, 400.0), co
         number_format=np.full(count, "bfloat16"),
         software=np.full(count, "VLLM 1"),
         collective=np.array(collective or [""] * count),
+        routing=np.array([""] * count),
         sizes={name: np.array(column) for name, column in sizes.items()},
         time_s=np.array(time_s),
         power_w=np.array(power_w),
