@@ -20,6 +20,8 @@ MOST_MICROBATCH = 16
 """Largest microbatch that is tried unless a constraint names others."""
 MOST_EP = 64
 """Most GPUs that share out experts that are tried unless a constraint names others."""
+MOST_TENSOR = 16
+"""Most GPUs of tensor parallelism that are tried unless a constraint names others: parts of a product become small."""
 MOST_CHUNKS = 8
 """Most chunks of a stage that are tried unless a constraint names others."""
 RECOMPUTATIONS = (Recomputation.NONE, Recomputation.SELECTIVE, Recomputation.FULL)
@@ -166,7 +168,7 @@ def layouts_of(base: Workload, gpus: int, global_batch: int, constraints: Constr
         constraints: allowed values.
     """
     linked = base.gpu.linked_gpus(gpus)
-    for tp in _allowed(constraints.tp, [d for d in divisors(gpus) if d <= linked]):
+    for tp in _allowed(constraints.tp, [d for d in divisors(gpus) if d <= min(linked, MOST_TENSOR)]):
         for cp in _allowed(constraints.cp, [d for d in divisors(gpus) if tp * d <= linked]):
             for pp in _allowed(constraints.pp, [d for d in divisors(gpus) if d <= base.model.num_layers]):
                 dp, rest = divmod(gpus, tp * cp * pp)

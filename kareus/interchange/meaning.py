@@ -10,6 +10,7 @@ gives the same keys.
 - `rank_batch`: sequences of a replica between two steps of gradient accumulation, cut in microbatches by a pipeline.
 - `layers_per_chunk`, `first_layers`, `last_layers`, `even_layers`, `embedding_counts`, `head_counts`: blocks of chunks
   and stages, which are even but for the ends, and whether embedding and head count as one (Megatron Core).
+- `recipe`: of formats of 8 bits the one that is meant, where another setting says that there are any (Megatron Core).
 - `recomputed`, `recomputed_by`, `recomputed_layers`: what is recomputed, and in pieces of how many blocks (likewise).
 - `model`: an option of the group `model`, or a file; `model.*`: fields of its record, and `model.expansion`, the width
   of the MLP over the hidden size, `model.grouped`, whether `model.num_key_value_heads` counts, and `model.family` and
@@ -20,6 +21,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import ActivationKind, Sharding
 from kareus.pipeline.config import PipelineSchedule
@@ -58,6 +60,7 @@ OVERRIDES: Mapping[str, str] = {
     "layers_per_chunk": "pipeline.chunks",
     "first_layers": "parallelism.layers_per_stage",
     "last_layers": "parallelism.layers_per_stage",
+    "recipe": "precision",
     "recomputed": "recomputation",
     "recomputed_by": "recomputation",
     "recomputed_layers": "recomputation",
@@ -96,6 +99,8 @@ def keys_of(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
     nodes, per_node = terms.get("nodes") or 1, terms.get("gpus_per_node")
     if "gpus" not in keys and isinstance(nodes, int) and isinstance(per_node, int):
         keys["gpus"] = nodes * per_node
+    if keys.get("precision") == Precision.FP8 and terms.get("recipe") is not None:
+        keys["precision"] = terms["recipe"]
     keys |= _pipeline(terms, lost)
     keys |= _recomputation(terms, keys, lost)
     keys |= _sharing(terms, keys, lost)
@@ -125,6 +130,7 @@ def terms_of(workload: Mapping[str, Any], gpus_per_node: int) -> dict[str, Any]:
         "pipeline.chunks": workload["pipeline.chunks"],
         "parallelism.sharding": workload["parallelism.sharding"],
         "recomputation": workload["recomputation"],
+        "recipe": workload["precision"],
         "model.grouped": workload["model.num_key_value_heads"] != workload["model.num_attention_heads"],
         "model.expansion": workload["model.intermediate_size"] / workload["model.hidden_size"],
         # Megatron-LM asks for it whatever the positions are, and for as many as a sequence has.

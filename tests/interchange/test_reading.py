@@ -228,7 +228,7 @@ def unsaid(training):
         (LAUNCH + "--fp16", "t.sh", "fp16: taken as bf16"),
         (LAUNCH.replace("--attention-dropout 0", "--bf16"), "t.sh", "dropout inside attention"),
         (LAUNCH + "--bf16 --optimizer sgd", "t.sh", "another optimizer"),
-        (LAUNCH + "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8", "t.sh", "scales of fp8"),
+        (LAUNCH + "--bf16 --fp8-format e4m3 --fp8-recipe custom", "t.sh", "scales of fp8"),
         ("trainer: {precision: 32, devices: 8}\nmodel: {tensor_model_parallel_size: 1}", "t.yaml", "fp16 or fp32"),
         ("base_model: a/b\nsequence_len: 8\nmicro_batch_size: 1\nbf16: false\n", "t.yaml", "fp32: taken as bf16"),
         ('{"train_batch_size": 8, "zero_optimization": {"stage": 3}}', "t.json", "fp32: taken as bf16"),
@@ -296,7 +296,8 @@ def test_weights_are_shared_out_as_the_file_says(read, text, name, key, value):
     [
         ("['float8']", "fp8"),
         ("['quantize.linear.float8']", "fp8"),
-        ("['mx']", "fp8"),
+        ("['mx']", "mxfp8"),
+        ("['quantize.linear.mx']", "mxfp8"),
         ("[]", "bf16"),
         ("['x']", "bf16"),
     ],
@@ -304,6 +305,21 @@ def test_weights_are_shared_out_as_the_file_says(read, text, name, key, value):
 def test_numbers_of_8_bits_are_read_by_what_converts_layers(read, converters, precision):
     text = f"[training]\nlocal_batch_size = 1\n[model]\nflavor='8B'\nconverters={converters}\n"
     assert overrides(read(text, "t.toml"))["precision"] == precision
+
+
+@pytest.mark.parametrize(
+    ("arguments", "precision"),
+    [
+        ("--fp8-format hybrid", "fp8"),
+        ("--fp8-format hybrid --fp8-recipe tensorwise", "fp8-current"),
+        ("--fp8-recipe blockwise --fp8-format e4m3", "fp8-blockwise"),
+        ("--fp8-format e4m3 --fp8-recipe mxfp8", "mxfp8"),
+        ("--fp4-format e2m1 --fp4-recipe nvfp4", "nvfp4"),
+        ("--fp8-recipe mxfp8", "bf16"),
+    ],
+)
+def test_formats_of_megatron_are_read_with_their_recipes(read, arguments, precision):
+    assert overrides(read(f"{LAUNCH} --bf16 {arguments}", "t.sh"))["precision"] == precision
 
 
 def test_the_recipe_of_fp8_alone_does_not_switch_it_on(read):

@@ -68,7 +68,7 @@ TRAININGS = {
             "parallelism.cp": 2,
             "parallelism.dp": 2,
             "pipeline.chunks": 5,
-            "precision": "fp8",
+            "precision": "fp8-current",
             "num_microbatches": 64,
             "software.tensor_overlap": "userbuffers",
         },

@@ -29,7 +29,7 @@ SAYS = {
         "parallelism.sharding": ["none", "optimizer", "full"],
         "pipeline.schedule": ["1f1b", "interleaved"],
         "recomputation": ["none", "selective", "full", "stage"],
-        "precision": ["bf16", "fp8"],
+        "precision": ["bf16", "fp8", "fp8-current", "fp8-blockwise", "mxfp8", "nvfp4"],
     },
     "torchtitan": {
         "parallelism.tp": [1, 2, 4],
@@ -40,7 +40,7 @@ SAYS = {
         "parallelism.sharding": ["none", "full"],
         "pipeline.schedule": ["1f1b", "gpipe", "interleaved"],
         "recomputation": ["none", "selective", "full"],
-        "precision": ["bf16", "fp8"],
+        "precision": ["bf16", "fp8", "mxfp8"],
     },
     "nanotron": {
         "parallelism.tp": [1, 2, 4],
