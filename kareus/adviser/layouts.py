@@ -214,9 +214,9 @@ def _of_degrees(
 def _expert_degrees(base: Workload, gpus: int, constraints: Constraints) -> Sequence[int]:
     """Return the degrees of expert parallelism that are tried on the GPUs of a stage.
 
-    None at all, which exchanges no tokens; the most that share a node; and those that fill several, up to `MOST_EP`.
+    None at all, which exchanges no tokens; the most that NVLink connects; and those beyond, up to `MOST_EP`.
     """
-    experts, node = base.model.experts, base.gpu.gpus_per_node
+    experts, node = base.model.experts, base.gpu.linked_gpus(gpus)
     if experts is None:
         return _allowed(constraints.ep, (1,))
     fitting = [d for d in divisors(gpus) if experts.count % d == 0 and d <= MOST_EP]

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kareus.errors import RefusedWorkloadError
+from kareus.graph.number_formats import FORMATS
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Scope
 from kareus.model.config import Model, Parallelism, PositionKind, Sharding
@@ -234,10 +235,27 @@ def block_bytes(workload: Workload, tokens: int, *, dense: bool = False) -> int:
     """
     model, parallelism, software = workload.model, workload.parallelism, workload.software
     fused = block_activation_bytes(model, parallelism, tokens)
+    fused += _cast_activation_bytes(workload, tokens, dense=dense or model.experts is None)
     if model.experts is not None and not dense:
         fused += expert_activation_bytes(workload, tokens) - mlp_activation_bytes(model, parallelism, tokens)
     masks = 2 * MASK_BYTES * tokens * model.hidden_size // parallelism.token_shards if software.stream_dropout else 0
     return round(software.kept_excess * fused) + masks
+
+
+def _cast_activation_bytes(workload: Workload, tokens: int, *, dense: bool) -> int:
+    """Bytes that a block keeps more, or less, where products take fewer bits: not measured, as Transformer Engine does.
+
+    What norms and the activation give is kept as the weight gradients take it, and not in 16 bits; of the output of
+    attention both are, since its own gradient needs it. What experts keep is taken to be as in 16 bits.
+    """
+    model, parallelism, number_format = workload.model, workload.parallelism, FORMATS[workload.precision]
+    if not number_format.is_cast:
+        return 0
+    norms = 2 * model.hidden_size // parallelism.token_shards
+    value_bytes = number_format.value_bytes
+    width = model.intermediate_size // parallelism.tp if dense else 0
+    less = (BF16_BYTES - value_bytes) * (norms + width)
+    return round(tokens * (value_bytes * (model.query_width // parallelism.tp) - less))
 
 
 def boundary_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
@@ -253,6 +271,7 @@ def attended_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
 def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, float, float]:
     """Bytes of weights, gradients and states of the optimizer on one GPU of a stage.
 
+    Weights of blocks that products take in fewer bits are kept cast and transposed beside those in 16 bits.
     What is sharded is divided by the replicas. Where gradients are, the fp32 shards of the weights are the master
     weights, which count among the states; weights and gradients that are whole for a while: see `_whole_bytes`.
     """
@@ -261,6 +280,9 @@ def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, flo
     parameters = stage_parameters(model, parallelism, stage, layers, dense)
     experts = (layers - dense) * expert_parameters(model, parallelism)
     weights, gradients = float(BF16_BYTES * parameters), float(software.gradient_bytes * parameters)
+    number_format = FORMATS[workload.precision]
+    of_blocks = parameters - stage_parameters(model, parallelism, stage, 0, 0)
+    cast = 2 * number_format.value_bytes * of_blocks
     sharing = len(parallelism.sharing_ranks(stage, over_context=software.shares_over_context))
     whole = parallelism.sharding is Sharding.NONE
     states = ADAMW_BYTES * (parameters - experts) / (1 if whole else sharing)
@@ -268,7 +290,7 @@ def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, flo
     if parallelism.shards_gradients:
         weights, unreduced = _whole_bytes(workload, stage, layers)
         gradients = gradients / sharing + unreduced
-    return weights, gradients, states
+    return weights + (cast if number_format.is_cast else 0), gradients, states
 
 
 def _whole_bytes(workload: Workload, stage: int, layers: int) -> tuple[int, int]:

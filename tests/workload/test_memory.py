@@ -5,6 +5,7 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.errors import RefusedWorkloadError
+from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.attention import chunks
 from kareus.workload.compose import compose
@@ -323,3 +324,22 @@ def test_masks_of_all_chunks_are_counted(cp: int) -> None:
         held = chunks(4096 // cp, Group())
         values = sum((c.local.stop - c.local.start) * c.end for c in held)
         assert mask_bytes(one) == 2 * 8 * values
+
+
+@pytest.mark.parametrize(("precision", "value_bytes"), [("fp8", 1), ("mxfp8", 33 / 32), ("nvfp4", 9 / 16)])
+def test_formats_of_fewer_bits_keep_cast_weights_and_smaller_inputs(precision: str, value_bytes: float) -> None:
+    """Of 28 blocks: weights twice in the format; per token two norms and the activation in it, attention in both."""
+    one = workload(
+        "gpu=b200",
+        "model=llama3.2-3b",
+        "parallelism.tp=1",
+        "parallelism.pp=1",
+        "recomputation=none",
+        "microbatch_size=1",
+    )
+    own, cast = (estimate_memory(dataclasses.replace(one, precision=Precision(name))) for name in ("bf16", precision))
+    block = 3072 * (3072 * 2 + 2 * 1024 + 3 * 8192) + 2 * 3072
+    assert cast.weights_gib - own.weights_gib == pytest.approx(28 * block * 2 * value_bytes / GIB)
+    kept = 4096 * (value_bytes * 3072 - (2 - value_bytes) * (2 * 3072 + 8192))
+    kept *= one.software.kept_excess
+    assert cast.in_flight_gib - own.in_flight_gib == pytest.approx(28 * kept / GIB, rel=1e-6)
