@@ -377,37 +377,37 @@ class GpuCoefficients:
         default=1.0, metadata={**declared("times", 0.1, 100, TextbookPrior(1.0, None, LITTLE_EFFECT)), **ADDED}
     )
     """Time of bytes between nodes over that of NICs which reach the same share of their bandwidth as links."""
-    # Of grouped GEMMs: where a file has none, those of the H200, the only GPU that they have been measured on.
-    grouped_efficiency: float = field(default=0.6646, metadata=_of_groups("share", 1e-3, 1, 0.6646))
+    # Of grouped GEMMs: where a file has none, those of the H200, rounded: the only GPU that they have been measured on.
+    grouped_efficiency: float = field(default=0.66, metadata=_of_groups("share", 1e-3, 1, 0.66))
     """Throughput of a large grouped GEMM, as a share of that of one GEMM (`gemm_efficiency`)."""
-    grouped_step_s: float = field(default=8.986e-07, metadata=_of_groups("s", 0, 1e-3, 8.986e-07))
+    grouped_step_s: float = field(default=9e-07, metadata=_of_groups("s", 0, 1e-3, 9e-07))
     """As `gemm_step_s`, of a grouped GEMM."""
-    grouped_fp8_efficiency: float = field(default=1.95, metadata=_of_groups("times", 1e-3, 2, 1.95))
+    grouped_fp8_efficiency: float = field(default=2.0, metadata=_of_groups("times", 1e-3, 2, 2.0))
     """Throughput of a large grouped GEMM in fp8 over `grouped_efficiency` x `fp8_efficiency` of the peak."""
-    grouped_blockwise_efficiency: float = field(default=0.5091, metadata=_of_groups("times", 1e-3, 2, 0.5091))
+    grouped_blockwise_efficiency: float = field(default=0.51, metadata=_of_groups("times", 1e-3, 2, 0.51))
     """The same with a scale for each block of values."""
-    grouped_blockwise_step_s: float = field(default=1.159e-06, metadata=_of_groups("s", 0, 1e-3, 1.159e-06))
+    grouped_blockwise_step_s: float = field(default=1.2e-06, metadata=_of_groups("s", 0, 1e-3, 1.2e-06))
     """The least time of a step of a grouped GEMM with a scale for each block of values."""
-    grouped_fp8_step_s: float = field(default=9.519e-07, metadata=_of_groups("s", 0, 1e-3, 9.519e-07))
+    grouped_fp8_step_s: float = field(default=9.5e-07, metadata=_of_groups("s", 0, 1e-3, 9.5e-07))
     """As `fp8_step_s`, of a grouped GEMM."""
-    grouped_misalignment: float = field(default=6.126, metadata=_of_groups("times", 1, 100, 6.126))
+    grouped_misalignment: float = field(default=6.1, metadata=_of_groups("times", 1, 100, 6.1))
     """Slowdown of a grouped GEMM whose rows are no multiple of 16 values long."""
-    grouped_fp8_misalignment: float = field(default=24.57, metadata=_of_groups("times", 1, 100, 24.57))
+    grouped_fp8_misalignment: float = field(default=25.0, metadata=_of_groups("times", 1, 100, 25.0))
     """The same in fp8."""
-    grouped_energy_share: float = field(default=1.211, metadata=_of_groups("times", 1e-3, 10, 1.211))
+    grouped_energy_share: float = field(default=1.2, metadata=_of_groups("times", 1e-3, 10, 1.2))
     """Energy of an FLOP of a grouped GEMM, over that of one GEMM in the same format."""
-    grouped_fp8_energy_share: float = field(default=0.6548, metadata=_of_groups("times", 1e-3, 10, 0.6548))
+    grouped_fp8_energy_share: float = field(default=0.65, metadata=_of_groups("times", 1e-3, 10, 0.65))
     """The same in fp8 over `grouped_energy_share`."""
-    grouped_blockwise_energy_share: float = field(default=1.141, metadata=_of_groups("times", 1e-3, 10, 1.141))
+    grouped_blockwise_energy_share: float = field(default=1.1, metadata=_of_groups("times", 1e-3, 10, 1.1))
     """The same with a scale for each block of values, which sums in wider registers have to apply."""
-    routing_energy_share: float = field(default=2.948, metadata=_of_groups("times", 1e-3, 10, 2.948))
+    routing_energy_share: float = field(default=2.9, metadata=_of_groups("times", 1e-3, 10, 2.9))
     """Energy of moving copies of tokens over that of HBM for as many bytes: caches and sorting take part."""
-    routing_efficiency: float = field(default=0.4608, metadata=_of_groups("share", 1e-3, 1, 0.4608))
+    routing_efficiency: float = field(default=0.46, metadata=_of_groups("share", 1e-3, 1, 0.46))
     """Share of peak HBM bandwidth that moving copies of tokens to experts and back reaches, and what experts do between
     their products."""
-    routing_copy_s: float = field(default=7.237e-10, metadata=_of_groups("s per copy", 0, 1e-3, 7.237e-10))
+    routing_copy_s: float = field(default=7.2e-10, metadata=_of_groups("s per copy", 0, 1e-3, 7.2e-10))
     """Time that sorting tokens by experts takes for each copy."""
-    routing_s: float = field(default=2.352e-05, metadata=_of_groups("s", 0, 10, 2.352e-05))
+    routing_s: float = field(default=2.4e-05, metadata=_of_groups("s", 0, 10, 2.4e-05))
     """Time that it takes however few tokens there are."""
     fp4_efficiency: float = field(default=1.0, metadata=_of_groups("share", 1e-3, 1, 1.0))
     """As `fp8_efficiency`, of operands of 4 bits."""
