@@ -114,12 +114,17 @@ def _gemm_shape(operator: Operator) -> GemmShape:
 
 
 def _grouped_shape(operator: Operator) -> GemmShape:
-    """Return the sizes of one product of a grouped GEMM, whose rows, or terms of a weight gradient, routing draws."""
+    """Return the sizes of one product of a grouped GEMM, whose rows, or terms of a weight gradient, routing draws.
+
+    Of one group that is a product.
+    """
     groups, rows, columns, inner = operator.shape
-    each = rows / groups
+    each, groups = rows / groups, groups if groups > 1 else 0
     if operator.is_weight_gradient:
         return _written(operator, GemmShape(columns, inner, each, precision=operator.precision, groups=groups))
-    return _written(operator, GemmShape(each, columns, inner, precision=operator.precision, groups=groups, drawn=True))
+    return _written(
+        operator, GemmShape(each, columns, inner, precision=operator.precision, groups=groups, drawn=groups > 1)
+    )
 
 
 def _written(operator: Operator, shape: GemmShape) -> GemmShape:

@@ -65,7 +65,7 @@ def expert_reduction_collectives(
         message_bytes=software.gradient_bytes * parameters,
         fused=1,
     )
-    return _placed([(whole, parallelism.expert_replica_ranks(stage))], gpu)
+    return _placed([(whole, parallelism.expert_replica_ranks(stage))], parallelism, gpu)
 
 
 def expert_gather_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parameters: int) -> tuple[Placed, ...]:
@@ -79,7 +79,7 @@ def expert_gather_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, pa
         message_bytes=BF16_BYTES * parameters,
         fused=1,
     )
-    return _placed([(gather, parallelism.expert_replica_ranks(stage))], gpu)
+    return _placed([(gather, parallelism.expert_replica_ranks(stage))], parallelism, gpu)
 
 
 def norm_gradient_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parameters: int) -> tuple[Placed, ...]:
