@@ -86,9 +86,7 @@ def operator_switching(gpu: Gpu, operator: Operator) -> Switching:
     """Return the energy of an operator: arithmetic and HBM traffic."""
     c = gpu.coefficients
     if operator.kind in (OperatorKind.GEMM, OperatorKind.GROUPED_GEMM):
-        is_grouped = operator.kind is OperatorKind.GROUPED_GEMM and operator.shape[0] > 1
-        j_per_flop = product_j_per_flop(gpu, operator.precision, is_grouped=is_grouped)
-        core_j: Array | float = operator.flops * j_per_flop
+        core_j: Array | float = operator.flops * product_j_per_flop(gpu, operator.precision)
     elif operator.kind is OperatorKind.MEMORY:
         core_j = operator.flops * c.attention_j_per_flop
     else:  # a slower kernel draws the power of a fast one: it issues more instructions for the same products

@@ -39,9 +39,8 @@ def operator_time_s(
         if has_odd_rows(operator):
             busy_s = ODD_PRODUCT * busy_s
     elif operator.kind is OperatorKind.GROUPED_GEMM:
-        busy_s = longer_s(
-            gemm.arithmetic_s(gpu, _grouped_shape(operator), frequency_mhz, sm_count, bytes_per_s), busy_s
-        )
+        each_s = gemm.arithmetic_s(gpu, _grouped_shape(operator), frequency_mhz, sm_count, bytes_per_s)
+        busy_s = longer_s(min(operator.shape[0], operator.shape[1]) * each_s, busy_s)
     elif operator.kind is OperatorKind.MEMORY:
         busy_s = c.traffic * busy_s
     else:
@@ -114,17 +113,16 @@ def _gemm_shape(operator: Operator) -> GemmShape:
 
 
 def _grouped_shape(operator: Operator) -> GemmShape:
-    """Return the sizes of one product of a grouped GEMM, whose rows, or terms of a weight gradient, routing draws.
+    """Return the sizes of one product of a grouped GEMM, as trainers launch it: one after the other, all alike.
 
-    Of one group that is a product.
+    Iterations of mixtures of experts agree with products of cuBLAS (Transformer Engine), and not with the fused kernels
+    of inference engines, which `GemmShape.groups` is the law of.
     """
     groups, rows, columns, inner = operator.shape
-    each, groups = rows / groups, groups if groups > 1 else 0
-    if operator.is_weight_gradient:
-        return _written(operator, GemmShape(columns, inner, each, precision=operator.precision, groups=groups))
-    return _written(
-        operator, GemmShape(each, columns, inner, precision=operator.precision, groups=groups, drawn=groups > 1)
-    )
+    each = max(rows // groups, 1)
+    sizes = (columns, inner, each) if operator.is_weight_gradient else (each, columns, inner)
+    written = 2 * operator.bytes_written / (SIXTEEN_BITS * groups * columns * inner)
+    return GemmShape(*sizes, precision=operator.precision, written=written if operator.is_weight_gradient else 1.0)
 
 
 def _written(operator: Operator, shape: GemmShape) -> GemmShape:
