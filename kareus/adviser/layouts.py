@@ -54,6 +54,8 @@ class Layout:
     sharding: Sharding
     sequence_parallel: bool
     ep: int = field(default=1, metadata=ADDED)
+    shards: int | None = field(default=None, metadata=ADDED)
+    """Replicas that share out model states among themselves; all of them if None."""
 
     @property
     def gpus(self) -> int:
@@ -74,9 +76,13 @@ class Layout:
             *([self.schedule_words] if self.pp > 1 else []),
             f"microbatches of {self.microbatch_size}",
             f"recomputation {self.recomputation}",
-            *([f"sharding {self.sharding}"] if self.sharding is not Sharding.NONE else []),
+            *([f"sharding {self.sharding}{self._shards}"] if self.sharding is not Sharding.NONE else []),
         ]
         return ", ".join(parts)
+
+    @property
+    def _shards(self) -> str:
+        return f" over {self.shards}" if self.shards else ""
 
     @property
     def schedule_words(self) -> str:
@@ -95,6 +101,7 @@ class Layout:
             f"parallelism.cp={self.cp}",
             *experts,
             f"parallelism.sharding={self.sharding}",
+            *([f"parallelism.shards={self.shards}"] if self.shards else []),
             f"parallelism.sequence_parallel={str(self.sequence_parallel).lower()}",
             f"pipeline={self.schedule}",
             *chunks,
@@ -119,6 +126,7 @@ class Layout:
                 cp=self.cp,
                 layers_per_stage=None,
                 sharding=self.sharding,
+                shards=self.shards,
                 sequence_parallel=self.sequence_parallel,
                 ep=self.ep,
             ),
@@ -183,7 +191,8 @@ def _of_degrees(
     """Yield the layouts of these dp, pp, tp and cp, whose replicas have `sequences` sequences each."""
     dp, pp, tp, cp = degrees
     usual_shardings, usual_switches = (SHARDINGS[:2], (True,)) if base.model.experts else (SHARDINGS, (True, False))
-    shardings = _allowed(constraints.sharding, usual_shardings) if dp > 1 else (Sharding.NONE,)
+    allowed = _allowed(constraints.sharding, usual_shardings) if dp > 1 else (Sharding.NONE,)
+    shardings = [(sharding, shards) for sharding in allowed for shards in _sharing(base, degrees, sharding)]
     switches = _allowed(constraints.sequence_parallel, usual_switches) if tp > 1 else (False,)
     over_experts = _expert_degrees(base, dp * tp * cp, constraints)
     sizes = _allowed(constraints.microbatch_size, [d for d in divisors(sequences) if d <= MOST_MICROBATCH])
@@ -193,7 +202,7 @@ def _of_degrees(
             continue
         for recomputation in _allowed(constraints.recomputation, RECOMPUTATIONS):
             for schedule, chunks in pipelines:
-                for sharding in shardings:
+                for sharding, shards in shardings:
                     for shares_tokens, ep in product(switches, over_experts):
                         yield Layout(
                             dp=dp,
@@ -206,6 +215,7 @@ def _of_degrees(
                             num_microbatches=sequences // size,
                             recomputation=recomputation,
                             sharding=sharding,
+                            shards=shards,
                             sequence_parallel=shares_tokens,
                             ep=ep,
                         )
@@ -222,6 +232,15 @@ def _expert_degrees(base: Workload, gpus: int, constraints: Constraints) -> Sequ
     fitting = [d for d in divisors(gpus) if experts.count % d == 0 and d <= MOST_EP]
     within = max(d for d in fitting if d <= node)
     return _allowed(constraints.ep, [d for d in fitting if d in (1, within) or d > node])
+
+
+def _sharing(base: Workload, degrees: tuple[int, int, int, int], sharding: Sharding) -> Iterator[int | None]:
+    """Yield among how many replicas model states are shared out: all, and whole weights also within a node (HSDP)."""
+    yield None
+    dp, _, tp, cp = degrees
+    of_node = base.gpu.gpus_per_node // (tp * cp)
+    if sharding is Sharding.FULL and 1 < of_node < dp and dp % of_node == 0:
+        yield of_node
 
 
 def _pipelines(base: Workload, pp: int, constraints: Constraints) -> Iterator[tuple[PipelineSchedule, int]]:

@@ -195,7 +195,7 @@ class LayoutPredictor:
         for stage in range(parallelism.pp):
             own = tuple(shapes[stage, chunk] for chunk in range(workload.chunks))
             placed = stage * parallelism.gpus_per_stage % workload.linked_gpus
-            degrees = (parallelism.dp, parallelism.pp, parallelism.sharding, placed)
+            degrees = (parallelism.dp, parallelism.pp, parallelism.sharding, parallelism.shards, placed)
             ends = (stage == 0, stage == parallelism.pp - 1)
             between = parallelism.pp if workload.chunks > 1 else 0  # backwards between those of two chunks
             how = (workload.recomputation, workload.split_backward, between, sequential)

@@ -39,6 +39,7 @@ USUAL: Mapping[str, str] = {
     "recomputation": Recomputation.NONE,
     "sharding": Sharding.NONE,
     "sequence_parallel": "",  # with tensor parallelism
+    "shards": "",  # all replicas
     TIME: "",
 }
 OF_UPDATE = frozenset({"hidden_reduction", "hidden_gather", "block_messages"})
@@ -83,6 +84,7 @@ def _run(line: Line) -> LayoutRun:
         recomputation=Recomputation(line.choice("recomputation", [str(one) for one in Recomputation])),
         sharding=Sharding(line.choice("sharding", [str(one) for one in Sharding])),
         sequence_parallel=line.switch("sequence_parallel"),
+        shards=line.positive("shards", int, 2, MOST_GPUS) if cells["shards"] else None,
     )
     time = line.text(TIME)
     if time in ("", FAILED):
@@ -99,7 +101,7 @@ def runs_text(runs: Sequence[LayoutRun]) -> str:
     writer.writerow([*names, TIME])
     for run in runs:
         values = [getattr(run.layout, name) for name in names]
-        cells = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
+        cells = ["" if v is None else str(v).lower() if isinstance(v, bool) else str(v) for v in values]
         writer.writerow([*cells, FAILED if run.has_failed else "" if run.time_s is None else f"{run.time_s:.6g}"])
     return text.getvalue()
 

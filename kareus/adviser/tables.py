@@ -23,6 +23,7 @@ _LAYOUT = (
     Column("recomputation", pl.String, "what a backward recomputes"),
     Column("sharding", pl.String, "what replicas share out"),
     Column("sequence_parallel", pl.Boolean, "whether tensor-parallel groups share tokens between products"),
+    Column("shards", pl.Int64, "replicas that share out model states among themselves", positive=True),
 )
 
 ADVISED_LAYOUTS = TableSchema(
@@ -127,7 +128,8 @@ def _layout_row(gpus: int, one: LayoutAnswer) -> dict[str, Any]:
 
 
 def _cells_of(layout: Layout) -> dict[str, Any]:
-    return {column.name: getattr(layout, column.name) for column in _LAYOUT}
+    values = {column.name: getattr(layout, column.name) for column in _LAYOUT}
+    return values | {"shards": layout.shards or layout.dp}
 
 
 def plans_frame(advice: Advice) -> pl.DataFrame:

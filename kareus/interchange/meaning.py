@@ -69,7 +69,7 @@ OVERRIDES: Mapping[str, str] = {
 EVERY_LEFT = -1
 """GPUs that share weights: all that are not told otherwise."""
 ALWAYS, NEVER, USUAL = "always", "never", "default"
-HYBRID = "weights are shared out over a part of the replicas only (HSDP): taken as shared out over all"
+HYBRID = "weights are shared out over a part of the replicas (HSDP), how large is not said: taken as over all"
 LLAMA: Mapping[str, Any] = {
     "tie_embeddings": False,
     "qk_norm": False,
@@ -242,8 +242,10 @@ def _sharing(terms: TrainerTerms, keys: Mapping[str, Any], lost: list[str]) -> d
         shards = rest if rest else shards
     if shards != EVERY_LEFT:
         shared["parallelism.dp"] = replicas * shards
-    if replicas > 1 and shards != 1:
+    if replicas > 1 and shards == EVERY_LEFT:
         lost.append(HYBRID)
+    elif replicas > 1 and shards > 1:
+        shared["parallelism.shards"] = shards
     if shards == 1:
         sharding = Sharding.NONE
     elif terms.get("reshards") == ALWAYS or (pp == 1 and terms.get("reshards") != NEVER):
@@ -258,7 +260,8 @@ def _sharing_terms(workload: Mapping[str, Any]) -> dict[str, Any]:
     if sharding == Sharding.NONE:
         return {"replicas": dp, "shards": 1, "reshards": USUAL}
     told = {Sharding.FULL: ALWAYS if pp > 1 else USUAL, Sharding.GRADIENTS: NEVER, Sharding.OPTIMIZER: USUAL}
-    return {"replicas": 1, "shards": dp, "reshards": told[Sharding(sharding)]}
+    shards = workload.get("parallelism.shards") or dp
+    return {"replicas": dp // shards, "shards": shards, "reshards": told[Sharding(sharding)]}
 
 
 def _rank_batch(terms: TrainerTerms, keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ LAYOUT = (
     *DEGREES,
     "parallelism.dp",
     "parallelism.sharding",
+    "parallelism.shards",
     "parallelism.sequence_parallel",
     "pipeline.schedule",
     "pipeline.chunks",
@@ -111,7 +112,7 @@ def _unsaid(table: TrainerTable, text: str, syntax: str, workload: Mapping[str, 
     said = layout_said(table, text, syntax, workload["model.num_layers"])
     lines = list[str]()
     for key in LAYOUT:
-        value, back = workload[key], said.get(key)
+        value, back = workload.get(key), said.get(key)  # a plain workload has no `parallelism.shards` where all share
         if key == "parallelism.layers_per_stage":
             value, back = list(value), back or (list(value) if len(value) == 1 else None)
         if key in OF_MORE and workload[OF_MORE[key]] == 1:

@@ -405,11 +405,21 @@ class Parallelism:
     tensor parallelism, whose product `ep` x `etp` divides; what is left over holds the same experts."""
     etp: int = field(default=1, metadata=ADDED)
     """GPUs that share every expert's weights (tensor parallelism of experts)."""
+    shards: int | None = field(default=None, metadata=ADDED)
+    """Replicas that share out model states among themselves, neighbours in the order of ranks; the groups of so many
+    hold copies (hybrid sharding, HSDP). Null: all replicas."""
 
     def __post_init__(self) -> None:
         within(self, 1, 1_000_000, "GPUs", "dp", "pp", "tp", "cp", "ep", "etp")
         if self.gpus > MOST_GPUS:
             raise ConfigError(f"dp x pp x tp x cp={self.gpus:,}: must be at most {MOST_GPUS:,} GPUs.")
+        if self.shards is not None:
+            within(self, 2, 1_000_000, "replicas", "shards")
+            if self.sharding is Sharding.NONE:
+                raise ConfigError(
+                    f"parallelism.shards={self.shards}: nothing is shared out with sharding=none; give "
+                    "parallelism.sharding=full, gradients or optimizer."
+                )
 
     @property
     def split(self) -> tuple[int, ...]:
@@ -426,6 +436,16 @@ class Parallelism:
     def token_shards(self) -> int:
         """Parts in which a tensor-parallel group shares the tokens between its matrix products; 1 where it does not."""
         return self.tp if self.sequence_parallel else 1
+
+    @property
+    def sharing(self) -> int:
+        """Replicas that share out model states among themselves."""
+        return self.dp if self.shards is None else self.shards
+
+    @property
+    def copies(self) -> int:
+        """Replicas that hold the same shard, whose gradients are summed over them; 1 where all share."""
+        return self.dp // self.sharing
 
     @property
     def shards_states(self) -> bool:
@@ -479,11 +499,15 @@ class Parallelism:
     def sharing_ranks(self, stage: int, *, over_context: bool) -> list[int]:
         """Return the first tensor-parallel rank of each that shares out model states of a stage.
 
-        These are the replicas, and, with `over_context`, the ranks of context parallelism of each, which hold the same
-        weights.
+        These are the replicas of a sharing group, and, with `over_context`, the ranks of context parallelism of each,
+        which hold the same weights.
         """
         context = range(self.cp if over_context else 1)
-        return [self.rank(stage, replica, cp) for replica in range(self.dp) for cp in context]
+        return [self.rank(stage, replica, cp) for replica in range(self.sharing) for cp in context]
+
+    def copy_ranks(self, stage: int) -> list[int]:
+        """Return the first rank of each replica of a stage that holds the same shard of model states."""
+        return [self.rank(stage, replica) for replica in range(0, self.dp, self.sharing)]
 
     @property
     def gpus(self) -> int:

@@ -68,6 +68,11 @@ def check_runs(workload: Workload) -> None:
             f"(model.qk_norm_scope={model.qk_norm_scope}) would have to be summed over the GPUs that share the heads; "
             "train with tp=1, and more of dp or pp."
         )
+    if parallelism.copies > 1 and parallelism.shards_states:
+        raise EngineError(
+            f"parallelism.shards={parallelism.shards}: is planned, but the engine shares out model states over all "
+            "replicas; leave parallelism.shards out."
+        )
     if not parallelism.shards_gradients:
         return
     degrees = [f"parallelism.{axis}={n}" for axis in ("pp", "tp") if (n := getattr(parallelism, axis)) > 1]

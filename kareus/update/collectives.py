@@ -20,7 +20,8 @@ def reduction_collectives(
 
     One all-reduce over data and context parallelism; or, with a sharded optimizer whose shards alone are summed, a
     reduce-scatter over the ranks that each optimize one. Where these are the replicas alone, an all-reduce of the shard
-    over context parallelism follows.
+    over context parallelism follows; where they are a part of the replicas, one over those that hold the same shard
+    (hybrid sharding). Shards of gradients that every backward has reduced already have only the latter.
     """
     whole = Collective(
         kind=CollectiveKind.ALL_REDUCE,
@@ -33,20 +34,17 @@ def reduction_collectives(
         return _placed(
             [(whole, _copies(parallelism, stage, range(parallelism.dp), range(parallelism.cp)))], parallelism, gpu
         )
-    if software.shares_over_context:
-        ranks = parallelism.sharing_ranks(stage, over_context=True)
-        return _placed([(replace(whole, kind=CollectiveKind.REDUCE_SCATTER), ranks)], parallelism, gpu)
-    over_replicas = replace(whole, kind=CollectiveKind.REDUCE_SCATTER, group_size=parallelism.dp)
-    shard_bytes = -(-whole.message_bytes // parallelism.dp)
-    over_context = replace(whole, group="cp", group_size=parallelism.cp, message_bytes=shard_bytes)
-    return _placed(
-        [
-            (over_replicas, _copies(parallelism, stage, range(parallelism.dp), range(1))),
-            (over_context, _copies(parallelism, stage, range(1), range(parallelism.cp))),
-        ],
-        parallelism,
-        gpu,
-    )
+    sharing = parallelism.sharing_ranks(stage, over_context=software.shares_over_context)
+    over_sharing = replace(whole, kind=CollectiveKind.REDUCE_SCATTER, group_size=len(sharing))
+    shard = replace(whole, message_bytes=-(-whole.message_bytes // len(sharing)))
+    over_context = replace(shard, group="cp", group_size=1 if software.shares_over_context else parallelism.cp)
+    over_copies = replace(shard, group="copies", group_size=parallelism.copies)
+    sums = [
+        (over_sharing, sharing),
+        (over_context, _copies(parallelism, stage, range(1), range(parallelism.cp))),
+        (over_copies, parallelism.copy_ranks(stage)),
+    ]
+    return _placed(sums[-1:] if parallelism.shards_gradients else sums, parallelism, gpu)
 
 
 def expert_reduction_collectives(
@@ -131,7 +129,7 @@ def norm_collectives(parallelism: Parallelism, gpu: Gpu, stage: int) -> tuple[Pl
     number = Collective(
         kind=CollectiveKind.ALL_REDUCE, group="tp", group_size=parallelism.tp, message_bytes=FP32_BYTES, fused=1
     )
-    replicas = parallelism.dp if parallelism.shards_states else 1
+    replicas = parallelism.sharing if parallelism.shards_states else 1
     return _placed(
         [
             (number, _tensor_ranks(parallelism, stage)),

@@ -22,10 +22,12 @@ def update_directions(config: Replicated, stage: int) -> tuple[Direction, ...]:
     """Return the directions of the instructions that end an iteration on `stage`, in order of execution.
 
     Gradients are reduced where several ranks hold the same weights for other tokens, by data or context parallelism;
-    with sharded gradients every backward reduces its own.
+    with sharded gradients every backward reduces its own, and only their shards are summed over the replicas that hold
+    the same, once an iteration (`fully_shard` with `set_requires_all_reduce` for the last microbatch).
     """
     parallelism = config.parallelism
-    reduces = parallelism.dp * parallelism.cp > 1 and not parallelism.shards_gradients
+    several = parallelism.dp * parallelism.cp > 1
+    reduces = several and (not parallelism.shards_gradients or parallelism.copies > 1)
     return (
         *(Direction.GRADIENT_REDUCTION,) * reduces,
         *(Direction.EMBEDDING_EXCHANGE,) * exchanges(config, stage),

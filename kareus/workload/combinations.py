@@ -68,6 +68,11 @@ def _check_experts(workload: Workload) -> None:
             f"parallelism.sharding={parallelism.sharding}: gradients of experts are reduced over GPUs of their own, "
             "and what shares them out in every microbatch is not predicted; use parallelism.sharding=optimizer."
         )
+    if parallelism.shards is not None:
+        raise RefusedWorkloadError(
+            f"parallelism.shards={parallelism.shards}: with experts, optimizer states are shared out over all "
+            "replicas; leave it out."
+        )
     if workload.split_backward:
         raise RefusedWorkloadError(
             f"pipeline.schedule={workload.pipeline.schedule}: a backward of experts is not split; use pipeline=1f1b or "

@@ -44,7 +44,7 @@ def communicator_bytes(workload: Workload, stage: int) -> int:
     for size in (parallelism.tp, parallelism.cp):
         if size > 1:
             channels += own + sum({*sm_allocations(size, workload.space), own})
-    channels += own * (parallelism.dp > 1)
+    channels += own * ((parallelism.dp > 1) + (parallelism.copies > 1))
     channels += SUM_CHANNELS * (parallelism.tp > 1)
     if parallelism.pp > 1:
         ends = stage in (0, parallelism.pp - 1)

@@ -23,6 +23,7 @@ def check_divisibility(workload: Workload) -> None:
 def _problems(workload: Workload) -> Iterator[str]:
     """Tensor and context groups fill what NVLink connects evenly, or share it evenly, so that all of them lie alike."""
     yield from _of_experts(workload)
+    yield from _of_sharing(workload)
     tp, cp, node = workload.parallelism.tp, workload.parallelism.cp, workload.linked_gpus
     linked = f"a node of {node} GPUs, or fill nodes"
     if workload.gpu.nvlink_domain is not None:
@@ -55,6 +56,14 @@ def _problems(workload: Workload) -> Iterator[str]:
             f"sequence_length={workload.sequence_length}: must be a multiple of {chunks} ({factors}) with "
             "parallelism.sequence_parallel=true, which cuts sequences in as many parts; or set it to false."
         )
+
+
+def _of_sharing(workload: Workload) -> Iterator[str]:
+    """Groups of replicas that share out model states are as large as one another."""
+    dp, shards = workload.parallelism.dp, workload.parallelism.sharing
+    if dp % shards:
+        fitting = [n for n in divisors(dp) if n > 1]
+        yield f"parallelism.shards={shards}: must divide parallelism.dp ({dp}); allowed: {_listed(fitting)}."
 
 
 def _sharded(model: Model) -> tuple[str, ...]:

@@ -107,14 +107,14 @@ def degrees(workload: Workload) -> str:
 
 def _unusual(workload: Workload) -> list[str]:
     """Return the parts of a name for keys that most workloads share, where this one differs."""
-    split = workload.parallelism.layers_per_stage
+    split, shards = workload.parallelism.layers_per_stage, workload.parallelism.shards or ""
     shown = {
         f"nmb{workload.num_microbatches}": workload.num_microbatches != USUAL_NUM_MICROBATCHES,
         f"seed{workload.seed}": workload.seed != 0,
         str(workload.precision): workload.precision is not Precision.BF16,
         "noupdate": not workload.iteration.include_update,
         f"recompute-{workload.recomputation}": workload.recomputation is not Recomputation.STAGE,
-        f"shard-{workload.parallelism.sharding}": workload.parallelism.sharding is not Sharding.NONE,
+        f"shard-{workload.parallelism.sharding}{shards}": workload.parallelism.sharding is not Sharding.NONE,
         "seqpar": workload.parallelism.token_shards > 1,
         f"layers{'-'.join(map(str, split or ()))}": split is not None and split != _usual_split(workload),
     }

@@ -42,8 +42,8 @@ ELSEWHERE = {
 
 V_SHAPED = "two chunks a stage in a V are not planned; the nearest are pipeline=zb-h1 and pipeline=interleaved"
 UNSUPPORTED: Mapping[str, str] = {
-    "parallelism.sharding=hybrid": "weights are shared out over all replicas or none, not over a part of them (HSDP); "
-    "the nearest is parallelism.sharding=full, which gathers over more GPUs, or optimizer",
+    "parallelism.sharding=hybrid": "how many replicas share out weights (HSDP) has to be said; the nearest is "
+    "parallelism.sharding=full with parallelism.shards=N, such as 8, a node of them",
     "recomputation=offload": "activations stay on the GPU or are computed again; the nearest is recomputation=full",
     "pipeline=dualpipe": V_SHAPED,
     "pipeline=dualpipe-v": V_SHAPED,

@@ -44,7 +44,7 @@ SHORT_OF = {
     "layout/dgxc-405b": "fits with gradients of two bytes alone; that of four is refused for its memory",
     "layout/vpp-126": "accepted as a layout; the engine's states need more memory than the GPU has",
     "layout/bridge-70b-16k": "accepted as its trainer shares out states, which the engine holds whole",
-    "layout/hsdp": "refused by name, with what is nearest",
+    "layout/hsdp": "said by parallelism.sharding=full and parallelism.shards=4, as its refusal says",
 }
 """Rows whose result is not the expected one, and what it is."""
 
@@ -173,6 +173,12 @@ def not_supported(row: Row, called: Called) -> None:
     assert "perhaps" not in line
 
 
+def is_said_by_shards(row: Row, called: Called) -> None:
+    assert "parallelism.sharding=full with parallelism.shards=N" in called.refusal(row["command"])
+    command = row["command"].replace("sharding=hybrid", "sharding=full parallelism.shards=4")
+    assert called.predicted(command)["time_s"] > 0
+
+
 def has_no_experts(row: Row, called: Called) -> None:
     assert called.refusal(row["command"]).endswith("parallelism.ep=8: llama3.1-8b has no experts; use 1.")
 
@@ -270,7 +276,7 @@ CHECKS = {
     "layout/bridge-70b-16k": fits_with("software=megatron-core", "parallelism.sharding=optimizer"),
     "layout/bridge-70b-8k": shares_states_over_context,
     "layout/mpt-760m-a100": runs,
-    "layout/hsdp": not_supported,
+    "layout/hsdp": is_said_by_shards,
     "key/fp8": runs,
     "key/ep": has_no_experts,
     "key/offload": not_supported,

@@ -118,7 +118,7 @@ def test_a_layout_is_read_as_it_was_written(trainer, data):
     for key in LAYOUT:
         meaningless = OF_MORE.get(key) and workload[OF_MORE[key]] == 1
         if not meaningless and key != COMPUTED:
-            assert said[key] == workload[key], key
+            assert said.get(key) == workload.get(key), key
     assert math.prod(said[f"parallelism.{degree}"] for degree in ("dp", "pp", "cp", "tp")) == math.prod(
         workload[f"parallelism.{degree}"] for degree in ("dp", "pp", "cp", "tp")
     )

@@ -69,7 +69,7 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         (
             "parallelism.foo=3",
             "parallelism.foo=3: unknown key; parallelism has: cp, dp, ep, etp, layers_per_stage, pp, "
-            "sequence_parallel, sharding, tp.",
+            "sequence_parallel, sharding, shards, tp.",
         ),
         (
             "activation_checkpointing=true",
