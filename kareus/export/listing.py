@@ -21,9 +21,11 @@ COLUMNS = (
     "start_s",
     "time_s",
     "energy_j",
+    "change_s",
     "collectives",
 )
-"""Columns of the CSV; energy is of one GPU of the stage, and `collectives` says SMs and launches of each partition."""
+"""Columns of the CSV; energy is of one GPU of the stage, `change_s` is how much longer a change of clock makes
+`time_s`, and `collectives` says SMs and launches of each partition."""
 
 
 def plan_csv(plan: Plan) -> str:
@@ -45,7 +47,7 @@ def plan_markdown(plan: Plan) -> str:
         f"Method {plan.method}, {plan.gpus} GPUs, {plan.testbed.label}. Predicted are {cost.time_s:.4f} s and "
         f"{cost.energy_j / 1e3:.3f} kJ an iteration ({cost.static_energy_j / 1e3:.3f} static, "
         f"{cost.dynamic_energy_j / 1e3:.3f} dynamic); no plan of the method needs less than "
-        f"{cost.lower_bound_j / 1e3:.3f} kJ in this time.",
+        f"{cost.lower_bound_j / 1e3:.3f} kJ in this time. Clocks: {plan.changes}.",
         "",
         "| stage | layers | direction | execution | MHz: instructions | time s | energy of a GPU J |",
         "| ---: | ---: | --- | --- | --- | ---: | ---: |",
@@ -82,6 +84,7 @@ def _row(stage: StagePlan, i: PlannedInstruction) -> list[str | int | float]:
         i.start_s,
         i.time_s,
         i.energy_j,
+        i.change_s,
     )
     return [stage.stage, stage.layers, *planned, collectives]
 

@@ -95,6 +95,7 @@ def _instruction(process: int, i: PlannedInstruction) -> Event:
             "execution": str(i.execution),
             "frequency_mhz": i.frequency_mhz,
             "energy_j": i.energy_j,
+            "change_s": i.change_s,
             "power_w": i.energy_j / i.time_s,
             **{c.partition: f"{c.sm_count} SMs, beside {c.launch}" for c in i.partitions},
         },

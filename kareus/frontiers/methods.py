@@ -8,7 +8,11 @@ from kareus.frontiers.microbatch import Point, frontier, frontier_mask
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.waiting import effective_energy_j
 from kareus.graph.instruction import InstructionKind
+from kareus.graph.records import UPDATING
 from kareus.profile.programs import Execution
+
+WITHOUT_FREQUENCY = "kareus-without-frequency"
+"""The ablation that runs everything at the maximum clock."""
 
 
 def points_by_method(points: Mapping[Execution, Sequence[Point]], gpu: Gpu) -> dict[str, list[Point]]:
@@ -29,7 +33,7 @@ def points_by_method(points: Mapping[Execution, Sequence[Point]], gpu: Gpu) -> d
         at_fastest = [point for point in searched if point.frequency_mhz == fastest_mhz]
         sets |= {
             "nanobatching": default,
-            "kareus-without-frequency": frontier(at_fastest, gpu.blocking_power_w),
+            WITHOUT_FREQUENCY: frontier(at_fastest, gpu.blocking_power_w),
             "kareus-without-kernel-schedule": frontier(
                 list(dict.fromkeys((*sequential, *default))), gpu.blocking_power_w
             ),
@@ -41,6 +45,10 @@ def microbatch_rows(
     kind: InstructionKind, points: Mapping[Execution, Sequence[Point]], gpu: Gpu
 ) -> list[dict[str, Any]]:
     """Return the rows of `MICROBATCH` of the instructions of one kind."""
+    sets = points_by_method(points, gpu)
+    if kind.direction in UPDATING:  # plans with few changes of clock may update at any of them
+        at_all = sorted(points[Execution.SEQUENTIAL], key=lambda point: point.time_s)
+        sets = {method: own if method == WITHOUT_FREQUENCY else at_all for method, own in sets.items()}
     return [
         {
             "method": method,
@@ -59,6 +67,6 @@ def microbatch_rows(
             "on_frontier": on_frontier,
             "choices": to_plain(point.choices),
         }
-        for method, own in points_by_method(points, gpu).items()
+        for method, own in sets.items()
         for number, (point, on_frontier) in enumerate(zip(own, frontier_mask(own, gpu.blocking_power_w), strict=True))
     ]

@@ -101,6 +101,30 @@ class KernelUncertainty:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClockChangeCost:
+    """What a change of the SM clock costs one GPU."""
+
+    latency_s: float
+    """Time from the request until the clock holds; until then the former one runs on."""
+    pause_s: float
+    """Time in which no work is done."""
+    energy_j: float
+    """Energy of the change itself, beyond that of waiting for `pause_s`."""
+    interval_s: float
+    """Least time of work between two changes."""
+
+    def __post_init__(self) -> None:
+        within(self, 0, 10, "s", "latency_s", "pause_s")
+        within(self, 0, 100, "s", "interval_s")
+        within(self, 0, 10_000, "J", "energy_j")
+
+    @property
+    def is_free(self) -> bool:
+        """Whether clocks may change at any time, and for nothing."""
+        return not (self.latency_s or self.pause_s or self.energy_j or self.interval_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """A GPU and the node around it. Sources of the numbers are given in `config/gpu/`."""
 
@@ -144,6 +168,8 @@ class Gpu:
     """Power while waiting on point-to-point at the maximum clock: what the pipeline charges for waiting."""
     search_frequencies: FrequencyRange
     """Contains `maximum_clock_mhz`, at which the baselines run."""
+    clock_change: ClockChangeCost
+    """What a change of the clock costs, and how often it may change."""
     coefficients: GpuCoefficients
     """Fitted coefficients of the GPU model."""
     uncertainty: Uncertainty | None

@@ -12,9 +12,11 @@ MODEL_VERSION = "9"
 """Version of the laws. A change that gives other times or energies for the same numbers of a GPU raises it, so that old
 measurements are not mixed in; what comes with a coefficient of its own does not, since that is one of these numbers."""
 
-_OF_NO_PREDICTION = frozenset({"memory_gib", "search_frequencies", "uncertainty", "kernel_uncertainty", "job_gpus"})
+_OF_NO_PREDICTION = frozenset(
+    {"memory_gib", "search_frequencies", "clock_change", "uncertainty", "kernel_uncertainty", "job_gpus"}
+)
 """Fields of a GPU that no predicted time or energy depends on, or that the job sets: what fits into it, which clocks
-are searched, the estimates themselves, and of how many GPUs the job is."""
+are searched and what a plan pays for changing them, the estimates themselves, and of how many GPUs the job is."""
 
 _OF_NO_KERNEL = frozenset(
     {"launches_ahead", "blocking_power_w", "waiting_shares", "job_gpus", "nvlink_domain", "fp4_speedup"}

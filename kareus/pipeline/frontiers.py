@@ -9,12 +9,16 @@ from kareus.errors import ArtifactError
 from kareus.gpu_model.waiting import effective_energy_j, waiting_power_w
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Direction
+from kareus.pareto import pareto_order
+from kareus.pipeline.clock_changes import clocked_points
 from kareus.pipeline.config import PipelineSlice
+from kareus.pipeline.fewer_changes import fewer_changes
 from kareus.pipeline.instructions import instruction_rows, instructions_by_stage, instructions_of
 from kareus.pipeline.methods import METHODS, REQUIRED, Method, method_points
 from kareus.pipeline.solver.dag import iteration_dag
-from kareus.pipeline.solver.frontier import PlannedIteration, iteration_frontier
+from kareus.pipeline.solver.frontier import PlannedIteration, frontier_from, iteration_frontier
 from kareus.pipeline.solver.problem import PointSet, Problem, point_set
+from kareus.pipeline.solver.starts import Starts
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
 from kareus.pipeline.warm import with_warm_energy
 
@@ -51,14 +55,27 @@ def iteration_rows(config: PipelineSlice, microbatch: pl.DataFrame) -> list[dict
     for method in METHODS:
         if method.points_of not in known and method.points_of not in REQUIRED:
             continue
-        plans = iteration_frontier(
-            method_problem(config, microbatch, method), config.pipeline.deadlines if method.has_frontier else 1
-        )
+        plans = _plans(config, microbatch, method)
         own = [
             {"method": method.name, "plan": number, **plan_columns(config, plan)} for number, plan in enumerate(plans)
         ]
         rows += with_warm_energy(config, microbatch, own)
     return rows
+
+
+def _plans(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> list[PlannedIteration]:
+    """Return the frontier of a method, its changes of clock priced and few; a method at one clock has no change."""
+    problem = method_problem(config, microbatch, method)
+    if not method.has_frontier:
+        return iteration_frontier(problem, 1)
+    starts = Starts(problem)
+    free = frontier_from(starts, config.pipeline.deadlines)
+    if config.gpu.clock_change.is_free:
+        return free
+    plans = fewer_changes(
+        starts, clocked_points(config, microbatch, method.name), free, [plan.deadline_s for plan in free]
+    )
+    return [plans[n] for n in pareto_order([(plan.time_s, plan.energy_j) for plan in plans])]
 
 
 def method_problem(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> Problem:

@@ -14,6 +14,7 @@ from kareus.gpu_model.thermal import BusyTime, repeated_work
 from kareus.gpu_model.waiting import waited_j, waiting_power_w
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Direction
+from kareus.pipeline.clock_changes import PricedChange, priced_changes
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.instructions import instructions_by_stage, instructions_of
 from kareus.pipeline.methods import point_method
@@ -32,17 +33,19 @@ def with_warm_energy(
     """
     if not rows:
         return []
-    points = _points(microbatch, point_method(rows[0]["method"]))
+    method = rows[0]["method"]
+    points = _points(microbatch, point_method(method))
     instructions, dag = instructions_of(config), iteration_dag(config)
     lanes = instructions_by_stage(instructions)
     found = []
-    for row in rows:
+    for row, changes in zip(rows, priced_changes(config, microbatch, method, [r["points"] for r in rows]), strict=True):
         ran = [points[i.key.kind, point] for i, point in zip(instructions, row["points"], strict=True)]
         waits_w = [waiting_power_w(config.gpu, clock) for clock, _ in ran]
-        times_s = [busy.time_s for _, busy in ran]
+        busy = [_changed(one, change) for (_, one), change in zip(ran, changes, strict=True)]
+        times_s = [one.time_s for one in busy]
         starts_s = earliest_starts(dag, times_s)
         waits_j = [waited_j(lane, starts_s, times_s, waits_w, row["time_s"]) for lane in lanes]
-        stages = [[ran[n][1] for n in lane] for lane in lanes]
+        stages = [[busy[n] for n in lane] for lane in lanes]
         found.append(row | {"warm_energy_j": warm_energy_j(config, stages, row["time_s"], waits_j)})
     return found
 
@@ -65,6 +68,11 @@ def warm_energy_j(
             return None
         energy_j += work.settled_j(config.ambient_c, config.gpu.coefficients) * config.parallelism.gpus_per_stage
     return energy_j
+
+
+def _changed(busy: BusyTime, change: PricedChange) -> BusyTime:
+    """Return an instruction with the change of clock that it begins with."""
+    return BusyTime(busy.time_s + change.time_s, busy.energy_j + change.energy_j, busy.temperature_c)
 
 
 def _points(microbatch: pl.DataFrame, method: str) -> dict[tuple[InstructionKind, int], tuple[int, BusyTime]]:

@@ -11,6 +11,7 @@ import kareus
 from kareus.artifacts.records import content_hash, suggest
 from kareus.errors import ArtifactError, ConfigError
 from kareus.graph.instruction import InstructionKey
+from kareus.pipeline.clock_changes import PricedChange, priced_changes
 from kareus.pipeline.instructions import Instruction, instructions_of
 from kareus.pipeline.methods import point_method
 from kareus.pipeline.solver.dag import earliest_starts, iteration_dag
@@ -59,6 +60,7 @@ def plan_of_row(workload: Workload, name: str, selector: str, row: dict[str, Any
     """Return the plan of a row of `ITERATION`."""
     instructions = instructions_of(cut(workload, "pipeline"))
     chosen = _chosen(frontiers.microbatch, point_method(row["method"]), instructions, row["points"])
+    (changes,) = priced_changes(cut(workload, "pipeline"), frontiers.microbatch, row["method"], [row["points"]])
     return Plan(
         schema_version=PLAN_SCHEMA_VERSION,
         kareus_version=kareus.__version__,
@@ -70,7 +72,7 @@ def plan_of_row(workload: Workload, name: str, selector: str, row: dict[str, Any
         testbed=frontiers.testbed,
         gpus=workload.parallelism.gpus,
         prediction=PredictedCost(**{field.name: row[field.name] for field in dataclasses.fields(PredictedCost)}),
-        stages=_stages(workload, instructions, chosen),
+        stages=_stages(workload, instructions, chosen, changes),
     )
 
 
@@ -92,19 +94,23 @@ def _chosen(
 
 
 def _stages(
-    workload: Workload, instructions: Sequence[Instruction], chosen: Sequence[dict[str, Any]]
+    workload: Workload,
+    instructions: Sequence[Instruction],
+    chosen: Sequence[dict[str, Any]],
+    changes: Sequence[PricedChange],
 ) -> tuple[StagePlan, ...]:
-    starts_s = earliest_starts(iteration_dag(cut(workload, "pipeline")), [point["time_s"] for point in chosen])
+    times_s = [point["time_s"] + change.time_s for point, change in zip(chosen, changes, strict=True)]
+    starts_s = earliest_starts(iteration_dag(cut(workload, "pipeline")), times_s)
     planned: list[list[PlannedInstruction]] = [[] for _ in workload.parallelism.split]
-    for instruction, point, start_s in zip(instructions, chosen, starts_s, strict=True):
-        planned[instruction.key.stage].append(_planned(instruction.key, point, start_s))
+    for instruction, point, change, start_s in zip(instructions, chosen, changes, starts_s, strict=True):
+        planned[instruction.key.stage].append(_planned(instruction.key, point, change, start_s))
     return tuple(
         StagePlan(stage=stage, layers=layers, instructions=tuple(own))
         for stage, (layers, own) in enumerate(zip(workload.parallelism.split, planned, strict=True))
     )
 
 
-def _planned(key: InstructionKey, point: dict[str, Any], start_s: float) -> PlannedInstruction:
+def _planned(key: InstructionKey, point: dict[str, Any], change: PricedChange, start_s: float) -> PlannedInstruction:
     return PlannedInstruction(
         direction=key.direction,
         microbatch=key.microbatch,
@@ -113,7 +119,9 @@ def _planned(key: InstructionKey, point: dict[str, Any], start_s: float) -> Plan
         frequency_mhz=point["frequency_mhz"],
         partitions=tuple(Choice(**choice) for choice in point["choices"]),
         start_s=start_s,
-        time_s=point["time_s"],
-        energy_j=point["energy_j"],
+        time_s=point["time_s"] + change.time_s,
+        energy_j=point["energy_j"] + change.energy_j,
         temperature_c=point["temperature_c"],
+        change_s=change.time_s,
+        change_j=change.energy_j,
     )

@@ -77,7 +77,7 @@ def read_checked_plan(path: Path, folder: Path | None) -> tuple[Plan, Workload]:
     check_plan(plan, workload, home.name, path, launches)
     if home.has("frontier/microbatch.parquet") and home.has("pipeline/iteration.parquet"):
         frontiers = read_frontiers(home, workload)
-        check_frontiers(plan, frontiers, path)
+        check_frontiers(plan, frontiers, cut(workload, "pipeline"), path)
         _check_over_time(plan, workload, frontiers, path)
     else:
         check_limit(plan, path)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Annotated
@@ -10,10 +11,11 @@ from kareus.artifacts.provenance import TestbedIdentity
 from kareus.artifacts.shown import Shown
 from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
 from kareus.graph.records import UPDATING, Direction
+from kareus.plans.units import scaled
 from kareus.profile.programs import Execution
 from kareus.schedule.records import Choice
 
-PLAN_SCHEMA_VERSION = 4
+PLAN_SCHEMA_VERSION = 5
 
 NotNegative = Annotated[float, {"minimum": 0}]
 """With what the published schema says of it; likewise the next."""
@@ -41,6 +43,10 @@ class PlannedInstruction:
     """Of one GPU of the stage."""
     temperature_c: float | None = None
     """Mean temperature of the GPU while that energy was measured; None where it is not known."""
+    change_s: NotNegative = 0.0
+    """Part of `time_s` that the change of clock costs with which the instruction begins; 0 where none does."""
+    change_j: NotNegative = 0.0
+    """The same of `energy_j`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +62,12 @@ class StagePlan:
     def passes(self) -> tuple[PlannedInstruction, ...]:
         """Forwards and backwards: all instructions but those of the update of the weights."""
         return tuple(i for i in self.instructions if i.direction not in UPDATING)
+
+    @property
+    def clock_changes(self) -> int:
+        """How often its clock changes in an iteration, the one from the iteration before included."""
+        clocks_mhz = [i.frequency_mhz for i in self.instructions]
+        return sum(before != after for before, after in pairwise([*clocks_mhz[-1:], *clocks_mhz]))
 
     @property
     def keyed(self) -> tuple[tuple[InstructionKey, PlannedInstruction], ...]:
@@ -114,7 +126,7 @@ class Plan(Shown):
         >>> print(plan)
         llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_...: plan fastest of kareus [simulated testbed, A100-SXM4-40GB]
         ... s and ... kJ an iteration on 16 GPUs, ... kJ on warm chips; at most ... % above the least energy ...
-        12 instructions on 2 stages, at ... to ... MHz
+        12 instructions on 2 stages, at ... to ... MHz; ... changes of clock an iteration in the stages...
     """
 
     schema_version: int
@@ -158,6 +170,22 @@ class Plan(Shown):
     def instructions(self) -> int:
         """Number of instructions of all stages."""
         return sum(len(stage.instructions) for stage in self.stages)
+
+    @property
+    def changes(self) -> str:
+        """How often each stage changes its clock, and what that costs, in words.
+
+        Example:
+            >>> import kareus
+            >>> print(kareus.plan(*kareus.resolve(["num_microbatches=2"])).changes)
+            ... changes of clock an iteration in the stages, which make it up to ... longer
+        """
+        counts = ", ".join(str(stage.clock_changes) for stage in self.stages)
+        if not any(stage.clock_changes for stage in self.stages):
+            return "no change of clock"
+        longest_s = max(sum(i.change_s for i in stage.instructions) for stage in self.stages)
+        priced = f", which make it up to {scaled(longest_s, 's')} longer" if longest_s else ""
+        return f"{counts} changes of clock an iteration in the stages{priced}"
 
     @property
     def update_s(self) -> float:

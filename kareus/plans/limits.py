@@ -6,11 +6,14 @@ Imported only where a selector needs it, since it needs the solver.
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from kareus.errors import ArtifactError
 from kareus.pareto import ROUNDING
+from kareus.pipeline.clock_changes import clocked_points
 from kareus.pipeline.config import PipelineSlice
+from kareus.pipeline.fewer_changes import fewer_changes
 from kareus.pipeline.frontiers import method_problem, plan_columns
 from kareus.pipeline.methods import method_named
 from kareus.pipeline.solver.frontier import (
@@ -24,12 +27,14 @@ from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.solver.starts import Starts
 from kareus.pipeline.warm import with_warm_energy
 from kareus.plans.objectives import least_cost, least_product
-from kareus.plans.selectors import Goal, Prices, Selector, absolute_limit
+from kareus.plans.selectors import Goal, Prices, Selector, absolute_limit, select
 
 HEADROOM = 1e-5
 """Share of an allowance that `fastest_under` may leave unused."""
 MOST_STEPS = 20
 """Of `fastest_under`, which usually takes three or four."""
+AROUND = (0.998, 1.008)
+"""Times, as shares of that of a plan with free changes of clock, between which plans that pay for them are made."""
 
 IterationRow = dict[str, Any]
 """Of `ITERATION`."""
@@ -57,11 +62,40 @@ def exact_row(
     """
     problem = method_problem(config, microbatch, method_named(row["method"]))
     _check_fastest(problem, row)
-    exact = _planned_row(selector, plans, row, problem, config)
+    free = _planned_row(selector, plans, row, problem, config)
+    exact = free
+    if method_named(row["method"]).has_frontier and not config.gpu.clock_change.is_free:
+        exact = _with_few_changes(selector, plans, row, free, problem, config, microbatch)
     if list(exact["points"]) == list(row["points"]):
         return exact
     (warm,) = with_warm_energy(config, microbatch, [exact])
     return warm
+
+
+def _with_few_changes(
+    selector: Selector,
+    plans: pl.DataFrame,
+    row: IterationRow,
+    free: IterationRow,
+    problem: Problem,
+    config: PipelineSlice,
+    microbatch: pl.DataFrame,
+) -> IterationRow:
+    """Return the best for the selector of `row` and of plans about as long as `free`, which takes changes as free."""
+    starts = Starts(problem)
+    deadline_s = absolute_limit(selector, plans) if selector.goal in (Goal.DEADLINE, Goal.STRAGGLER) else None
+    around_s = free["time_s"] * np.linspace(*AROUND, MOST_STEPS) if deadline_s is None else np.array([deadline_s])
+    deadlines_s = np.unique(np.clip(around_s, *starts.range_s()))
+    known = plans_from(starts, deadlines_s.tolist())
+    found = fewer_changes(starts, clocked_points(config, microbatch, row["method"]), known, deadlines_s.tolist())
+    rows = [row, *({**row, **plan_columns(config, plan)} for plan in found)]
+    absolute = selector if deadline_s is None else Selector(Goal.DEADLINE, deadline_s)
+    costs = pl.DataFrame([{name: one[name] for name in ("time_s", "energy_j")} for one in rows])
+    best = rows[select(absolute, costs, config.parallelism.gpus)]
+    if deadline_s is None:
+        return best
+    bound_j = sound_bound_j(min(free["lower_bound_j"], best["energy_j"]), best["energy_j"])
+    return {**best, "lower_bound_j": bound_j, "gap": best["energy_j"] / bound_j - 1}
 
 
 def _planned_row(

@@ -12,6 +12,8 @@ from kareus.errors import ArtifactError, ConfigError
 from kareus.gpu_model.thermal import BusyTime
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Direction
+from kareus.pipeline.clock_changes import priced_changes
+from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.methods import point_method
 from kareus.plans.check import TOLERANCE, check_prediction, is_near, place
 from kareus.plans.document import Plan, PlannedInstruction, PredictedCost
@@ -53,12 +55,13 @@ def check_limit(plan: Plan, path: Path) -> Selector:
     return selector
 
 
-def check_frontiers(plan: Plan, frontiers: Frontiers, path: Path) -> None:
+def check_frontiers(plan: Plan, frontiers: Frontiers, config: PipelineSlice, path: Path) -> None:
     """Check that every instruction of `plan` is a point of the frontiers, and the whole what its selector asks for.
 
     Args:
         plan: one whose prediction follows from its instructions.
         frontiers: of its workload.
+        config: the pipeline of its workload.
         path: where the plan was read, the start of every message.
 
     Raises:
@@ -70,7 +73,7 @@ def check_frontiers(plan: Plan, frontiers: Frontiers, path: Path) -> None:
             f"{path}: planned from {plan.testbed.label} ({plan.testbed.detail}), the frontiers are from "
             f"{frontiers.testbed.label} ({frontiers.testbed.detail}); select the plan anew."
         )
-    _check_points(plan, frontiers.microbatch, path)
+    _check_points(plan, frontiers.microbatch, config, path)
     plans = frontiers.plans(plan.method)
     if plans.is_empty():
         raise ArtifactError(f"{path}: method: '{plan.method}' is not in the iteration frontier; select the plan anew.")
@@ -89,20 +92,30 @@ def _check_limit(plan: Plan, goal: Goal, limit: float | None, path: Path) -> Non
         )
 
 
-def _check_points(plan: Plan, microbatch: pl.DataFrame, path: Path) -> None:
-    """Check what every instruction takes against the points of its kind."""
+def _check_points(plan: Plan, microbatch: pl.DataFrame, config: PipelineSlice, path: Path) -> None:
+    """Check what every instruction takes against the points of its kind, and what changes of clock cost."""
     method = point_method(plan.method)
-    costs: dict[InstructionKind, dict[Settings, list[BusyTime]]] = defaultdict(dict)
+    costs: dict[InstructionKind, dict[Settings, list[tuple[int, BusyTime]]]] = defaultdict(dict)
     for row in microbatch.filter(pl.col("method") == method).iter_rows(named=True):
         of_kind = costs[InstructionKind(row["stage"], row["chunk"], Direction(row["direction"]))]
-        of_kind.setdefault(_settings(row), []).append(BusyTime(row["time_s"], row["energy_j"], row["temperature_c"]))
-    for key, instruction in plan.keyed:
-        _check_point(instruction, costs[key.kind], f"{path}: {place(key)}", method)
+        busy = BusyTime(row["time_s"], row["energy_j"], row["temperature_c"])
+        of_kind.setdefault(_settings(row), []).append((row["point"], busy))
+    points = [_point_of(i, costs[key.kind], f"{path}: {place(key)}", method) for key, i in plan.keyed]
+    (changes,) = priced_changes(config, microbatch, plan.method, [points])
+    for (key, i), change in zip(plan.keyed, changes, strict=True):
+        if not is_near(i.change_s, change.time_s, TOLERANCE * i.time_s) or not is_near(
+            i.change_j, change.energy_j, TOLERANCE * i.energy_j
+        ):
+            raise ArtifactError(
+                f"{path}: {place(key)}: change_s={i.change_s:.6g} and change_j={i.change_j:.6g}, by the numbers of the "
+                f"GPU {change.time_s:.6g} and {change.energy_j:.6g}; select the plan anew."
+            )
 
 
-def _check_point(
-    instruction: PlannedInstruction, costs: Mapping[Settings, list[BusyTime]], where: str, method: str
-) -> None:
+def _point_of(
+    instruction: PlannedInstruction, costs: Mapping[Settings, list[tuple[int, BusyTime]]], where: str, method: str
+) -> int:
+    """Return the point that an instruction runs at."""
     choices = [dataclasses.asdict(choice) for choice in instruction.partitions]
     settings = _settings(
         {"execution": instruction.execution, "frequency_mhz": instruction.frequency_mhz, "choices": choices}
@@ -112,11 +125,17 @@ def _check_point(
             f"{where}: '{instruction.execution}' at {instruction.frequency_mhz} MHz with these choices is no point of "
             f"the microbatch frontier of '{method}'; select the plan anew."
         )
-    found = BusyTime(instruction.time_s, instruction.energy_j, instruction.temperature_c)
-    if not any(_same(found, point) for point in costs[settings]):
+    found = BusyTime(
+        instruction.time_s - instruction.change_s,
+        instruction.energy_j - instruction.change_j,
+        instruction.temperature_c,
+    )
+    point = next((number for number, busy in costs[settings] if _same(found, busy)), None)
+    if point is None:
         raise ArtifactError(
-            f"{where}: takes {found}, by the microbatch frontier {costs[settings][0]}; select the plan anew."
+            f"{where}: takes {found}, by the microbatch frontier {costs[settings][0][1]}; select the plan anew."
         )
+    return point
 
 
 def _settings(point: Mapping[str, Any]) -> Settings:

@@ -109,8 +109,14 @@ def instruction_costs(
             )
             behaviour = run_tally(workload.gpu, tally(program), float(i.frequency_mhz), known)
             worked_out[alike] = float(behaviour.time_s), float(behaviour.power_w)
-        costs.append(worked_out[alike])
+        costs.append(_changed(*worked_out[alike], i))
     return costs
+
+
+def _changed(time_s: float, power_w: float, i: PlannedInstruction) -> TimeAndPower:
+    """Return what an instruction takes with the change of clock that it begins with, which costs as planned."""
+    longer_s = time_s + i.change_s
+    return longer_s, (time_s * power_w + i.change_j) / longer_s
 
 
 def _energies_j(
@@ -220,7 +226,7 @@ def _row(plan: Plan, workload: Workload, stage: int, iteration: int, parts: dict
 
 
 def _changes(clocks_mhz: Sequence[int], starts_s: Array) -> list[dict[str, Any]]:
-    """Entries of the column `clocks`: a simulated clock changes at once."""
+    """Entries of the column `clocks`: what a change costs is in the times, and each clock that is asked for holds."""
     return [
         {"frequency_mhz": clock, "start_s": float(start_s), "observed_mhz": clock}
         for n, (clock, start_s) in enumerate(zip(clocks_mhz, starts_s, strict=True))

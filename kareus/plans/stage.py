@@ -67,6 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
         "the deadline" if selector.goal in (Goal.DEADLINE, Goal.STRAGGLER) else "its time",
         100 * plan.prediction.gap,
     )
+    logger.info("%s", plan.changes)
     beyond = no_limit(selector, frontiers.plans(arguments.method))
     for line in (*grid_lines(plan, workload, frontiers), *filter(None, [beyond])):
         logger.info("%s", line)

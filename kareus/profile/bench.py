@@ -89,14 +89,16 @@ class Bench:
 
     @property
     def _decisive(self) -> dict[str, Any]:
-        """All but the range of clocks to search: a wider search reuses what a narrower one measured.
+        """All but the range of clocks to search, and what changes between them cost.
+
+        A wider search reuses what a narrower one measured.
 
         For which numbers the errors of predictions were estimated decides nothing either; that they are known is part
         of the testbed's identity. The air around real GPUs is not set by the configuration, which only says how warm
         it is.
         """
         gpu = to_plain(self.config.gpu)
-        del gpu["search_frequencies"], gpu["kernel_uncertainty"]
+        del gpu["search_frequencies"], gpu["clock_change"], gpu["kernel_uncertainty"]
         if gpu["uncertainty"] is not None:
             del gpu["uncertainty"]["estimated_for"]
         testbed = to_plain(self.config.testbed)

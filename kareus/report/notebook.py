@@ -54,7 +54,8 @@ def _(plan: Plan) -> list[str]:
         f"{plan.workload}: plan {plan.selector} of {plan.method} [{plan.testbed.label}]",
         f"{scaled(cost.time_s, 's', digits=4)} and {scaled(cost.energy_j, 'J', digits=4)} an iteration on {plan.gpus} "
         f"GPUs{warm}; at most {100 * cost.gap:.2f} % above the least energy in that time",
-        f"{plan.instructions} instructions on {len(plan.stages)} stages, at {clocks[0]} to {clocks[-1]} MHz",
+        f"{plan.instructions} instructions on {len(plan.stages)} stages, at {clocks[0]} to {clocks[-1]} MHz; "
+        f"{plan.changes}",
     ]
 
 

@@ -12,7 +12,7 @@ from helpers.builders import CONFIG, a100, protocol, simulated
 
 from kareus.gpu_model import trust as module
 from kareus.gpu_model.coefficients import COEFFICIENTS, GpuCoefficients
-from kareus.gpu_model.gpu import FrequencyRange, Gpu
+from kareus.gpu_model.gpu import ClockChangeCost, FrequencyRange, Gpu
 from kareus.gpu_model.trust import numbers_of, trust
 from kareus.testbed.factory import open_testbed
 from kareus.workload.compose import compose
@@ -52,6 +52,7 @@ def test_errors_are_not_known_with_another_coefficient(name: str) -> None:
 
 
 OF_NO_PREDICTION = {
+    "clock_change": ClockChangeCost(latency_s=0.02, pause_s=0.0, energy_j=0.0, interval_s=0.1),
     "job_gpus": 64,
     "memory_gib": 79.1,
     "search_frequencies": FrequencyRange(minimum_mhz=1200, maximum_mhz=1410, stride_mhz=15),

@@ -219,7 +219,7 @@ def swap(plan):
 BROKEN = {
     "of another schema version": (
         lambda p: p.update(schema_version=99),
-        "plan schema version 99, this Kareus reads 4; select the plan anew",
+        "plan schema version 99, this Kareus reads 5; select the plan anew",
     ),
     "with a key missing": (lambda p: p.pop("method"), "the document: 'method' is a required property"),
     "with a key too many": (

@@ -50,8 +50,12 @@ def iteration_frontier(problem: Problem, deadlines: int) -> list[PlannedIteratio
     The first deadline is the least makespan there is, and a single one is that; the last is the makespan of the least
     total energy. Where there are several, one more is the time within which a plan counts as the fastest.
     """
-    starts = Starts(problem)
-    deadlines_s = _deadlines_s(*starts.range_s(), deadlines)
+    return frontier_from(Starts(problem), deadlines)
+
+
+def frontier_from(starts: Starts, deadlines: int) -> list[PlannedIteration]:
+    """Plan as `iteration_frontier` does, leaving optima and bounds in `starts`."""
+    problem, deadlines_s = starts.problem, _deadlines_s(*starts.range_s(), deadlines)
     choices = search(starts, deadlines_s).T.tolist()
     costs = [problem.cost(choice) for choice in choices]
     return [_planned(starts, choices[n], float(deadlines_s[n]), certified_s=costs[n][0]) for n in pareto_order(costs)]

@@ -20,7 +20,8 @@ class Starts:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.relaxation = Relaxation(problem)
-        self._relaxed: list[Relaxed] = []
+        self._relaxed: dict[float, Relaxed] = {}
+        """By deadline."""
         self._frugal_s: float | None = None
 
     def range_s(self) -> tuple[float, float]:
@@ -43,16 +44,26 @@ class Starts:
             ArtifactError: HiGHS finds no optimum.
         """
         # From the latest to the earliest: starting each from the one before is a tenth faster that way than the other.
-        relaxed = [self.relaxation.solve(deadline_s * (1 + TOLERANCE)) for deadline_s in deadlines_s[::-1]][::-1]
-        self._relaxed += relaxed
+        relaxed = [self._solved(deadline_s) for deadline_s in deadlines_s[::-1].tolist()][::-1]
         problem = replace(self.problem, dag=self.problem.dag.depth_first) if depth_first else self.problem
         return guided_plans(problem, self._guide(relaxed), deadlines_s)
 
     def bound_j(self, time_s: float) -> float:
         """Return the energy that no plan with this makespan or less undercuts; tight where `plans` was called."""
         allowed_s = time_s * (1 + TOLERANCE)
-        bound_j = max(solved.bound_j(allowed_s) for solved in self._relaxed)
+        bound_j = max(solved.bound_j(allowed_s) for solved in self._relaxed.values())
         return bound_j if time_s > self.relaxation.fastest_s else max(bound_j, self._fastest_bound_j)
+
+    def worth_w(self, deadline_s: float) -> Array:
+        """Return the joules that a second of each instruction is worth within a deadline; shape (instructions,)."""
+        worth_w: Array = self._guide([self._solved(deadline_s)]).worth_w[:, 0]
+        return worth_w
+
+    def _solved(self, deadline_s: float) -> Relaxed:
+        """Return the optimum of the relaxation for a deadline."""
+        if deadline_s not in self._relaxed:
+            self._relaxed[deadline_s] = self.relaxation.solve(deadline_s * (1 + TOLERANCE))
+        return self._relaxed[deadline_s]
 
     @cached_property
     def _fastest_bound_j(self) -> float:

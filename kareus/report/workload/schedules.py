@@ -12,6 +12,7 @@ import polars as pl
 from kareus.artifacts.tables import Row
 from kareus.frontiers.tables import MICROBATCH
 from kareus.graph.instruction import InstructionKey
+from kareus.pipeline.clock_changes import priced_changes
 from kareus.pipeline.compare import OURS
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.methods import point_method
@@ -40,7 +41,9 @@ def schedules(inputs: ReportInputs) -> dict[str, Any]:
         method = point_method(row["method"])
         own = [(method, k.stage, k.chunk, str(k.direction), n) for k, n in zip(keys, row["points"], strict=True)]
         numbers = [used.setdefault(key, len(used)) for key in own]
-        gaps = _gaps_us(keys, dag, [round(points[key]["time_s"] * PER_SECOND) for key in own])
+        (changes,) = priced_changes(config, inputs.microbatch, row["method"], [row["points"]])
+        times_us = [round(points[key]["time_s"] * PER_SECOND) for key in own]
+        gaps = _gaps_us(keys, dag, times_us, [round(change.time_s * PER_SECOND) for change in changes])
         plans.setdefault(row["method"], {})[str(row["plan"])] = [numbers, gaps]
     return {
         "instructions": {
@@ -58,9 +61,10 @@ def _affordable(iteration: pl.DataFrame, most: int) -> list[Row]:
     return [*kept.iter_rows(named=True), *(others.iter_rows(named=True) if len(kept) + len(others) <= most else ())]
 
 
-def _gaps_us(keys: list[InstructionKey], dag: Dag, times_us: list[int]) -> list[int]:
-    """Return how long each instruction starts after the one before it on its stage has ended."""
-    starts_us = [round(s * PER_SECOND) for s in earliest_starts(dag, [t / PER_SECOND for t in times_us])]
+def _gaps_us(keys: list[InstructionKey], dag: Dag, times_us: list[int], changes_us: list[int]) -> list[int]:
+    """Return how long each instruction starts after the one before it on its stage has ended; changes come first."""
+    whole_s = [(time_us + change_us) / PER_SECOND for time_us, change_us in zip(times_us, changes_us, strict=True)]
+    starts_us = [round(s * PER_SECOND) + c for s, c in zip(earliest_starts(dag, whole_s), changes_us, strict=True)]
     return list(_after_previous(keys, starts_us, times_us))
 
 
