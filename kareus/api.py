@@ -198,6 +198,7 @@ def advise(
     gpu_price: str | None = None,
     carbon: str | None = None,
     measured: str | PathLike[str] | None = None,
+    trainer: str | None = None,
     config_dir: str | PathLike[str] | None = None,
 ) -> "Advice":
     """Return which layout and which plan to take for a model on so many GPUs; nothing is measured or written.
@@ -219,6 +220,8 @@ def advise(
         carbon: of energy, such as `400gperkWh`, or a CSV file of a grid.
         measured: CSV file of layouts with the times that they were measured to take; the software's numbers are fitted
             to them first.
+        trainer: what runs the plan, such as `kareus` or `megatron-core`; layouts are ranked by what it can run of
+            theirs. None: that of the software.
         config_dir: folder of the Hydra groups; None: as in `resolve`.
 
     Raises:
@@ -230,7 +233,7 @@ def advise(
         >>> asked = ["model=qwen3-1.7b", "gpu=h200", "tp=1", "microbatch_size=4", "recompute=none"]
         >>> advice = kareus.advise(asked, gpus=4, global_batch=16, price="0.12perkWh")
         >>> workloads = kareus.resolve(advice.overrides)
-        >>> plan = kareus.plan(*workloads, select=advice.selector)
+        >>> plan = kareus.plan(*workloads, select=advice.selector, method=advice.method)
         >>> plan.gpus, f"{plan.prediction.energy_j:.0f} J"
         (4, '... J')
     """
@@ -259,6 +262,7 @@ def advise(
         sequence_length=sequence_length,
         goals=goals,
         config_dir=_folder(config_dir),
+        trainer=trainer,
     )
     return answer(question if measured is None else with_measured(question, Path(measured)))
 

@@ -15,6 +15,7 @@ from kareus.adviser.bounds import Bound, computing_bound
 from kareus.adviser.feasible import Candidate, Sorted, nearest_to_fit, sort_layouts
 from kareus.adviser.goals import Least
 from kareus.adviser.layouts import Constraints, counted, layouts_of
+from kareus.adviser.order import with_setting
 from kareus.adviser.planning import frontier_of, plan_layout
 from kareus.adviser.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
@@ -42,7 +43,7 @@ def answer(question: Question) -> Advice:
     """
     base = limited(question)
     with threadpool_limits(limits=1):
-        costs = InstructionPrices(base)
+        costs = InstructionPrices(base, trainer=question.trainer)
         sizes, left_out = [], {}
         for gpus in question.gpus:
             try:
@@ -57,6 +58,8 @@ def answer(question: Question) -> Advice:
         gpus, reason = next(iter(left_out.items()))
         raise RefusedWorkloadError(f"--gpus: none of {', '.join(map(str, left_out))} will do; {gpus} GPUs: {reason}")
     chosen = choose(question, sizes)
+    with threadpool_limits(limits=1):
+        engine = None if question.trainer.overlaps or base.model.experts else _in_engine(base, chosen)
     return Advice(
         question=question,
         sizes=sizes,
@@ -65,7 +68,17 @@ def answer(question: Question) -> Advice:
         chosen_gpus=chosen.layout.candidate.layout.gpus,
         ties=tie_margin(base),
         unmeasured=_unmeasured(question, base, sizes, chosen),
+        engine=engine,
     )
+
+
+def _in_engine(base: Workload, chosen: LayoutChoice) -> LayoutCost:
+    """Return the plan `fastest` of the chosen layout in Kareus' engine, which runs all of a plan."""
+    candidate = chosen.layout.candidate
+    predictor = LayoutPredictor(base, InstructionPrices(base))
+    plans = plan_layout(predictor, predictor.predict(candidate, predictor.bound(candidate.workload)))
+    within_s = as_fast_s(plan.time_s for plan in plans)
+    return [plan for plan in plans if plan.time_s <= within_s][-1]  # energy falls along a frontier
 
 
 def _unmeasured(
@@ -105,12 +118,14 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     begin = time.perf_counter()
     found = sort_layouts(base, layouts_of(base, gpus, question.global_batch, question.constraints))
     _check_any(question, base, gpus, found)
+    if not question.trainer.overlaps:
+        found = with_setting(found)
     enumerated = time.perf_counter()
     bounded = sorted(
         ((computing_bound(one.workload, costs), one) for one in found.candidates), key=lambda pair: pair[0].fastest_s
     )
     bounds_done = time.perf_counter()
-    followed = follow(LayoutPredictor(base, costs), bounded)
+    followed = follow(LayoutPredictor(base, costs, question.trainer), bounded)
     predicted = time.perf_counter()
     planned = followed.plan()
     done = time.perf_counter()

@@ -141,6 +141,8 @@ class Advice(Shown):
     ties: TieMargin
     unmeasured: Unmeasured | None = None
     """What a wrong order may cost, and what to measure first; None for software that was measured."""
+    engine: LayoutCost | None = None
+    """The plan `fastest` of the chosen layout in Kareus' engine; None where that is what runs the plan."""
     output: Path = Path("advised")
     """Folder into which the commands that go on from the answer write."""
 
@@ -159,6 +161,11 @@ class Advice(Shown):
             *([f"gpu.power_limit_w={workload.gpu.power_limit_w:g}"] if capped else []),
             *self.chosen.layout.candidate.layout.overrides,
         )
+
+    @property
+    def method(self) -> str:
+        """Method whose plans the trainer can run in the chosen layout."""
+        return self.question.trainer.method(self.chosen.layout.candidate.layout.pp)
 
     @property
     def selector(self) -> str:

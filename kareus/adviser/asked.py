@@ -10,7 +10,7 @@ from kareus.errors import ConfigError
 GOALS = (
     "least", "tokens", "deadline", "max_power", "max_node_power", "max_gpu_power", "price", "gpu_price", "carbon",
 )  # fmt: skip
-KEYS = ("gpus", "global_batch", "sequence_length", *GOALS)
+KEYS = ("gpus", "global_batch", "sequence_length", "trainer", *GOALS)
 """Options of `kareus advise` as keys; all other keys are overrides and constraints of layouts."""
 
 
@@ -43,6 +43,7 @@ def asked(texts: Sequence[str], config_dir: Path) -> Question:
         sequence_length=None if length is None else _whole("sequence_length", length),
         goals=goals_of(tokens=None if tokens is None else _tokens(tokens), price_of_energy=price, **goals),
         config_dir=config_dir,
+        trainer=given.get("trainer"),
     )
 
 

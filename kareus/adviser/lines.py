@@ -3,9 +3,10 @@
 import shlex
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 
 from kareus.adviser.advice import iterations_of
-from kareus.adviser.answers import NOISE, Advice, LayoutAnswer, LayoutChoice, SizeAnswer, Unmeasured
+from kareus.adviser.answers import Advice, LayoutAnswer, LayoutChoice, SizeAnswer, Unmeasured
 from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.layouts import counted
 from kareus.adviser.order import FULL_SHARE, TIED_SHARE, without_setting
@@ -13,18 +14,23 @@ from kareus.adviser.runs import LayoutRun, runs_text
 from kareus.adviser.ties import TieMargin
 from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.pipeline.compare import OURS
+from kareus.pareto import AS_FAST
+from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
 from kareus.plans.answer import BASELINE, meaning, model_error_line
 from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
 from kareus.prediction.remedies import parts_words
+from kareus.software.trainers import ENGINE, trainers
 from kareus.workload.model_flops import mfu, tokens_per_iteration
-from kareus.workload.overlap import nothing_to_overlap
 from kareus.workload.resolve import resolve
 
 MOST_ROWS = 12
 """Layouts in the table of the terminal; all are in the files."""
 FIRST_BY_ITSELF = 3
 """Layouts that are named in the order in which the software runs them by itself."""
+SLOWER = 1.05
+"""Of how much slower a plan is spoken where there is nothing to gain at full speed."""
+FEW_SHARE, SAME_SHARE = 0.01, 0.001
+"""Shares of energy below which a plan saves little, and nothing."""
 FEW_KG = 10_000
 """Masses below this are given in kilograms."""
 
@@ -33,6 +39,9 @@ def answer_lines(advice: Advice, columns: int | None = None) -> Iterator[str]:
     """Yield an answer for a terminal of so many columns; None: as wide as its tables are."""
     yield headline(advice)
     yield comparison(advice)
+    yield from frugal_lines(advice)
+    if advice.engine is not None and gains_by_engine(advice):
+        yield engine_line(advice)
     yield model_error_line(chips(advice), advice.ties.error)
     if full := full_line(advice):
         yield full
@@ -48,6 +57,7 @@ def answer_lines(advice: Advice, columns: int | None = None) -> Iterator[str]:
     if advice.unmeasured is not None:
         yield from unmeasured_lines(advice.unmeasured)
     yield ""
+    yield from turn_on_lines(advice)
     yield from commands(advice)
 
 
@@ -87,16 +97,60 @@ def costs(advice: Advice, choice: LayoutChoice) -> list[str]:
 
 
 def comparison(advice: Advice) -> str:
-    """Return what the chosen plan saves against the fastest layout run as Megatron-LM does."""
+    """Return what the chosen plan saves in its trainer, against the fastest layout that this runs by itself."""
     chosen, baseline = advice.chosen.cost, advice.size.baseline
     time = less(100 * (1 - chosen.time_s / baseline.cost.time_s), "time")
     energy = less(100 * (1 - chosen.energy_j / baseline.cost.energy_j), "energy")
     own = baseline.layout.candidate.layout == advice.chosen.layout.candidate.layout
+    stages = advice.chosen.layout.candidate.layout.pp
     return (
+        f"in {advice.question.trainer.title}, which obeys {advice.question.trainer.words(stages)}: "
         f"{compared(time, energy, BASELINE)} of the fastest layout for it "
         f"({'the same' if own else baseline.layout.candidate.layout.words}): "
         f"{scaled(baseline.cost.time_s, 's', digits=4)} and {scaled(baseline.cost.energy_j, 'J', digits=4)}"
     )
+
+
+def gains_by_engine(advice: Advice) -> bool:
+    """Whether Kareus' engine does more for the chosen layout than its trainer."""
+    own, engine = advice.chosen.layout.fastest, advice.engine
+    return engine is not None and (
+        engine.time_s < own.time_s * (1 - AS_FAST) or engine.energy_j < own.energy_j * (1 - AS_FAST)
+    )
+
+
+def engine_line(advice: Advice) -> str:
+    """Return what the chosen layout would save in Kareus' engine, against the same execution."""
+    assert advice.engine is not None
+    baseline = advice.size.baseline.cost
+    time = less(100 * (1 - advice.engine.time_s / baseline.time_s), "time")
+    energy = less(100 * (1 - advice.engine.energy_j / baseline.energy_j), "energy")
+    return f"in {trainers()[ENGINE].title}, this layout: {compared(time, energy, 'that')} (--trainer {ENGINE})"
+
+
+def frugal_lines(advice: Advice) -> Iterator[str]:
+    """Yield what a little more time saves, where there is nothing to gain at full speed."""
+    first, baseline = advice.chosen.layout.fastest, advice.size.baseline.cost
+    if advice.chosen.cost != first or first.energy_j < baseline.energy_j * (1 - FEW_SHARE):
+        return
+    slower = [plan for plan in advice.chosen.layout.plans if plan.time_s <= first.time_s * SLOWER]
+    frugal = min(slower, key=lambda plan: plan.energy_j)
+    saved = 100 * (1 - frugal.energy_j / first.energy_j)
+    yield (
+        f"at full speed there is {'nothing' if first.energy_j > baseline.energy_j * (1 - SAME_SHARE) else 'little'} to "
+        f"gain; {100 * (frugal.time_s / first.time_s - 1):.1f} % slower saves {saved:.1f} % of energy: ask with "
+        "--least energy and a --deadline, or take the selector straggler=1.05x"
+    )
+
+
+def turn_on_lines(advice: Advice) -> Iterator[str]:
+    """Yield how the plan is turned on in its trainer."""
+    if advice.chosen.layout.candidate.workload.model.experts is not None:
+        return  # experts are predicted alone
+    stages, trainer = advice.chosen.layout.candidate.layout.pp, advice.question.trainer
+    goal = advice.selector if advice.selector != "fastest" else "straggler=1.05x"
+    yield f"turned on in {trainer.title} ({trainer.page}) by:"
+    yield from (f"  {line}" for line in trainer.turn_on(stages, str(plan_of(advice)), goal))
 
 
 def _size_lines(size: SizeAnswer, margin: TieMargin, columns: int | None) -> Iterator[str]:
@@ -263,15 +317,18 @@ def commands(advice: Advice) -> Iterator[str]:
     if advice.chosen.layout.candidate.workload.model.experts is not None:
         yield f"kareus predict {overrides}"
         return
+    method = "" if advice.method == OURS else f" --method {advice.method}"
+    output = shlex.quote(str(advice.output))
+    yield f"kareus plan {overrides} --select {plan_selector(advice)}{method} --output {output} --force"
+    yield f"kareus export {shlex.quote(str(plan_of(advice)))} --format {advice.question.trainer.export}"
+
+
+def plan_of(advice: Advice) -> Path:
+    """Return the path of the plan that the printed command makes."""
     (resolved,) = resolve(advice.overrides, advice.question.config_dir)
-    plan = WorkloadFolder(advice.output / resolved.name).plan(advice.selector, OURS)
-    yield f"kareus plan {overrides} --select {advice.selector} --output {shlex.quote(str(advice.output))} --force"
-    yield f"kareus export {shlex.quote(str(plan))} --format {export_format(advice)}"
+    return WorkloadFolder(advice.output / resolved.name).plan(plan_selector(advice), advice.method)
 
 
-def export_format(advice: Advice) -> str:
-    """Return the format of the export: SM counts for Megatron-LM where collectives overlap, else clocks alone."""
-    layout, cost = advice.chosen.layout, advice.chosen.cost
-    if nothing_to_overlap(layout.candidate.workload) is not None or layout.sequential is None:
-        return "zeus"
-    return "megatron" if cost.time_s < layout.sequential.time_s * (1 - 2 * NOISE) else "zeus"
+def plan_selector(advice: Advice) -> str:
+    """Return the selector of the printed commands: with one clock for a step the plan says the layout alone."""
+    return advice.selector if advice.method != THROUGHPUT_BASELINE else "fastest"

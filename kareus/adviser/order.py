@@ -5,6 +5,7 @@ Software is recommended no layout that it has no setting for.
 
 from collections.abc import Sequence
 
+from kareus.adviser.feasible import Sorted
 from kareus.artifacts.records import leaves, to_plain
 from kareus.interchange.writing import no_setting
 from kareus.workload.config import Workload
@@ -34,6 +35,24 @@ def recommended(times_s: Sequence[float], memory_gib: Sequence[float]) -> list[i
         left.remove(chosen)
         order.append(chosen)
     return order
+
+
+def with_setting(layouts: Sorted) -> Sorted:
+    """Return layouts without those that the software which trains has no setting for; all where it has it for none."""
+    known: dict[object, bool] = {}
+    kept = []
+    for one in layouts.candidates:
+        own = one.workload
+        layout = own.parallelism
+        key = (
+            *(degree > 1 for degree in (layout.tp, layout.cp, layout.pp, layout.dp, layout.ep, own.chunks)),
+            *(layout.sharding, layout.sequence_parallel, own.recomputation, own.pipeline.schedule),
+        )
+        if key not in known:
+            known[key] = not without_setting(own)
+        if known[key]:
+            kept.append(one)
+    return Sorted(candidates=kept or layouts.candidates, refusals=layouts.refusals)
 
 
 def without_setting(workload: Workload) -> tuple[str, ...]:

@@ -4,7 +4,16 @@ import dataclasses
 from typing import Any
 
 from kareus.adviser.answers import Advice, LayoutAnswer, LayoutChoice, SizeAnswer
-from kareus.adviser.lines import chips, commands, comparison, full_line, headline, memory_share
+from kareus.adviser.lines import (
+    chips,
+    commands,
+    comparison,
+    engine_line,
+    full_line,
+    headline,
+    memory_share,
+    turn_on_lines,
+)
 from kareus.adviser.tables import layouts_frame, plans_frame
 from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.artifacts.records import to_plain
@@ -21,6 +30,9 @@ def plain(advice: Advice) -> dict[str, Any]:
         "overrides": list(advice.overrides),
         "headline": headline(advice),
         "comparison": comparison(advice),
+        "trainer": advice.question.trainer.title,
+        "engine": None if advice.engine is None else {**to_plain(advice.engine), "words": engine_line(advice)},
+        "turned_on_by": list(turn_on_lines(advice)),
         "currency": advice.question.goals.currency,
         "series": advice.question.goals.understood,
         "commands": list(commands(advice)),

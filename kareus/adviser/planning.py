@@ -25,11 +25,13 @@ def plan_layout(
 ) -> list[LayoutCost]:
     """Return the plans of a layout, by rising time; those of its prediction among them where none is better.
 
-    Of a pipeline of more than `MOST_INSTRUCTIONS` they are those of its prediction, since solving takes too long.
+    Of a pipeline of more than `MOST_INSTRUCTIONS` they are those of its prediction, since solving takes too long; so
+    are they of a trainer that has one clock for a step, which leaves nothing to solve.
     """
-    if predictor.instructions_of(prediction.candidate.workload) > MOST_INSTRUCTIONS:
+    workload = prediction.candidate.workload
+    if predictor.has_one_clock(workload) or predictor.instructions_of(workload) > MOST_INSTRUCTIONS:
         return frontier_of(list(prediction.plans))
-    problem = layout_problem(predictor, prediction.candidate.workload)
+    problem = layout_problem(predictor, workload)
     solved = [LayoutCost(time_s=p.time_s, energy_j=p.energy_j) for p in iteration_frontier(problem, deadlines)]
     return frontier_of([*solved, *prediction.plans])
 

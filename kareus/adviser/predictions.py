@@ -23,13 +23,14 @@ from kareus.adviser.prices import (
     undominated,
 )
 from kareus.arrays import Array
-from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w, total_energy_j, waiting_power_w
+from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w, waiting_power_w
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Batch, Direction, instruction_directions
 from kareus.pipeline.instructions import Instruction, shape_instructions, shape_of
 from kareus.pipeline.solver.dag import Dag, earliest_starts_s, makespan, shape_dag
 from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import StageShape, chunk_shapes, weights_of
+from kareus.software.trainers import ClockPace, ObeyingTrainer
 from kareus.update.costs import pass_times, update_costs
 from kareus.update.directions import update_directions
 from kareus.workload.config import Workload
@@ -70,9 +71,10 @@ class LayoutPrediction:
 class LayoutPredictor:
     """Predicts layouts of one training; keeps what they share."""
 
-    def __init__(self, base: Workload, costs: InstructionPrices) -> None:
-        """Prepare for layouts of `base`, whose instructions cost `costs`."""
+    def __init__(self, base: Workload, costs: InstructionPrices, trainer: ObeyingTrainer | None = None) -> None:
+        """Prepare for layouts of `base`, whose instructions cost `costs`; `trainer` None is Kareus' engine."""
         self._costs = costs
+        self._trainer = trainer
         self._clocks = np.array(base.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
         self._updates: dict[object, dict[Direction, CostByClock]] = {}
 
@@ -134,6 +136,8 @@ class LayoutPredictor:
                     best.effective_j[prices[stage]],
                 )
         times_s, energies_j = self._costs_of(workload, kinds, _most_waiting_w(workload))  # clocks are not kept
+        if self.has_one_clock(workload):
+            times_s, energies_j = self._costs_at_each_clock(workload)
         plans = [
             LayoutCost(time_s=float(time_s), energy_j=float(energy_j))
             for time_s, energy_j in sorted(zip(times_s, energies_j, strict=True))
@@ -146,6 +150,24 @@ class LayoutPredictor:
             bubble_share=bubble_share,
             exposed_share=self._exposed_s(workload) / sequential.time_s,
         )
+
+    def has_one_clock(self, workload: Workload) -> bool:
+        """Whether the trainer runs a whole step of a layout at one clock."""
+        return self._trainer is not None and self._trainer.obeyed(workload.parallelism.pp) is ClockPace.STEP
+
+    def _costs_at_each_clock(self, workload: Workload) -> tuple[Array, Array]:
+        """Seconds and joules of an iteration that the software runs by itself, all of it at each of the clocks."""
+        kinds: dict[InstructionKind, tuple[Array, Array]] = {}
+        least_w = least_waiting_w(workload.gpu)
+        for kind, shape in _kinds(workload):
+            cost = self._instruction(workload, kind.stage, shape, kind.direction).sequential
+            kinds[kind] = cost.time_s, effective_energy_j(cost.energy_j, cost.time_s, least_w)
+        for stage, update in enumerate(self._stage_updates(workload)):
+            for direction, cost in update.items():
+                effective_j = effective_energy_j(cost.energy_j, cost.time_s, least_w)
+                kinds[InstructionKind(stage, 0, direction)] = cost.time_s, effective_j
+        waiting_w = np.array([waiting_power_w(workload.gpu, clock) for clock in self._clocks])
+        return self._costs_of(workload, kinds, waiting_w)
 
     def _exposed_s(self, workload: Workload) -> float:
         """Seconds of a sequential iteration that collectives add at the maximum clock, mean over GPUs."""
@@ -220,7 +242,7 @@ class LayoutPredictor:
         found = update_costs(workload, graph, stage, passes, clocks, self._costs.of(workload).known)
         return {direction: CostByClock(cost[0], cost[1]) for direction, cost in found.items()}
 
-    def _costs_of(self, workload: Workload, kinds: KindCosts, waiting_w: float) -> tuple[Array, Array]:
+    def _costs_of(self, workload: Workload, kinds: KindCosts, waiting_w: float | Array) -> tuple[Array, Array]:
         """Seconds and joules of an iteration in each lane, of all GPUs, of which one that waits draws `waiting_w`."""
         parallelism, microbatches = workload.parallelism, workload.num_microbatches
         rounds = max(2, MOST_TIMED * microbatches // max(1, self.instructions_of(workload)) // parallelism.pp)
@@ -235,7 +257,7 @@ class LayoutPredictor:
             np.sum([times[kind] * costs[n] for kind, costs in kinds.items()], axis=0) for n in (0, 1)
         )
         effective_j = effective_j - (waiting_w - least_waiting_w(workload.gpu)) * busy_s
-        return time_s, total_energy_j(effective_j * parallelism.gpus_per_stage, time_s, waiting_w * parallelism.gpus)
+        return time_s, effective_j * parallelism.gpus_per_stage + waiting_w * parallelism.gpus * time_s
 
     def _makespans(self, workload: Workload, microbatches: int, kinds: KindCosts) -> Array:
         """Seconds of an iteration of so many microbatches in each lane."""

@@ -40,6 +40,7 @@ from kareus.partition.extract import operator_graphs
 from kareus.profile.programs import Execution, StageShape, component_programs, instruction_program
 from kareus.profile.sharded import ShardedWeights
 from kareus.schedule.space import search_space
+from kareus.software.trainers import ObeyingTrainer
 from kareus.workload.config import Workload
 
 PRICES_W = np.concatenate(([0.0], np.geomspace(8.0, 8_000.0, 30), [1e9]))
@@ -127,14 +128,18 @@ KnownGraphs = dict[BlockShape, dict[Batch, BlockGraph]]
 class InstructionPrices:
     """Costs of the instructions of all layouts of one model on one GPU; each is computed once."""
 
-    def __init__(self, base: Workload, graphs: KnownGraphs | None = None) -> None:
+    def __init__(
+        self, base: Workload, graphs: KnownGraphs | None = None, trainer: ObeyingTrainer | None = None
+    ) -> None:
         """Prepare for layouts of `base`.
 
         Args:
             base: what is trained.
             graphs: operator graphs of its model, read and extended; numbers of GPU and software do not change them.
+            trainer: what runs the instructions; None: Kareus' engine, which can overlap nanobatches.
         """
         self._base = base
+        self._overlaps = trainer is None or trainer.overlaps
         self._graphs = {} if graphs is None else graphs
         self._clocks = np.array(base.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
         self._known: KnownSteps = {}  # jobs of all sizes share what steps cost
@@ -156,7 +161,9 @@ class InstructionPrices:
             shape = replace(structure, job_gpus=1, host_rank_s=0.0)
             if shape not in self._graphs:
                 self._graphs[shape] = operator_graphs(alike)
-            self._structures[structure] = StructureCosts(base, self._graphs[shape], self._clocks, self._known)
+            self._structures[structure] = StructureCosts(
+                base, self._graphs[shape], self._clocks, self._known, overlaps=self._overlaps
+            )
         return self._structures[structure]
 
 
@@ -168,6 +175,8 @@ class StructureCosts:
     graphs: dict[Batch, BlockGraph]
     clocks: Array
     known: KnownSteps
+    overlaps: bool = True
+    """Whether the trainer runs partitioned overlap."""
     _partitions: dict[Partition, CostByClock] = field(default_factory=dict)
     _named: dict[tuple[Recomputation, bool], "_Parts"] = field(default_factory=dict)
     _instructions: dict[object, PricedInstruction] = field(default_factory=dict)
@@ -207,7 +216,12 @@ class StructureCosts:
             counted = self._tally(shape, direction, recomputation, weights)
             ran = run_tally(self.base.gpu, counted, self.clocks, self.known)
             sequential = CostByClock(ran.time_s, ran.energy_j)
-            overlaps = weights is None and direction is not Direction.WEIGHT_GRADIENT and Batch.NANOBATCH in self.graphs
+            overlaps = (
+                self.overlaps
+                and weights is None
+                and direction is not Direction.WEIGHT_GRADIENT
+                and Batch.NANOBATCH in self.graphs
+            )
 
             def overlapped() -> list[CostByClock]:
                 if not overlaps:

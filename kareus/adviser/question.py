@@ -14,6 +14,7 @@ from kareus.errors import ConfigError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import MOST_GPUS, Sharding
 from kareus.pipeline.config import PipelineSchedule
+from kareus.software.trainers import ObeyingTrainer, trainer_by_name, trainer_of
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 
@@ -41,6 +42,8 @@ class Question:
     """What is wanted of a plan."""
     config_dir: Path
     """Folder of the Hydra groups."""
+    trainer: ObeyingTrainer
+    """What runs the plan: layouts are ranked by what it can run of theirs."""
 
 
 def _whole(text: str) -> int:
@@ -87,6 +90,7 @@ def ask(
     sequence_length: int | None = None,
     goals: Goals | None = None,
     config_dir: Path,
+    trainer: str | None = None,
 ) -> Question:
     """Return a question whose values have been checked.
 
@@ -97,10 +101,12 @@ def ask(
         sequence_length: tokens of a sequence; None as configured.
         goals: what is wanted of a plan; None: the fastest.
         config_dir: Hydra groups.
+        trainer: name of what runs the plan (`kareus.software.trainers`); None: that of the software.
 
     Raises:
         ConfigError: a value that cannot be used, in one line.
     """
+    chosen = None if trainer is None else trainer_by_name(trainer)
     constraints, others = split_overrides(overrides)
     if sequence_length is not None:
         others = [*others, f"sequence_length={sequence_length}"]
@@ -118,6 +124,7 @@ def ask(
         constraints=constraints,
         goals=goals or Goals(),
         config_dir=config_dir,
+        trainer=chosen or trainer_of(composition.workload.software.name),
     )
 
 

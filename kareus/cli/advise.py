@@ -42,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("time", "energy", "cost", "edp"),
         help="what the plan has the least of (default: cost with prices, energy with a deadline, else time)",
     )
+    text = "what runs the plan, and so what layouts are ranked by: kareus (Kareus' engine), megatron-core, torchtitan, "
+    text += "nanotron, hugging-face (default: that of the software)"
+    parser.add_argument("--trainer", metavar="NAME", help=text)
     text = "CSV file of layouts with the times that you measured, such as of those that an answer asks for"
     parser.add_argument("--measured", type=Path, metavar="FILE", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -79,6 +82,7 @@ def run(arguments: argparse.Namespace) -> None:
             carbon=arguments.carbon,
         ),
         config_dir=arguments.config_dir,
+        trainer=arguments.trainer,
     )
     advice = answer(question if arguments.measured is None else with_measured(question, arguments.measured))
     if arguments.output is not None:

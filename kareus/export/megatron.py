@@ -18,6 +18,7 @@ import yaml
 from kareus.export.comments import header, starts_with
 from kareus.export.constant_counts import ConstantCounts
 from kareus.graph.records import TENSOR_PARALLEL
+from kareus.pipeline.compare import FRONTIER_BASELINE
 from kareus.pipeline.iteration import ComposedIteration
 from kareus.plans.document import Plan
 from kareus.workload.config import Workload
@@ -26,6 +27,8 @@ COMMUNICATORS = "SM counts of NCCL communicators for Megatron-LM, by Kareus: --n
 OVERLAPS = "SM counts of tensor-parallel overlap for Megatron-LM, by Kareus: --tp-comm-overlap-cfg"
 
 RING_EXCHANGE, PIPELINE, BULK = "ring_exchange", "pipeline", "bulk"
+CHANGES_NOTHING = 5e-5
+"""Share of the product of time and energy below which a count of SMs is as good as NCCL's own."""
 METHODS = {
     RING_EXCHANGE: ("qkv_fprop", "fc1_fprop", "proj_dgrad", "fc2_dgrad"),
     PIPELINE: ("proj_fprop", "fc2_fprop"),
@@ -40,9 +43,11 @@ NCCL_CLUSTERS, UB_CLUSTERS = (4, 2, 1), (2, 1)
 
 def communicator_config(plan: Plan, counts: ConstantCounts) -> str:
     """Return the text of the file for `--nccl-communicator-config-path`; it sets nothing where that would lose."""
-    count, groups = counts.alone, dict[str, dict[str, int]]()
+    count, groups = counts.alone if saves_alone(counts) else None, dict[str, dict[str, int]]()
     carries = [
-        "Carries: nothing, since each SM count takes more time or energy than NCCL's own where instructions run whole.",
+        "Carries: nothing, since each SM count takes more time or energy than NCCL's own where instructions run whole,",
+        "or changes neither. What Megatron-LM obeys are clocks of whole instructions:",
+        f"kareus select {plan.selector} ... --method {FRONTIER_BASELINE}",
     ]
     if count is not None:
         settings = {"min_ctas": count, "max_ctas": count, "cga_cluster_size": _dividing(count, NCCL_CLUSTERS)}
@@ -52,6 +57,11 @@ def communicator_config(plan: Plan, counts: ConstantCounts) -> str:
             "among those that take neither more time nor more energy than NCCL's own.",
         ]
     return _header(COMMUNICATORS, plan, counts, carries) + yaml.safe_dump(groups, sort_keys=False)
+
+
+def saves_alone(counts: ConstantCounts) -> bool:
+    """Whether an SM count saves time or energy where instructions run whole."""
+    return counts.alone is not None and counts.whole_set.product < counts.whole.product * (1 - CHANGES_NOTHING)
 
 
 def overlap_config(plan: Plan, workload: Workload, counts: ConstantCounts) -> str | None:
@@ -106,7 +116,7 @@ def _header(first: str, plan: Plan, counts: ConstantCounts, carries: list[str]) 
         f"  with constant counts ({beside} SMs), the rest as planned: {_against(counts.constant, planned)}",
         f"  instructions whole, as Megatron-LM runs them, NCCL's own counts: {_against(whole, planned)}",
     ]
-    if counts.alone is not None:
+    if saves_alone(counts):
         lines.append(f"  the same with {counts.alone} SMs: {_against(counts.whole_set, planned)}")
         lines.append(f"What {counts.alone} SMs change against NCCL's own: {_changes(counts.whole_set, whole)}.")
     return header(lines)

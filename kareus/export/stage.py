@@ -14,11 +14,18 @@ from kareus.export.comments import starts_with
 from kareus.export.constant_counts import constant_counts, overlapping
 from kareus.export.layouts import FIRST, layout_text
 from kareus.export.listing import is_plan_csv, is_plan_markdown, plan_csv, plan_markdown
-from kareus.export.megatron import communicator_config, is_communicator_config, is_overlap_config, overlap_config
+from kareus.export.megatron import (
+    communicator_config,
+    is_communicator_config,
+    is_overlap_config,
+    overlap_config,
+    saves_alone,
+)
 from kareus.export.torchtitan import is_schedule_csv, is_schedule_notes, schedule_csv, schedule_notes
 from kareus.export.trace import chrome_trace, is_chrome_trace
 from kareus.export.zeus import frequency_schedule, is_frequency_schedule
 from kareus.partition.read import read_graphs
+from kareus.pipeline.compare import FRONTIER_BASELINE
 from kareus.plans.check_stage import read_checked_plan, workload_folder
 from kareus.plans.document import Plan
 from kareus.plans.locate import plan_path
@@ -54,10 +61,16 @@ class ExportFormat:
 def _megatron(exported: ExportedPlan) -> list[str | None]:
     overlapping(exported.plan)  # a plan of what was measured in place overlaps nothing, and its folder has no graphs
     counts = constant_counts(exported.plan, exported.workload, read_graphs(exported.folder.segments))
-    return [
-        communicator_config(exported.plan, counts),
-        overlap_config(exported.plan, exported.workload, counts),
-    ]
+    overlaps = overlap_config(exported.plan, exported.workload, counts)
+    if overlaps is None and not saves_alone(counts):
+        logger.warning(
+            "no constant SM count saves anything where Megatron-LM runs this plan; what it obeys are clocks of whole "
+            "instructions: kareus select %s %s --method %s",
+            exported.plan.selector,
+            exported.folder.path,
+            FRONTIER_BASELINE,
+        )
+    return [communicator_config(exported.plan, counts), overlaps]
 
 
 def _torchtitan(exported: ExportedPlan) -> list[str | None]:

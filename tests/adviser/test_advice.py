@@ -195,6 +195,7 @@ def default_layout():
         global_batch=64,
         goals=goals_of(),
         config_dir=CONFIG,
+        trainer="kareus",
     )
     return answer(question)
 

@@ -1,0 +1,110 @@
+"""What trainers can run of a plan: whole instructions and their clocks, one clock for each step, or all of it.
+
+The table is `trainers.yaml`. Ranking, answers and the commands that are printed last follow it.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+
+from kareus.artifacts.configuration import parse_yaml
+from kareus.artifacts.files import read_text
+from kareus.artifacts.records import from_plain, suggest
+from kareus.errors import ConfigError
+
+TABLE = Path(__file__).with_name("trainers.yaml")
+ENGINE = "kareus"
+"""The trainer that runs all of a plan."""
+
+
+class ClockPace(StrEnum):
+    """How often a trainer can change the clock."""
+
+    INSTRUCTION = "instruction"
+    """Before each forward and backward of a stage, and before the update."""
+    STEP = "step"
+    """Between steps of the optimizer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObeyingTrainer:
+    """A trainer, and what it can run of a plan."""
+
+    title: str
+    """Name in answers."""
+    software: tuple[str, ...]
+    """Profiles of software that stand for it."""
+    clocks: ClockPace
+    """With a pipeline."""
+    clocks_alone: ClockPace
+    """Without one."""
+    overlaps: bool
+    """Whether it runs nanobatches beside each other, with SMs and launches as planned."""
+    export: str
+    """Format of `kareus export` that gives it the layout."""
+    lines: tuple[str, ...]
+    """What turns a plan on there: `{plan}` is its path, `{goal}` a selector."""
+    page: str
+    """Where that is described."""
+    lines_alone: tuple[str, ...] | None = None
+    """The same without a pipeline, where it is another."""
+
+    def obeyed(self, stages: int) -> ClockPace:
+        """How often it can change the clock in a layout of so many pipeline stages."""
+        return self.clocks if stages > 1 else self.clocks_alone
+
+    def method(self, stages: int) -> str:
+        """Return the method whose plans it can run in a layout of so many stages.
+
+        Example:
+            >>> trainer_of("megatron-core").method(4), trainer_of("kareus").method(4)
+            ('sequential+perseus', 'kareus')
+            >>> trainer_of("torchtitan").method(1), trainer_of("torchtitan").method(4)
+            ('sequential', 'sequential+perseus')
+        """
+        if self.overlaps:
+            return "kareus"
+        return "sequential+perseus" if self.obeyed(stages) is ClockPace.INSTRUCTION else "sequential"
+
+    def words(self, stages: int) -> str:
+        """Return what it obeys in a layout of so many stages, in words."""
+        if self.overlaps:
+            return "clocks, SMs and launches of each instruction"
+        if self.obeyed(stages) is ClockPace.INSTRUCTION:
+            return "clocks of whole instructions"
+        return "one clock for each step"
+
+    def turn_on(self, stages: int, plan: str, goal: str) -> tuple[str, ...]:
+        """Return the lines that turn a plan on, or let a clock be chosen.
+
+        Args:
+            stages: of the pipeline.
+            plan: path of the plan.
+            goal: selector of a clock, where there is one for each step.
+        """
+        lines = self.lines_alone if stages == 1 and self.lines_alone is not None else self.lines
+        return tuple(line.replace("{plan}", plan).replace("{goal}", goal) for line in lines)
+
+
+@cache
+def trainers() -> dict[str, ObeyingTrainer]:
+    """Return all trainers by name."""
+    return {name: from_plain(ObeyingTrainer, row) for name, row in parse_yaml(read_text(TABLE)).items()}
+
+
+def trainer_by_name(name: str) -> ObeyingTrainer:
+    """Return the trainer of a name that a user gives.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in trainers():
+        raise ConfigError(f"--trainer {name}: not known; {suggest(name, trainers())}.")
+    return trainers()[name]
+
+
+def trainer_of(software: str) -> ObeyingTrainer:
+    """Return the trainer that a profile of software stands for; one's own profiles are taken to be Megatron-Core's."""
+    known = trainers()
+    return next((one for one in known.values() if software in one.software), known["megatron-core"])

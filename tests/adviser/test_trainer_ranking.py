@@ -1,0 +1,110 @@
+"""Advice for what a trainer can run of a plan: its ranking, its figures, and the commands that work in it."""
+
+from dataclasses import replace
+
+import pytest
+from helpers.builders import CONFIG
+
+import kareus
+from kareus.adviser.advice import answer
+from kareus.adviser.lines import answer_lines, commands, turn_on_lines
+from kareus.adviser.order import without_setting
+from kareus.adviser.predictions import LayoutPredictor
+from kareus.adviser.prices import InstructionPrices
+from kareus.adviser.question import ask
+from kareus.cli import main
+from kareus.errors import ConfigError
+from kareus.pareto import as_fast_s
+
+FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")
+
+
+def advised(trainer, *overrides):
+    question = ask(
+        [*FEW, *overrides], gpus=4, global_batch=16, sequence_length=2048, config_dir=CONFIG, trainer=trainer
+    )
+    return answer(question)
+
+
+@pytest.fixture(scope="module")
+def by_trainer():
+    return {name: advised(name) for name in ("kareus", "megatron-core", "hugging-face")}
+
+
+def test_a_trainer_is_promised_no_more_than_it_can_run(by_trainer):
+    """The engine runs all that Megatron-Core runs, and that runs all that one clock for a step gives."""
+    for less, more in (("megatron-core", "kareus"), ("hugging-face", "megatron-core")):
+        for plan in by_trainer[less].size.frontier:
+            within = [
+                p.cost.energy_j for p in by_trainer[more].size.frontier if p.cost.time_s <= plan.cost.time_s * 1.002
+            ]
+            assert min(within) <= plan.cost.energy_j * 1.005
+
+
+def test_without_overlap_nothing_is_faster_than_the_software_by_itself(by_trainer):
+    for name in ("megatron-core", "hugging-face"):
+        advice = by_trainer[name]
+        assert advice.chosen.cost.time_s >= 0.99 * advice.size.baseline.cost.time_s  # the power limit may save a little
+
+
+def test_one_clock_for_a_step_is_the_price_of_each_clock(by_trainer):
+    advice = by_trainer["hugging-face"]
+    workload = advice.chosen.layout.candidate.workload
+    fixed = replace(
+        workload,
+        gpu=replace(workload.gpu, search_frequencies=replace(workload.gpu.search_frequencies, minimum_mhz=1980)),
+    )
+    (cost, _) = LayoutPredictor(fixed, InstructionPrices(fixed)).sequential(fixed)
+    assert (
+        any(
+            plan.time_s == pytest.approx(cost.time_s) and plan.energy_j == pytest.approx(cost.energy_j)
+            for plan in advice.chosen.layout.plans
+        )
+        or cost.time_s > as_fast_s(plan.time_s for plan in advice.chosen.layout.plans) / 1.01
+    )
+
+
+def test_the_default_is_the_trainer_of_the_software(by_trainer):
+    assert advised(None).chosen.cost == by_trainer["megatron-core"].chosen.cost
+
+
+@pytest.mark.parametrize(
+    ("trainer", "method", "line"),
+    [
+        ("kareus", "", "kareus train"),
+        ("megatron-core", " --method sequential+perseus", "kareus.adapters.megatron"),
+        ("hugging-face", " --method sequential", "TrainerClock"),
+    ],
+)
+def test_commands_and_lines_are_those_that_work_there(by_trainer, trainer, method, line):
+    advice = by_trainer[trainer]
+    plan, export = commands(advice)
+    assert f"--select {advice.selector if trainer != 'hugging-face' else 'fastest'}{method} --output" in plan
+    assert advice.question.trainer.export in export
+    assert any(line in text for text in turn_on_lines(advice))
+    text = "\n".join(answer_lines(advice))
+    assert f"in {advice.question.trainer.title}, which obeys " in text
+
+
+def test_what_the_engine_would_do_is_said_beside(by_trainer):
+    assert by_trainer["kareus"].engine is None
+    engine = by_trainer["megatron-core"].engine
+    assert engine is not None
+    assert engine.time_s <= by_trainer["megatron-core"].chosen.layout.fastest.time_s * (1 + 2e-3)
+
+
+def test_a_layout_without_a_setting_is_not_ranked():
+    advice = advised("megatron-core", "schedule=zb-h1,1f1b")
+    assert all(not without_setting(one.candidate.workload) for one in advice.size.layouts)
+
+
+def test_an_unknown_trainer_is_refused(capsys):
+    with pytest.raises(ConfigError, match="--trainer megatrn: not known; perhaps you meant megatron-core"):
+        advised("megatrn")
+    assert main(["advise", *FEW, "--gpus", "4", "--global-batch", "16", "--trainer", "x"]) == 2
+    assert "--trainer x: not known" in capsys.readouterr().err
+
+
+def test_python_takes_a_trainer():
+    advice = kareus.advise([*FEW], gpus=4, global_batch=16, sequence_length=2048, trainer="hugging-face")
+    assert advice.method == "sequential"
