@@ -16,7 +16,7 @@ ROUNDING = 1e-9
 AS_FAST = 0.003
 """Share of the least time by which a plan may take longer and still count as one of the fastest.
 
-Frontiers are so steep at their fast end that it saves a point of energy (default workload: 20.11 kJ for 20.33),
+Frontiers are so steep at their fast end that it saves energy (default workload: 20.14 kJ for 20.22),
 and measuring does not tell such times apart.
 """
 

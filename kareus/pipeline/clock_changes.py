@@ -18,13 +18,15 @@ from kareus.arrays import Array, Indices
 from kareus.gpu_model.gpu import ClockChangeCost
 from kareus.gpu_model.waiting import effective_energy_j, total_energy_j, waiting_power_w
 from kareus.graph.instruction import InstructionKind
-from kareus.graph.records import UPDATING, Direction
+from kareus.graph.records import Direction
 from kareus.pareto import Mask
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.methods import point_method
 from kareus.pipeline.solver.dag import Dag, earliest_starts_s, iteration_dag
 
+ALIKE = 0.005
+"""Share by which costs may differ that measuring does not tell apart."""
 NOWHERE = 1e30
 """Seconds and joules of an option that does not exist."""
 
@@ -76,7 +78,7 @@ class ClockedPoints:
     points: Indices
     """`point` of the microbatch frontier; shape (kinds, options), as the next four. -1 where there is no option."""
     offered: Mask
-    """Whether a plan may take it: what is on its microbatch frontier, and every clock of the update."""
+    """Whether a plan may take it. What others of its kind dominate may be of use: at a clock that saves a change."""
     clocks: Indices
     """Position of the clock in `clocks_mhz`."""
     seconds: Array
@@ -166,7 +168,7 @@ def clocked_points(config: PipelineSlice, microbatch: pl.DataFrame, method: str)
     for kind, n in number.items():
         own = np.array(options[kind])
         points[n, : len(own)], clocks[n, : len(own)] = own[:, 1], np.searchsorted(clocks_mhz, own[:, 0])
-        seconds[n, : len(own)], joules[n, : len(own)], offered[n, : len(own)] = own[:, 2], own[:, 3], own[:, 4]
+        seconds[n, : len(own)], joules[n, : len(own)], offered[n, : len(own)] = own[:, 2], own[:, 3], _offered(own)
     stages = np.array([i.key.stage for i in instructions])
     before = np.empty_like(stages)
     for stage in range(config.parallelism.pp):
@@ -222,18 +224,23 @@ def _options(rows: pl.DataFrame, gpus: int, least_w: float) -> dict[InstructionK
     """Return the options of each kind, by rising clock and time."""
     found: dict[InstructionKind, list[ClockedOption]] = {}
     names = ("stage", "chunk", "direction", "frequency_mhz", "point", "time_s", "energy_j", "on_frontier")
-    for stage, chunk, direction, mhz, point, time_s, energy_j, offered in rows.select(names).iter_rows():
+    for stage, chunk, direction, mhz, point, time_s, energy_j, is_on in rows.select(names).iter_rows():
         kind = InstructionKind(stage, chunk, Direction(direction))
-        found.setdefault(kind, []).append(
-            (
-                mhz,
-                point,
-                time_s,
-                gpus * effective_energy_j(energy_j, time_s, least_w),
-                offered or kind.direction in UPDATING,
-            )
-        )
+        effective_j = gpus * effective_energy_j(energy_j, time_s, least_w)
+        found.setdefault(kind, []).append((mhz, point, time_s, effective_j, is_on))
     return {kind: sorted(own, key=lambda option: (option[0], option[2], option[1])) for kind, own in found.items()}
+
+
+def _offered(options: Array) -> Mask:
+    """Return which options of a kind a plan may take: those on the frontier, and what one of these dominates.
+
+    At the power limit an instruction costs the same at several clocks, of which the lowest is on the frontier.
+    """
+    on = options[options[:, 4] > 0]
+    seconds, joules = (options[:, column, np.newaxis] * (1 + ALIKE) for column in (2, 3))
+    as_good = (on[:, 2] <= seconds) & (on[:, 3] <= joules)
+    offered: Mask = (options[:, 4] > 0) | as_good.any(axis=1)
+    return offered
 
 
 def _changes(

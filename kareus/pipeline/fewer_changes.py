@@ -25,6 +25,8 @@ TOLL = 2e-3
 to the driver that may delay collectives."""
 TOLLS = (0.0, TOLL, 2 * TOLL)
 """Those that plans are looked for at; what is cheap at another one is often close to what is cheap at `TOLL`."""
+SEEDS = (*((1.0, toll) for toll in TOLLS), (1.1, TOLL), (1.5, TOLL), (4.0, TOLL))
+"""By what time is dearer than the relaxation says, and the toll, of the chains that a search begins with."""
 GUIDES = 17
 """Deadlines whose prices make chains; splices lie between them."""
 GENERATIONS = 12
@@ -78,8 +80,8 @@ def fewer_changes(
     toll_j = min(plan.energy_j for plan in plans) / (clocked.stages.max() + 1)
     known = np.column_stack([clocked.option(plan.points) for plan in plans])
     nearest = np.abs(guided[:, np.newaxis] - [plan.time_s for plan in plans]).argmin(axis=0)
-    chains = [_chains(clocked, worth_w, toll * toll_j) for toll in TOLLS]
-    tolled = np.tile(np.arange(len(guided)), len(TOLLS))
+    chains = [_chains(clocked, dearer * worth_w, toll * toll_j) for dearer, toll in SEEDS]
+    tolled = np.tile(np.arange(len(guided)), len(SEEDS))
     options = _calmed(clocked, np.hstack([known, *chains]), np.concatenate([nearest, tolled]), at_clock)
     grid_s = _grid(deadlines_s)
     kept = _kept(_costed(clocked, options, np.concatenate([nearest, tolled])), grid_s, toll_j)

@@ -1,6 +1,7 @@
 """The iteration frontier of every method, from the microbatch frontiers that it plans with."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -23,12 +24,15 @@ from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
 from kareus.pipeline.warm import with_warm_energy
 
 
-def solve_iteration(config: PipelineSlice, microbatch: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def solve_iteration(
+    config: PipelineSlice, microbatch: pl.DataFrame, methods: Sequence[Method] = METHODS
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Solve the iteration frontier of every method that has points.
 
     Args:
         config: the pipeline.
         microbatch: a table `MICROBATCH` of its stages.
+        methods: those to solve for.
 
     Returns:
         The tables `ITERATION` and `INSTRUCTIONS`.
@@ -37,22 +41,25 @@ def solve_iteration(config: PipelineSlice, microbatch: pl.DataFrame) -> tuple[pl
         ArtifactError: a stage or direction of a method has no points.
     """
     instructions = INSTRUCTIONS.frame(instruction_rows(instructions_of(config)))
-    return ITERATION.frame(iteration_rows(config, microbatch)), instructions
+    return ITERATION.frame(iteration_rows(config, microbatch, methods)), instructions
 
 
-def iteration_rows(config: PipelineSlice, microbatch: pl.DataFrame) -> list[dict[str, Any]]:
+def iteration_rows(
+    config: PipelineSlice, microbatch: pl.DataFrame, methods: Sequence[Method] = METHODS
+) -> list[dict[str, Any]]:
     """Rows of `ITERATION`: the frontier of every method that has points.
 
     Args:
         config: the pipeline.
         microbatch: a table `MICROBATCH` of its stages.
+        methods: those to solve for.
 
     Raises:
         ArtifactError: a stage or direction of a method has no points.
     """
     known = set(microbatch["method"])
     rows: list[dict[str, Any]] = []
-    for method in METHODS:
+    for method in methods:
         if method.points_of not in known and method.points_of not in REQUIRED:
             continue
         plans = _plans(config, microbatch, method)

@@ -6,10 +6,7 @@ import polars as pl
 
 from kareus.artifacts.records import suggest
 from kareus.errors import ArtifactError, ConfigError
-from kareus.graph.records import UPDATING
 from kareus.pipeline.config import PipelineSlice
-
-UPDATES = [str(direction) for direction in UPDATING]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +66,8 @@ def point_method(method: str) -> str:
 
 
 def method_points(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> pl.DataFrame:
-    """Rows of a table `MICROBATCH` that `method` plans with: frontiers, and all points of the update."""
+    """Rows of a table `MICROBATCH` that `method` plans with while changes of clock are free."""
     own = microbatch.filter(pl.col("method") == method.points_of)
     if method.has_frontier:
-        return own.filter(pl.col("on_frontier") | pl.col("direction").is_in(UPDATES))
+        return own.filter("on_frontier")
     return own.filter(pl.col("frequency_mhz") == config.gpu.maximum_clock_mhz)

@@ -27,7 +27,7 @@ from kareus.pipeline.compare import FRONTIER_BASELINE, THROUGHPUT_BASELINE
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.iteration import iteration_costs
-from kareus.pipeline.methods import method_named, method_points
+from kareus.pipeline.methods import method_named, method_points, point_method
 from kareus.pipeline.solver.dag import iteration_dag, latest_ends
 from kareus.profile.programs import Execution
 
@@ -78,8 +78,13 @@ class Spread:
 
     def fastest(self, method: str) -> Costs:
         """Cost of the fastest plan of `method` that each draw would make; each of shape (draws,)."""
+        rows = method_points(self._config, self._microbatch, method_named(method))
+        keys = rows.select("stage", "chunk", "direction", "point").iter_rows()
+        free = {(InstructionKind(stage, chunk, Direction(direction)), point) for stage, chunk, direction, point in keys}
         offered = {
-            kind: tuple(np.array(costs) for costs in zip(*points.values(), strict=True))
+            kind: tuple(
+                np.array(costs) for costs in zip(*(own for n, own in points.items() if (kind, n) in free), strict=True)
+            )
             for kind, points in self._points_of(method).items()
         }
         own = [offered[kind] for kind in self._kinds]
@@ -104,9 +109,9 @@ class Spread:
         return iteration_costs(self._dag, times_s, effective_j, waiting_power_w)
 
     def _points_of(self, method: str) -> dict[InstructionKind, dict[int, Costs]]:
-        """Seconds and effective joules of all GPUs of the stage, by kind and point, of what a method plans with."""
+        """Seconds and effective joules of all GPUs of the stage, by kind and point, of what a plan may have."""
         if method not in self._points:
-            own = method_points(self._config, self._microbatch, method_named(method))
+            own = self._microbatch.filter(pl.col("method") == point_method(method))
             points: dict[InstructionKind, dict[int, Costs]] = {}
             for row in own.iter_rows(named=True):
                 kind = InstructionKind(row["stage"], row["chunk"], Direction(row["direction"]))

@@ -5,7 +5,7 @@ Each stage is the function that its command calls, so that the data are those wh
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -17,6 +17,7 @@ from kareus.frontiers.frontiers import compose_frontiers
 from kareus.graph.records import Batch, BlockGraph
 from kareus.partition.extract import check_plannable, operator_graphs, partitions_of
 from kareus.pipeline.frontiers import solve_iteration
+from kareus.pipeline.methods import METHODS, Method
 from kareus.plans.frontiers import Frontiers
 from kareus.profile.instructions import profile_instructions
 from kareus.profile.measure import memory_profiler
@@ -48,11 +49,15 @@ class PlannedTables:
         return Frontiers(iteration=self.iteration, microbatch=self.microbatch, testbed=self.testbed)
 
 
-def plan_tables(workload: Workload) -> PlannedTables:
+def plan_tables(workload: Workload, methods: Sequence[Method] = METHODS) -> PlannedTables:
     """Return the data of all planning stages of a workload, measured on the simulated testbed and kept nowhere.
 
     Libraries of linear algebra get one thread, as in jobs of the workflow: the matrices are small, and several threads
     wait for each other longer than they compute, many times as long where other processes are busy.
+
+    Args:
+        workload: what is planned.
+        methods: those whose iteration frontiers are solved.
 
     Raises:
         ConfigError: the workload's testbed is not simulated.
@@ -64,7 +69,7 @@ def plan_tables(workload: Workload) -> PlannedTables:
             "keeps measurements of real GPUs."
         )
     with threadpool_limits(limits=1):
-        return _tables(workload)
+        return _tables(workload, methods)
 
 
 @contextlib.contextmanager
@@ -79,7 +84,7 @@ def quietly() -> Iterator[None]:
         stages.setLevel(before)
 
 
-def _tables(workload: Workload) -> PlannedTables:
+def _tables(workload: Workload, methods: Sequence[Method]) -> PlannedTables:
     """Run the stages one after the other."""
     check_plannable(workload.model)
     graphs = operator_graphs(workload)
@@ -100,7 +105,7 @@ def _tables(workload: Workload) -> PlannedTables:
         profiled.instructions,
         {name: tables.candidates for name, tables in searches.items()},
     )
-    iteration, _ = solve_iteration(cut(workload, "pipeline"), microbatch)
+    iteration, _ = solve_iteration(cut(workload, "pipeline"), microbatch, methods)
     return PlannedTables(
         graphs=graphs,
         spaces=spaces,
