@@ -76,9 +76,11 @@ class ClockedPoints:
     before: Indices
     """The instruction that its stage runs before it; the last one before the first."""
     points: Indices
-    """`point` of the microbatch frontier; shape (kinds, options), as the next four. -1 where there is no option."""
+    """`point` of the microbatch frontier; shape (kinds, options), as the next five. -1 where there is no option."""
     offered: Mask
     """Whether a plan may take it. What others of its kind dominate may be of use: at a clock that saves a change."""
+    on_frontier: Mask
+    """Whether it is on its microbatch frontier, of whose points alone lower bounds are."""
     clocks: Indices
     """Position of the clock in `clocks_mhz`."""
     seconds: Array
@@ -164,11 +166,13 @@ def clocked_points(config: PipelineSlice, microbatch: pl.DataFrame, method: str)
     widest = max(len(options[kind]) for kind in kinds)
     shape = len(kinds), widest
     points, clocks, offered = np.full(shape, -1), np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
+    on_frontier = np.zeros(shape, dtype=bool)
     seconds, joules = np.full(shape, NOWHERE), np.full(shape, NOWHERE)
     for kind, n in number.items():
         own = np.array(options[kind])
         points[n, : len(own)], clocks[n, : len(own)] = own[:, 1], np.searchsorted(clocks_mhz, own[:, 0])
         seconds[n, : len(own)], joules[n, : len(own)], offered[n, : len(own)] = own[:, 2], own[:, 3], _offered(own)
+        on_frontier[n, : len(own)] = own[:, 4] > 0
     stages = np.array([i.key.stage for i in instructions])
     before = np.empty_like(stages)
     for stage in range(config.parallelism.pp):
@@ -189,6 +193,7 @@ def clocked_points(config: PipelineSlice, microbatch: pl.DataFrame, method: str)
         before=before,
         points=points,
         offered=offered,
+        on_frontier=on_frontier,
         clocks=clocks,
         seconds=seconds,
         joules=joules,

@@ -14,7 +14,7 @@ import numpy as np
 
 from kareus.arrays import Array, Indices
 from kareus.pareto import AS_FAST, Mask
-from kareus.pipeline.clock_changes import NOWHERE, ClockedPoints
+from kareus.pipeline.clock_changes import ALIKE, NOWHERE, ClockedPoints
 from kareus.pipeline.solver.dag import earliest_starts_s, latest_ends
 from kareus.pipeline.solver.frontier import PlannedIteration, sound_bound_j
 from kareus.pipeline.solver.lanes import TOLERANCE, parts
@@ -104,14 +104,17 @@ def _selected(
     for deadline_s in sorted(deadline_s for deadline_s in wanted_s if deadline_s >= least_s):
         within = np.flatnonzero(kept.time_s <= deadline_s * (1 + TOLERANCE))
         n = within[(kept.energy_j[within] + toll_j * kept.changes[within]).argmin()]
-        energy_j = float(kept.energy_j[n])
+        energy_j, time_s = float(kept.energy_j[n]), float(kept.time_s[n])
+        options = kept.options[:, n]
+        # A point off the frontier has one on it that costs at most so much more: bounds are of the latter.
+        more = 1.0 if clocked.on_frontier[clocked.kinds, options].all() else 1 + ALIKE
         found.append(
             PlannedIteration(
-                time_s=float(kept.time_s[n]),
+                time_s=time_s,
                 energy_j=energy_j,
                 deadline_s=deadline_s,
-                lower_bound_j=sound_bound_j(starts.bound_j(float(kept.time_s[n])), energy_j),
-                points=tuple(clocked.points[clocked.kinds, kept.options[:, n]].tolist()),
+                lower_bound_j=sound_bound_j(starts.bound_j(time_s * more) / more, energy_j),
+                points=tuple(clocked.points[clocked.kinds, options].tolist()),
             )
         )
     return found

@@ -12,7 +12,7 @@ from kareus.errors import ArtifactError, ConfigError
 from kareus.gpu_model.thermal import BusyTime
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Direction
-from kareus.pipeline.clock_changes import priced_changes
+from kareus.pipeline.clock_changes import ALIKE, priced_changes
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.methods import point_method
 from kareus.plans.check import TOLERANCE, check_prediction, is_near, place
@@ -30,8 +30,9 @@ from kareus.plans.selectors import (
     select,
 )
 
-BOUND_TOLERANCE = 1e-3
-"""Share by which a lower bound may lie outside those of neighbouring plans, each of which is certified by itself."""
+BOUND_TOLERANCE = 1e-3 + ALIKE
+"""Share by which a lower bound may lie outside those of neighbouring plans, each of which is certified by itself: some
+with points off the frontiers of instructions, which the bound allows for."""
 
 Settings = tuple[str, int, tuple[tuple[str, int, str], ...]]
 """How an instruction runs: execution, clock and choices."""
