@@ -114,7 +114,7 @@ def _unsaid(table: TrainerTable, text: str, syntax: str, workload: Mapping[str, 
     for key in LAYOUT:
         value, back = workload.get(key), said.get(key)  # a plain workload has no `parallelism.shards` where all share
         if key == "parallelism.layers_per_stage":
-            value, back = list(value), back or (list(value) if len(value) == 1 else None)
+            value, back = list(workload[key]), back or (list(value) if len(value) == 1 else None)
         if key in OF_MORE and workload[OF_MORE[key]] == 1:
             continue
         if back != value:
