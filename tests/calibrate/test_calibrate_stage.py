@@ -93,7 +93,7 @@ def test_a_claimed_or_busy_gpu_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
     monkeypatch.setattr(stage, "LOOK_S", 0.0)
     device = FakeDevice(tmp_path)
-    with pytest.raises(DeviceError, match="GPU-fake: something runs on Fake; calibrate once it is idle"):
+    with pytest.raises(DeviceError, match="GPU-fake: something runs on Fake; measure once it is idle"):
         stage.check_idle(device)
     with claim(device.uuid), pytest.raises(DeviceError, match="GPU-fake: in use"):
         stage.check_idle(device)

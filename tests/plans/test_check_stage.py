@@ -121,7 +121,8 @@ def test_the_frontiers_refuse_a_resealed_edit_of_any_value(folder, tmp_path, che
         for place in edited_places(folder, selector)
         if accepted(check_alike, falsified(folder, tmp_path, lambda p, at=place: replace(p, at, edited), selector))
     }
-    assert passed == UNCHECKED
+    # The best plan by energy times delay lies between two precomputed ones, and so does its bound.
+    assert passed == UNCHECKED | ({BOUND} if selector == "edp" else set())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from kareus.plans import planning
 
 
 def test_linear_algebra_has_one_thread(monkeypatch):
-    def threads(_workload):
+    def threads(*_workload_and_methods):
         return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
     monkeypatch.setattr(planning, "_tables", threads)
