@@ -146,7 +146,8 @@ def frugal_lines(advice: Advice) -> Iterator[str]:
 def turn_on_lines(advice: Advice) -> Iterator[str]:
     """Yield how the plan is turned on in its trainer."""
     if advice.chosen.layout.candidate.workload.model.experts is not None:
-        return  # experts are predicted alone
+        yield "mixtures of experts are predicted and not planned: there is no plan to turn on, only the layout"
+        return
     stages, trainer = advice.chosen.layout.candidate.layout.pp, advice.question.trainer
     goal = advice.selector if advice.selector != "fastest" else "straggler=1.05x"
     yield f"turned on in {trainer.title} ({trainer.page}) by:"

@@ -63,7 +63,8 @@ def _of_sharing(workload: Workload) -> Iterator[str]:
     dp, shards = workload.parallelism.dp, workload.parallelism.sharing
     if dp % shards:
         fitting = [n for n in divisors(dp) if n > 1]
-        yield f"parallelism.shards={shards}: must divide parallelism.dp ({dp}); allowed: {_listed(fitting)}."
+        allowed = f"allowed: {_listed(fitting)}" if fitting else "give more replicas, or leave shards out"
+        yield f"parallelism.shards={shards}: must divide parallelism.dp ({dp}); {allowed}."
 
 
 def _sharded(model: Model) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from kareus.workload.config import Workload
 MOST_GPUS = 1024
 """Largest layout that is proposed."""
 PROPOSED = (
-    *(f"parallelism.{name}" for name in ("dp", "pp", "tp", "cp", "sharding")),
+    *(f"parallelism.{name}" for name in ("dp", "pp", "tp", "cp", "sharding", "sequence_parallel")),
     "microbatch_size",
     "num_microbatches",
     "recomputation",
@@ -24,6 +24,7 @@ def smallest_layouts(workload: Workload) -> Iterator[Workload]:
     """Yield a workload in layouts of one replica, by rising number of GPUs."""
     for tp, pp in degrees(workload):
         laid_out = replace(workload.parallelism, dp=1, cp=1, tp=tp, pp=pp, layers_per_stage=None)
+        laid_out = _routed(workload, laid_out, ())
         yield replace(workload, parallelism=laid_out)
 
 
@@ -49,12 +50,20 @@ def layouts_on(workload: Workload, gpus: int, global_batch: int | None, named: C
         dp, rest = divmod(gpus, tp * pp * cp)
         if rest or dp < 1 or (dp_named and dp != given.dp):
             continue
-        laid_out = replace(given, dp=dp, cp=cp, tp=tp, pp=pp)
+        laid_out = _routed(workload, replace(given, dp=dp, cp=cp, tp=tp, pp=pp), named)
         if "parallelism.sharding" not in named and dp > 1:
             laid_out = replace(laid_out, sharding=Sharding.OPTIMIZER)
         for recomputation in recomputations:
             for size in sizes:
                 yield from _with_batch(workload, laid_out, recomputation, size, global_batch)
+
+
+def _routed(workload: Workload, laid_out: Parallelism, named: Collection[str]) -> Parallelism:
+    """Return a layout in which GPUs of a tensor-parallel group route their own tokens, which experts need."""
+    needs = workload.model.experts is not None and laid_out.tp > 1
+    if not needs or "parallelism.sequence_parallel" in named:
+        return laid_out
+    return replace(laid_out, sequence_parallel=True)
 
 
 def _with_batch(
