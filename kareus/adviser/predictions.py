@@ -98,15 +98,7 @@ class LayoutPredictor:
 
     def sequential(self, workload: Workload) -> tuple[LayoutCost, float]:
         """Return what a layout costs run as Megatron-LM does at the maximum clock, and its share of waiting."""
-        kinds: dict[InstructionKind, tuple[Array, Array]] = {}
-        waiting_w = least_waiting_w(workload.gpu)
-        for kind, shape in _kinds(workload):
-            cost = self._instruction(workload, kind.stage, shape, kind.direction).sequential
-            kinds[kind] = cost.time_s[-1:], effective_energy_j(cost.energy_j[-1:], cost.time_s[-1:], waiting_w)
-        for stage, update in enumerate(self._stage_updates(workload, sequential=True)):
-            for direction, cost in update.items():
-                effective_j = effective_energy_j(cost.energy_j[-1:], cost.time_s[-1:], waiting_w)
-                kinds[InstructionKind(stage, 0, direction)] = cost.time_s[-1:], effective_j
+        kinds = self._by_itself(workload, self._stage_updates(workload, sequential=True), slice(-1, None))
         (time_s,), (energy_j,) = self._costs_of(workload, kinds, _most_waiting_w(workload))
         busy_s = sum(
             float(seconds[0]) * (1 if kind.direction in update_directions(workload, kind.stage) else repeated)
@@ -157,17 +149,25 @@ class LayoutPredictor:
 
     def _costs_at_each_clock(self, workload: Workload) -> tuple[Array, Array]:
         """Seconds and joules of an iteration that the software runs by itself, all of it at each of the clocks."""
-        kinds: dict[InstructionKind, tuple[Array, Array]] = {}
-        least_w = least_waiting_w(workload.gpu)
-        for kind, shape in _kinds(workload):
-            cost = self._instruction(workload, kind.stage, shape, kind.direction).sequential
-            kinds[kind] = cost.time_s, effective_energy_j(cost.energy_j, cost.time_s, least_w)
-        for stage, update in enumerate(self._stage_updates(workload)):
-            for direction, cost in update.items():
-                effective_j = effective_energy_j(cost.energy_j, cost.time_s, least_w)
-                kinds[InstructionKind(stage, 0, direction)] = cost.time_s, effective_j
+        kinds = self._by_itself(workload, self._stage_updates(workload), slice(None))
         waiting_w = np.array([waiting_power_w(workload.gpu, clock) for clock in self._clocks])
         return self._costs_of(workload, kinds, waiting_w)
+
+    def _by_itself(
+        self, workload: Workload, updates: Sequence[Mapping[Direction, CostByClock]], clocks: slice
+    ) -> dict[InstructionKind, tuple[Array, Array]]:
+        """Seconds and effective joules of all instructions as the software runs them by itself, at some clocks."""
+        costs = {
+            kind: self._instruction(workload, kind.stage, shape, kind.direction).sequential
+            for kind, shape in _kinds(workload)
+        }
+        for stage, update in enumerate(updates):
+            costs |= {InstructionKind(stage, 0, direction): cost for direction, cost in update.items()}
+        least_w = least_waiting_w(workload.gpu)
+        return {
+            kind: (cost.time_s[clocks], effective_energy_j(cost.energy_j[clocks], cost.time_s[clocks], least_w))
+            for kind, cost in costs.items()
+        }
 
     def _exposed_s(self, workload: Workload) -> float:
         """Seconds of a sequential iteration that collectives add at the maximum clock, mean over GPUs."""

@@ -1,7 +1,7 @@
 """What a change of clock does on this machine: until when it holds, what stops meanwhile, how often it may come.
 
-GPU files have these numbers from publications until they are measured here. Measuring locks clocks, so it is asked for
-(`kareus doctor --measure`); however it ends, the clocks go back to the driver.
+GPU files take changes as free until they are measured. Measuring locks clocks, so it is asked for (`kareus doctor
+--measure`); however it ends, the clocks go back to the driver.
 """
 
 import contextlib
