@@ -26,6 +26,7 @@ FIRST_LOOK = {
 RESULTS = {
     "results": Command("kareus.report.listing", "list what was planned, newest first"),
     "select": Command("kareus.plans.stage", "choose a point of the frontier and write its plan"),
+    "compare": Command("kareus.report.comparison", "say where two plans, or plans of two layouts, differ"),
     "check-plan": Command("kareus.plans.check_stage", "check a plan against its workload and frontiers"),
     "export": Command("kareus.export.stage", "write a plan in the format of another tool"),
     "train": Command("kareus.training.stage", "train a workload, by a plan or without"),

@@ -84,7 +84,8 @@ select fastest {half} | select fastest {folder} --tokens 1T | plan --measured {e
 predict --frequency 1200.5 | predict --frequency -1 | predict model={unknown} | predict parallelism.tp=32
 train {folder} --iterations 1 --output {file} | train {folder} --iterations 1 --output {empty} --comunicator gloo
 train {folder} --workload {folder} --iterations 1 --output {empty} | plan --output {file}
-fit --gpu h200 --reference {cut}
+fit --gpu h200 --reference {cut} | compare | compare {folder} | compare {folder} {cut} | compare {file} {empty}
+compare {folder} {folder} --output {file} | compare {folder} {moved} | compare {folder} {folder} --output /no/where/x
 check-plan {folder}/pipeline/iteration.parquet | export {folder} | export {folder} --format pdf
 export {file} --format trace | export {empty} --format zeus | export {folder} --format megatron --output {file}
 export {moved} --format torchtitan | train | train {folder} --iterations 0 --output {empty}

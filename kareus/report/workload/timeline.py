@@ -1,6 +1,7 @@
-"""Pipelines over one iteration: a plan above the baseline, and the power of both, on one axis of time; their tables."""
+"""Pipelines over one iteration: two plans above each other and the power of both on one axis of time; their tables."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import altair as alt
 import numpy as np
@@ -43,6 +44,8 @@ LETTERS = {
     Direction.UPDATE: "U",
 }
 """Names of instructions; B is a whole backward or, where it is split, that of inputs."""
+DARK = 0.45
+"""Share of the colours, from the darkest, on which text is white."""
 TIPS: tuple[Tip, ...] = (
     ("label", "instruction", ""),
     ("stage", "stage", ""),
@@ -55,6 +58,51 @@ TIPS: tuple[Tip, ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Colour:
+    """What the colours of instructions show."""
+
+    column: str
+    title: str
+    span: tuple[float, float]
+    """Values of the darkest and the lightest colour."""
+
+    def encoded(self, *, has_legend: bool) -> alt.Color:
+        """Return it as an encoding."""
+        legend = alt.Legend(
+            title=self.title,
+            orient="top",
+            direction="horizontal",
+            gradientLength=140,
+            gradientThickness=9,
+            titleOrient="left",
+            titleLimit=240,
+        )
+        scale = alt.Scale(domain=self.span, range=list(POWER_RAMP), clamp=True)
+        return alt.Color(f"{self.column}:Q", scale=scale, legend=legend if has_legend else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A plan as a figure draws it."""
+
+    data: str
+    """Name of its data, which those of its power begin with."""
+    name: str
+    """What the figure calls it."""
+    plan: Plan
+    gpu: Gpu
+
+    @property
+    def frames(self) -> dict[str, pl.DataFrame]:
+        """Its data."""
+        return {
+            self.data: instruction_rows(self.plan),
+            f"{self.data}_powers": _powers(self.plan, self.gpu),
+            f"{self.data}_means": _means(self.plan, self.gpu),
+        }
+
+
 def timeline_figures(plans: Mapping[str, Plan], microbatch: pl.DataFrame, gpu: Gpu) -> list[Figure]:
     """Return the figure of every chosen plan beside the baseline.
 
@@ -63,42 +111,86 @@ def timeline_figures(plans: Mapping[str, Plan], microbatch: pl.DataFrame, gpu: G
         microbatch: a table `MICROBATCH`; colours span the powers in it, so that all plans can be compared.
         gpu: that runs them.
     """
-    span = powers_w(microbatch)
-    baseline = _drawn("baseline", plans[BASELINE], gpu)
+    colour = _power_colour(powers_w(microbatch))
+    baseline = Drawn("baseline", "baseline", plans[BASELINE], gpu)
     return [
-        Figure(
-            name=name,
-            title=f"Pipeline of {plan.method}, {plan.selector}, and of the baseline",
-            table=TIMELINE.name,
-            folder=TIMELINES,
-            spec=spec_of(_chart(plan, plans[BASELINE], span)),
-            data=_drawn("plan", plan, gpu) | baseline,
-            heads={name: title for name, title, _ in TIPS},
-            zooms={"x": "start_s"},
+        paired_figure(
+            name,
+            f"Pipeline of {plan.method}, {plan.selector}, and of the baseline",
+            (Drawn("plan", "this plan", plan, gpu), baseline),
+            (plan_words(plan), f"Baseline: {plan_words(baseline.plan)}"),
+            colour,
         )
         for name, plan in plans.items()
         if name != BASELINE
     ]
 
 
-def _drawn(name: str, plan: Plan, gpu: Gpu) -> dict[str, pl.DataFrame]:
-    """Return the data of a plan that is drawn under a name."""
-    return {name: instruction_rows(plan), f"{name}_powers": _powers(plan, gpu), f"{name}_means": _means(plan, gpu)}
+def paired_figure(
+    name: str,
+    title: str,
+    drawn: tuple[Drawn, Drawn],
+    headings: tuple[str, str],
+    colour: Colour,
+    *,
+    has_files: bool = True,
+) -> Figure:
+    """Return the figure of two plans on one axis of time, with the power of both.
+
+    Args:
+        name: of the figure.
+        title: of the figure.
+        drawn: the plans, the first above.
+        headings: above the lanes of each.
+        colour: of instructions.
+        has_files: whether the figure and its table are downloads.
+    """
+    return Figure(
+        name=name,
+        title=title,
+        table=TIMELINE.name if has_files else "",
+        folder=TIMELINES,
+        spec=spec_of(_chart(drawn, headings, colour)),
+        data=drawn[0].frames | drawn[1].frames,
+        heads={name: title for name, title, _ in TIPS},
+        zooms={"x": "start_s"},
+    )
+
+
+def plan_words(plan: Plan) -> str:
+    """Return method, selector, time and energy of a plan."""
+    cost = plan.prediction
+    return f"{plan.method}, {plan.selector}: {cost.time_s:.3f} s, {cost.energy_j / 1e3:.2f} kJ"
 
 
 def plan_figure(plan: Plan) -> Figure:
     """Return the figure of a plan by itself; colours span the powers of its instructions."""
     rows = instruction_rows(plan)
     x = alt.X("start_s:Q", title="time (s)", scale=alt.Scale(nice=False, zero=True))
-    span = _rounded(rows["power_w"].to_list())
-    lanes = _lanes("plan", plan, x, _color(span), span)
+    rows = instruction_rows(plan)
+    colour = _power_colour(_rounded(rows["power_w"].to_list()))
+    lanes = _lanes("plan", x, colour, plan_words(plan), has_legend=True)
     return Figure(
         name="plan",
         title=f"Pipeline of {plan.method}, {plan.selector}",
         table="",
-        spec=spec_of(lanes.properties(height=min(LANE_PX * len(plan.stages), MOST_LANES_PX), width=900)),
+        spec=spec_of(lanes.properties(height=_height(plan), width=900)),
         data={"plan": rows},
     )
+
+
+def _height(plan: Plan) -> int:
+    return min(LANE_PX * len(plan.stages), MOST_LANES_PX)
+
+
+def _power_colour(span: tuple[float, float]) -> Colour:
+    return Colour("power_w", "mean power of a GPU (W)", span)
+
+
+def clock_colour(plans: Sequence[Plan]) -> Colour:
+    """Return the colours of the clocks of plans."""
+    clocks = [i.frequency_mhz for plan in plans for _, i in plan.keyed]
+    return Colour("frequency_mhz", "clock (MHz)", (float(min(clocks)), float(max(*clocks, min(clocks) + 1))))
 
 
 def powers_w(microbatch: pl.DataFrame) -> tuple[float, float]:
@@ -151,16 +243,15 @@ def how_it_runs(i: PlannedInstruction) -> str:
     return "; ".join([str(i.execution), *choices])
 
 
-def _chart(plan: Plan, baseline: Plan, span: tuple[float, float]) -> alt.VConcatChart:
+def _chart(drawn: tuple[Drawn, Drawn], headings: tuple[str, str], colour: Colour) -> alt.VConcatChart:
     x = alt.X("start_s:Q", title=None, axis=alt.Axis(labels=False, ticks=False), scale=alt.Scale(nice=False, zero=True))
-    color = _color(span)
-    height = min(LANE_PX * len(plan.stages), MOST_LANES_PX)
-    lanes = [
-        _lanes(data, of, x, color, span).properties(height=height, width=900) for data, of in
-        (("plan", plan), ("baseline", baseline))
-    ]  # fmt: skip
-    power = _power(x).properties(height=POWER_PX, width=900)
-    views = ("plan_bars_0", "baseline_bars_1", "plan_power_2")  # Altair numbers views of several
+    lanes = [  # the legend of the first is for both
+        _lanes(one.data, x, colour, heading, has_legend=one is drawn[0]).properties(height=_height(one.plan), width=900)
+        for one, heading in zip(drawn, headings, strict=True)
+    ]
+    power = _power(drawn, x).properties(height=POWER_PX, width=900)
+    first, second = (one.data for one in drawn)
+    views = (f"{first}_bars_0", f"{second}_bars_1", f"{first}_power_2")  # Altair numbers views of several
     return (
         alt.vconcat(*lanes, power, spacing=14, params=[zoom_of(views, "x")])
         .resolve_scale(x="shared", color="independent")
@@ -168,23 +259,7 @@ def _chart(plan: Plan, baseline: Plan, span: tuple[float, float]) -> alt.VConcat
     )
 
 
-def _color(span: tuple[float, float]) -> alt.Color:
-    return alt.Color(
-        "power_w:Q",
-        scale=alt.Scale(domain=span, range=list(POWER_RAMP), clamp=True),
-        legend=alt.Legend(
-            title="mean power of a GPU (W)",
-            orient="top",
-            direction="horizontal",
-            gradientLength=140,
-            gradientThickness=9,
-            titleOrient="left",
-            titleLimit=240,
-        ),
-    )
-
-
-def _lanes(data: str, plan: Plan, x: alt.X, color: alt.Color, span: tuple[float, float]) -> alt.LayerChart:
+def _lanes(data: str, x: alt.X, colour: Colour, heading: str, *, has_legend: bool) -> alt.LayerChart:
     y = alt.Y("stage:O", title="stage", axis=alt.Axis(ticks=False, domain=False, grid=False))
     base = chart_of(data, f"{data}_bars").encode(x=x, x2=alt.X2("end_s:Q"), y=y)
     waiting = (
@@ -195,13 +270,11 @@ def _lanes(data: str, plan: Plan, x: alt.X, color: alt.Color, span: tuple[float,
         .mark_bar(style="waiting", height=alt.RelativeBandSize(band=0.86), clip=True)
         .encode(x=_x_of("first_s", x), x2=alt.X2("last_s:Q"), y=y)
     )
-    if data == "baseline":
-        color = alt.Color(color.shorthand, scale=color["scale"], legend=None)  # the plan's, above it, is for both
     bars = base.mark_bar(style="bar", strokeWidth=0.7, height=alt.RelativeBandSize(band=0.86), clip=True).encode(
-        color=color, tooltip=tooltip(TIPS)
+        color=colour.encoded(has_legend=has_legend), tooltip=tooltip(TIPS)
     )
     fits = f"scale('x', datum.end_s) - scale('x', datum.start_s) > {TEXT_PX}"
-    dark = span[0] + 0.45 * (span[1] - span[0])
+    dark = colour.span[0] + DARK * (colour.span[1] - colour.span[0])
     text = (
         chart_of(data, f"{data}_names")
         .transform_calculate(
@@ -213,15 +286,10 @@ def _lanes(data: str, plan: Plan, x: alt.X, color: alt.Color, span: tuple[float,
             y=y,
             text=alt.Text("name:N"),
             opacity=alt.condition(fits, alt.value(1), alt.value(0)),
-            color=alt.condition(f"datum.power_w < {dark}", alt.value("white"), alt.value("#16191d")),
+            color=alt.condition(f"datum.{colour.column} < {dark}", alt.value("white"), alt.value("#16191d")),
         )
     )
-    cost = plan.prediction
-    title = alt.TitleParams(
-        f"{'Baseline: ' if data == 'baseline' else ''}{plan.method}, {plan.selector}: "
-        f"{cost.time_s:.3f} s, {cost.energy_j / 1e3:.2f} kJ"
-    )
-    return alt.layer(waiting, bars, text).properties(title=title)
+    return alt.layer(waiting, bars, text).properties(title=alt.TitleParams(heading))
 
 
 def _x_of(column: str, x: alt.X) -> alt.X:
@@ -244,12 +312,12 @@ def _means(plan: Plan, gpu: Gpu) -> pl.DataFrame:
     )
 
 
-def _power(x: alt.X) -> alt.LayerChart:
+def _power(drawn: tuple[Drawn, Drawn], x: alt.X) -> alt.LayerChart:
     """Return the power of all GPUs: instructions draw their mean, stages that wait what waiting at their clock does.
 
     Dashed, the means of a second.
     """
-    names = {"plan": "this plan", "baseline": "baseline"}
+    names = {one.data: one.name for one in drawn}
     scale = alt.Scale(domain=list(names.values()), range=[PALETTE["blue"], PALETTE["gray"]])
     tips = (("drawn", "of", ""), ("start_s", "from (s)", ".4f"), ("power_kw", "power of all GPUs (kW)", ".2f"))
     lines = [
@@ -262,7 +330,7 @@ def _power(x: alt.X) -> alt.LayerChart:
             color=alt.Color("drawn:N", scale=scale, legend=alt.Legend(title=None, orient="top")),
             tooltip=tooltip(tips),
         )
-        for data in ("baseline", "plan")
+        for data in reversed(names)
     ]
     means = [
         chart_of(f"{data}_means", f"{data}_seen")
@@ -274,7 +342,7 @@ def _power(x: alt.X) -> alt.LayerChart:
             color=alt.Color("drawn:N", scale=scale, legend=alt.Legend(title=None, orient="top")),
             tooltip=tooltip((tips[0], ("start_s", "the second before (s)", ".2f"), ("power_kw", "mean (kW)", ".2f"))),
         )
-        for data in ("baseline", "plan")
+        for data in reversed(names)
     ]
     return alt.layer(*lines, *means)
 

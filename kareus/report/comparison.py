@@ -1,0 +1,234 @@
+"""Command `compare`: two plans, or plans of two layouts, beside each other on the terminal and on a page."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kareus.artifacts.files import read_text, write_text
+from kareus.artifacts.outputs import OutputKind, add_force, check_files
+from kareus.artifacts.records import to_plain
+from kareus.errors import ArtifactError, printable_lines
+from kareus.plans.check_stage import read_checked_plan
+from kareus.plans.comparison import WAITS, Comparison, Share, StageShares, compare
+from kareus.plans.document import Plan
+from kareus.plans.locate import plan_path
+from kareus.plans.units import common_scale, compared, less, scaled
+from kareus.report.sheets import DASH, Sheet, SheetRow, heads, sheet_text
+from kareus.workload.config import Workload
+
+if TYPE_CHECKING:
+    from kareus.report.sections import Page
+
+Checked = tuple[Plan, Workload]
+LETTERS = ("A", "B")
+TITLE = "Two plans beside each other"
+
+
+def _is_page(path: Path) -> bool:
+    try:
+        return TITLE in read_text(path)
+    except ArtifactError:
+        return False
+
+
+PAGE = OutputKind("a page of `kareus compare`", _is_page)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the two plans and the page."""
+    for letter in LETTERS:
+        text = f"plan {letter}: a plan file in the folder of its workload, or a folder of a workload that has one plan"
+        parser.add_argument(letter.lower(), metavar=letter, type=Path, help=text)
+    text = "also write the page (HTML): both pipelines on one axis of time, with clocks and power"
+    parser.add_argument("--output", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--json", action="store_true", help="print what differs as JSON, in seconds and joules")
+    add_force(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read and check both plans, print where they differ, and write the page where one is asked for."""
+    paths = [plan_path(path) for path in (arguments.a, arguments.b)]
+    if arguments.output is not None:
+        check_files(arguments, [(arguments.output, PAGE)], paths)
+    first, second = (read_checked_plan(path, None) for path in paths)
+    comparison = compare(first, second)
+    if arguments.output is not None:
+        from kareus.report.page import page_html  # noqa: PLC0415 - figures take a second to import
+
+        write_text(arguments.output, page_html(_page(comparison, first, second)))
+    if arguments.json:
+        print(json.dumps(as_json(comparison), indent=2))  # noqa: T201 - the answer of the command
+        return
+    print(printable_lines("\n".join(lines(comparison)) + "\n"), end="")  # noqa: T201 - as above
+
+
+def lines(comparison: Comparison) -> list[str]:
+    """Return what differs, for a terminal."""
+    blocks = [block for sheet in sheets(comparison) for block in ([], *sheet_text(sheet))]
+    return [*names(comparison), headline(comparison), *(line for block in blocks for line in (block or [""]))]
+
+
+def names(comparison: Comparison) -> list[str]:
+    """Return what A and B are, a line each."""
+    return [
+        f"{letter}: {plan.workload}: plan {plan.selector} of {plan.method} [{plan.testbed.label}]"
+        for letter, plan in zip(LETTERS, comparison.plans, strict=True)
+    ]
+
+
+def headline(comparison: Comparison) -> str:
+    """Return how the second plan compares with the first, in one line."""
+    before, after = (plan.prediction for plan in comparison.plans)
+    time = less(100 * (1 - after.time_s / before.time_s), "time")
+    energy = less(100 * (1 - after.energy_j / before.energy_j), "energy")
+    costs = [
+        f"{scaled(cost.time_s, 's', digits=4)} and {scaled(cost.energy_j, 'J', digits=4)}" for cost in (after, before)
+    ]
+    return f"B takes {compared(time, energy, 'A')}: {costs[0]} an iteration instead of {costs[1]}"
+
+
+def sheets(comparison: Comparison) -> list[Sheet]:
+    """Return the tables of what differs: by parts of an iteration, by what is changed about instructions, by stage."""
+    changed = [_changed(comparison)] if comparison.changed is not None else []
+    return [_parts(comparison), *changed, _stages(comparison)]
+
+
+def _parts(comparison: Comparison) -> Sheet:
+    total = [Share(plan.prediction.time_s, plan.prediction.energy_j) for plan in comparison.plans]
+    shares = {part: [comparison.share(number, part) for number in (0, 1)] for part in comparison.parts}
+    shares["iteration"] = total
+    columns = []
+    for measure, unit in (("time_s", "s"), ("energy_j", "J")):
+        factor, shown = common_scale([getattr(share, measure) for share in total], unit)
+        values = [[getattr(share, measure) / factor for share in pair] for pair in shares.values()]
+        columns.append((shown, [(f"{a:.3f}", f"{b:.3f}", _more(b - a)) for a, b in values]))
+    (time_unit, times), (energy_unit, energies) = columns
+    stages = [str(stage.stage) for stage in comparison.busiest]
+    where = stages[0] if stages[0] == stages[1] else f"{stages[0]} of A, {stages[1]} of B"
+    return Sheet(
+        caption="Where the difference comes from",
+        heads=heads(
+            [
+                ("", ("part",)),
+                (f"time ({time_unit})", (*LETTERS, "B - A")),
+                (f"energy ({energy_unit})", (*LETTERS, "B - A")),
+            ]
+        ),
+        rows=tuple(SheetRow(cells=(part, *times[n], *energies[n])) for n, part in enumerate(shares)),
+        note=f"Times are of the stage that works longest (stage {where}), energies of all GPUs.",
+    )
+
+
+def _more(difference: float) -> str:
+    return f"{round(difference, 3) + 0.0:+.3f}"  # + 0.0 turns -0.0 into 0.0
+
+
+def _changed(comparison: Comparison) -> Sheet:
+    assert comparison.changed is not None
+    factor, unit = common_scale([plan.prediction.energy_j for plan in comparison.plans], "J")
+    waits_j = sum(comparison.difference(part).energy_j for part in comparison.parts if part in WAITS)
+    rows = [(name, str(changed.count), changed.energy_j) for name, changed in comparison.changed.items()]
+    return Sheet(
+        caption="How B runs the instructions of A",
+        heads=(("", "run"), ("", "instructions"), ("", f"energy B - A ({unit})")),
+        rows=tuple(
+            SheetRow(cells=(name, count, _more(energy_j / factor)))
+            for name, count, energy_j in (*rows, ("waiting", DASH, waits_j))
+        ),
+        note="Another way is another execution, SM count or launch.",
+    )
+
+
+def _stages(comparison: Comparison) -> Sheet:
+    factor, unit = common_scale([s.energy_j for stages in comparison.stages for s in stages], "J")
+    count = max(map(len, comparison.stages))
+    return Sheet(
+        caption="Stage by stage",
+        heads=heads(
+            [("", ("stage",))]
+            + [(name, LETTERS) for name in ("clocks (MHz)", "changes", "works (s)", "waits (s)", f"energy ({unit})")]
+        ),
+        rows=tuple(
+            SheetRow(
+                cells=(str(number), *_interleaved([_cells(stages, number, factor) for stages in comparison.stages]))
+            )
+            for number in range(count)
+        ),
+        note="Clocks: least, mean over the time of instructions, largest; changes of clock in an iteration.",
+    )
+
+
+def _cells(stages: tuple[StageShares, ...], number: int, factor: float) -> tuple[str, ...]:
+    if number >= len(stages):
+        return (DASH,) * 5
+    stage = stages[number]
+    least, mean, most = stage.clocks_mhz
+    clocks = str(least) if least == most else f"{least}/{mean:.0f}/{most}"
+    numbers = (f"{stage.working_s:.3f}", f"{stage.waiting_s:.3f}", f"{stage.energy_j / factor:.3f}")
+    return (clocks, str(stage.clock_changes), *numbers)
+
+
+def _interleaved(cells: list[tuple[str, ...]]) -> Iterator[str]:
+    for pair in zip(*cells, strict=True):
+        yield from pair
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """Return what differs as plain values."""
+    return {
+        letter: {
+            "workload": plan.workload,
+            "selector": plan.selector,
+            "method": plan.method,
+            "testbed": plan.testbed.label,
+            "time_s": plan.prediction.time_s,
+            "energy_j": plan.prediction.energy_j,
+            "busiest_stage": busiest.stage,
+            "stages": to_plain(stages),
+        }
+        for letter, plan, busiest, stages in zip(
+            LETTERS, comparison.plans, comparison.busiest, comparison.stages, strict=True
+        )
+    } | {
+        "B - A": {part: to_plain(comparison.difference(part)) for part in comparison.parts},
+        "changed": to_plain(comparison.changed),
+    }
+
+
+def _page(comparison: Comparison, first: Checked, second: Checked) -> "Page":
+    from kareus.artifacts.provenance import Provenance  # noqa: PLC0415 - as in `run`
+    from kareus.report.sections import Page, Section  # noqa: PLC0415
+    from kareus.report.workload.timeline import Drawn, clock_colour, paired_figure, plan_words  # noqa: PLC0415
+
+    drawn = [
+        Drawn(letter, letter, plan, workload.gpu)
+        for letter, (plan, workload) in zip(LETTERS, (first, second), strict=True)
+    ]
+    figure = paired_figure(
+        "pipelines",
+        "Pipelines of both plans, coloured by clock",
+        (drawn[0], drawn[1]),
+        (f"A: {plan_words(drawn[0].plan)}", f"B: {plan_words(drawn[1].plan)}"),
+        clock_colour(comparison.plans),
+        has_files=False,
+    )
+    testbeds = tuple(dict.fromkeys(plan.testbed for plan in comparison.plans))
+    return Page(
+        title=TITLE,
+        name=f"A: {first[0].workload} · B: {second[0].workload}",
+        testbeds=testbeds,
+        provenance=Provenance(
+            config_hash=" and ".join(p.workload_hash for p in comparison.plans), testbed=testbeds[0]
+        ).stamped(),
+        sections=(
+            Section(title="On one axis of time", figures=(figure.name,)),
+            Section(title="In figures", sheets=tuple(sheets(comparison))),
+        ),
+        figures=(figure,),
+        tables=(),
+        summary="\n".join(lines(comparison)),
+        template="headline.html",
+        extra={"headline": f"{headline(comparison)}."},
+    )
