@@ -200,7 +200,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 def _page(comparison: Comparison, first: Checked, second: Checked) -> "Page":
     from kareus.artifacts.provenance import Provenance  # noqa: PLC0415 - as in `run`
     from kareus.report.sections import Page, Section  # noqa: PLC0415
-    from kareus.report.workload.timeline import Drawn, clock_colour, paired_figure, plan_words  # noqa: PLC0415
+    from kareus.report.workload.timeline import Drawn, clocks_of, paired_figure, plan_words  # noqa: PLC0415
 
     drawn = [
         Drawn(letter, letter, plan, workload.gpu)
@@ -211,7 +211,7 @@ def _page(comparison: Comparison, first: Checked, second: Checked) -> "Page":
         "Pipelines of both plans, coloured by clock",
         (drawn[0], drawn[1]),
         (f"A: {plan_words(drawn[0].plan)}", f"B: {plan_words(drawn[1].plan)}"),
-        clock_colour(comparison.plans),
+        clocks_of(comparison.plans),
         has_files=False,
     )
     testbeds = tuple(dict.fromkeys(plan.testbed for plan in comparison.plans))

@@ -18,8 +18,8 @@ PALETTE = {
     "vermilion": "#dd4f2b",
     "olive": "#8c7d1c",
 }
-POWER_RAMP = ("#3a4f8f", "#2f7f9a", "#35a583", "#8cc152", "#e8d33f")
-"""Low to high power; lightness rises along it, so that it reads without its hues."""
+CLOCK_RAMP = ("#3a4f8f", "#2f7f9a", "#35a583", "#8cc152", "#e8d33f")
+"""Low to high clocks; lightness rises along it, so that it reads without its hues."""
 _INKS = {
     "light": {"ink": "#16191d", "quiet": "#565d67", "rule": "#c4c9d0", "grid": "#e6e9ed", "wait": "#e9ecf0"},
     "dark": {"ink": "#eceef1", "quiet": "#a4acb8", "rule": "#4a525d", "grid": "#2a3038", "wait": "#272c33"},

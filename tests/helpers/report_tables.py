@@ -161,7 +161,7 @@ def microbatch_rows() -> list[dict]:
         for stage in ORDER
         for direction, scale in (("forward", 1.0), ("backward", 2.0))
         for point, (execution, time_s, energy_j) in enumerate(
-            zip(executions[method], (0.5 * scale, 0.6 * scale, 0.7 * scale), (170.0, 160.0, 190.0), strict=True)
+            zip(executions[method], (0.3 * scale, 0.36 * scale, 0.42 * scale), (102.0, 96.0, 114.0), strict=True)
         )
     ]
 

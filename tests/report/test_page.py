@@ -21,10 +21,10 @@ from kareus.report.charts import columns_of
 from kareus.report.page import page_html
 from kareus.report.savings_words import savings_words
 from kareus.report.workload.figures import figures, tables
-from kareus.report.workload.frontiers import gain_polygon, microbatch_figure, plan_points
+from kareus.report.workload.frontiers import gain_polygon, method_ends, microbatch_figure, plan_points
 from kareus.report.workload.headline import bottleneck, bottleneck_stage, model_words, workload_words
 from kareus.report.workload.inputs import ReportInputs, load
-from kareus.report.workload.page import export_command, workload_page
+from kareus.report.workload.page import export_command, in_trainer, workload_page
 from kareus.report.workload.schedules import schedules
 from kareus.report.workload.summary import method_sheets, summary_text
 from kareus.report.workload.timeline import instruction_rows
@@ -150,7 +150,31 @@ def test_savings_of_several_plans_name_gains_and_losses(percents, words):
 
 
 def test_the_export_command_names_the_file_of_the_plan(inputs):
-    assert "/plan/fastest_nanobatching.json --format trace" in export_command(inputs, "fastest_nanobatching")
+    command = export_command(inputs, "fastest_nanobatching")
+    assert "/plan/fastest_nanobatching.json --format megatron-args" in command  # the trainer's, megatron-paper
+
+
+def test_the_page_says_what_the_trainer_gets_and_what_turns_it_on(inputs, blocks):
+    """The headline is of a plan of Kareus, which Megatron-Core does not run whole."""
+    assert "megatron-paper on A100-SXM4-40GB, simulated; error: " in "".join(blocks.texts["trust"])
+    shown = in_trainer(inputs, "fastest")
+    assert "".join(blocks.texts["in-trainer"]) == shown["words"]
+    assert "--method sequential+perseus" in shown["words"]
+    assert any("plan/fastest_sequential+perseus.json" in line for line in shown["lines"])
+
+
+def test_names_of_methods_that_end_side_by_side_do_not_cross():
+    rows = pl.DataFrame(
+        [("kareus", t, 9.0 - t) for t in (1.0, 2.0)]
+        + [("sequential+perseus", t, 12.0 - t) for t in (1.0, 2.5)]
+        + [("nanobatching+perseus", t, 12.1 - t) for t in (1.0, 2.6)]
+        + [("sequential", 1.5, 20.0), ("nanobatching", 1.6, 20.1)],
+        schema=["method", "time_s", "energy_kj"],
+        orient="row",
+    )
+    places = dict(method_ends(rows).select("method", "place").iter_rows())
+    assert (places["sequential"], places["nanobatching"]) == ("left", "right")
+    assert places["sequential+perseus"] != places["nanobatching+perseus"]
 
 
 def test_the_frontiers_of_the_page_are_those_of_the_table(blocks):

@@ -134,10 +134,19 @@ document.querySelectorAll("table.sortable").forEach(sortable);
 // The plan that is shown below the frontier: one that was chosen, or a point that was clicked on.
 const planOfChosen = (chosen) => ({ ...chosen, file: `plans/${encodeURIComponent(chosen.name)}.json` });
 const planOfPoint = ({ method, plan, time_s, energy_kj, sustained_kj }) => ({
-  method, time_s, energy_j: 1e3 * energy_kj, sustained_energy_j: 1e3 * sustained_kj,
+  method, plan, time_s, energy_j: 1e3 * energy_kj, sustained_energy_j: 1e3 * sustained_kj,
   selector: `deadline=${(Math.ceil(time_s * 1e4) / 1e4).toFixed(4)}s`,
   rows: scheduleOf(method, plan),
 });
+
+/** The end of a link to a plan: `plan=fastest`, or of a point `point=kareus,12`; and the plan that one leads to. */
+const placeOf = ({ name, method, plan }) => (name === undefined ? `point=${encodeURIComponent(method)},${plan}` : `plan=${encodeURIComponent(name)}`);
+function planOfPlace(place) {
+  const [kind, rest = ""] = place.replace(/^#/, "").split("="), [method, number] = rest.split(",").map(decodeURIComponent);
+  const chosen = kind === "plan" && data.chosen.find(({ name }) => name === method);
+  const point = kind === "point" && rowsOf(data.figures.iteration.data.plans).find((row) => row.method === method && `${row.plan}` === number);
+  return chosen ? planOfChosen(chosen) : point ? planOfPoint(point) : planOfChosen(data.chosen[0]);
+}
 
 function scheduleOf(method, plan) {
   const found = data.schedules.plans[method]?.[plan];
@@ -187,7 +196,7 @@ function headline(plan, command) {
     `${title}: ${compared(plan, baseline, baseline.name)}: ${plan.time_s.toFixed(2)} s, ${kilo(plan.energy_j, 1)} kJ.`;
   const values = [...document.querySelectorAll("#tiles strong")];
   const figures = [
-    plan.time_s.toFixed(2), kilo(plan.energy_j, 1), ...(values.length > 6 ? [kilo(plan.sustained_energy_j, 1)] : []),
+    plan.time_s.toFixed(2), kilo(plan.energy_j, 1),
     Math.round(tokens / plan.time_s).toLocaleString("en-US"), significant(plan.energy_j / tokens / data.joules_per_token, 3),
     `${((100 * data.mfu_s) / plan.time_s).toFixed(1)} %`, kilo(plan.energy_j / plan.time_s, 2),
   ];
@@ -197,6 +206,12 @@ function headline(plan, command) {
   link.href = plan.file ?? "";
   copy.dataset.copy = code.textContent = plan.export ?? command;
   copy.textContent = "Copy the command";
+  const words = document.getElementById("in-trainer"), turning = document.getElementById("turning");
+  words.textContent = plan.in_trainer?.words ?? "";
+  words.hidden = !words.textContent;
+  turning.hidden = !plan.in_trainer; // a point that is clicked on is no file yet
+  const lines = (plan.in_trainer?.lines ?? []).flatMap((line) => [html("code", {}, line), " "]);
+  turning.replaceChildren(turning.firstElementChild, " ", ...lines);
 }
 
 function choose(plan) {
@@ -206,6 +221,7 @@ function choose(plan) {
   const copy = html("button", { type: "button", class: "button", "data-copy": command }, "Copy the command");
   const facts = [
     `${plan.time_s.toFixed(3)} s`, `${(plan.energy_j / 1e3).toFixed(2)} kJ`,
+    ...(plan.sustained_energy_j === plan.energy_j ? [] : [`${(plan.sustained_energy_j / 1e3).toFixed(2)} kJ on warm chips`]),
     `${Math.round(tokens / plan.time_s).toLocaleString("en-US")} tokens/s`, `${scaled(plan.energy_j / tokens, "J/token", 3)}`,
     `${((100 * data.mfu_s) / plan.time_s).toFixed(1)} % MFU`,
   ];
@@ -217,6 +233,7 @@ function choose(plan) {
     html("p", { class: "quiet" }, plan.rows ? "Its pipeline is below. Click on another point to see its plan." : "Too many plans for one page: the command writes this one, and the pipeline below stays that of the plan before."),
   );
   current = plan;
+  history.replaceState(null, "", `#${placeOf(plan)}`);
   headline(plan, command);
   work();
   if (plan.rows) showTimeline(plan);
@@ -271,9 +288,48 @@ function chooseFleet({ fleet, method, plan }) {
   );
 }
 
+const ROUNDING_S = 2e-6; // starts and ends in the page are rounded to microseconds
+
+/** Power of all GPUs from each change on, as power.py works it out: stages that wait draw what waiting at their clock does. */
+function powersOf({ rows, time_s }) {
+  const changes = new Map(), gpus = data.gpus / data.stages, last = {};
+  const draw = (from, to, power_w) => {
+    for (const [at, sign] of [[from, 1], [to, -1]]) changes.set(at.toFixed(9), (changes.get(at.toFixed(9)) ?? 0) + sign * gpus * power_w);
+  };
+  const wait = (from, to, mhz) => { if (to > from) draw(from, to, data.waiting_w[mhz]); };
+  rows.stage.forEach((stage, i) => {
+    const before = last[stage]?.[0] ?? 0, gap = rows.start_s[i] - before;
+    const start = Math.abs(gap) < ROUNDING_S ? before : rows.start_s[i], end = start + rows.time_ms[i] / 1e3;
+    wait(before, start, rows.frequency_mhz[i]);
+    draw(start, end, (1e3 * rows.energy_j[i]) / rows.time_ms[i]);
+    last[stage] = [end, rows.frequency_mhz[i]];
+  });
+  for (const [end, mhz] of Object.values(last)) wait(end, time_s, mhz);
+  const start_s = [...changes.keys()].map(Number).sort((a, b) => a - b);
+  let power = 0;
+  const power_kw = start_s.map((at) => (power += changes.get(at.toFixed(9)) / 1e3));
+  power_kw[power_kw.length - 1] = power_kw.at(-2); // at the end it is that of before
+  return { start_s, power_kw };
+}
+
+/** Means of the second before each moment, of iterations that repeat, as grid_power.py works them out. */
+function meansOf({ start_s, power_kw }) {
+  const period = start_s.at(-1), until = [0];
+  for (let i = 1; i < start_s.length; i++) until.push(until[i - 1] + power_kw[i - 1] * (start_s[i] - start_s[i - 1]));
+  const energy = (at) => {
+    const laps = Math.floor(at / period), within = at - laps * period;
+    const i = Math.max(0, start_s.findLastIndex((start) => start <= within));
+    return laps * until.at(-1) + until[i] + power_kw[i] * (within - start_s[i]);
+  };
+  const moments = data.figures[data.timeline].data.plan_means.start_s.map((_, i, all) => (i * period) / (all.length - 1));
+  return { start_s: moments, power_kw: moments.map((at) => energy(at) - energy(at - 1)) };
+}
+
 function showTimeline(plan) {
   const figure = data.figures[data.timeline];
   figure.data.plan = plan.rows;
+  figure.data.plan_powers = powersOf(plan);
+  figure.data.plan_means = meansOf(figure.data.plan_powers);
   figure.spec.vconcat[0].title.text = `${plan.method}, ${plan.selector}: ${plan.time_s.toFixed(3)} s, ${(plan.energy_j / 1e3).toFixed(2)} kJ`;
   document.getElementById("bottleneck").textContent = plan.bottleneck ?? pace(plan);
   const shown = document.getElementById(data.timeline);
@@ -308,13 +364,14 @@ let current = data.chosen?.[0];
 function work() {
   if (!form) return;
   const [tokens, price, hour, carbon] = ["tokens", "price", "hour", "carbon"].map((name) => form.elements[name].valueAsNumber || 0);
+  const currency = form.elements.currency.value.trim();
   const iterations = tokens / data.tokens;
   const saved = (key) => iterations * (data.baseline[key] - current[key]);
   const whole = duration(iterations * data.baseline.time_s), hours = saved("time_s") / 3600, kwh = saved("sustained_energy_j") / 3.6e6;
   const number = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 3 });
-  form.elements.saved.textContent =
-    `saves ${duration(saved("time_s"))} of ${whole}, ${scaled(1e3 * kwh, "Wh", 3)}, ` +
-    `${number(kwh * price + hours * data.gpus * hour)} in money and ${number((kwh * carbon) / 1e6)} t of CO₂`;
+  const money = number(kwh * price + hours * data.gpus * hour), carbon_t = number((kwh * carbon) / 1e6);
+  const time = saved("time_s") < 0 ? `takes ${duration(-saved("time_s"))} more than ${whole} and saves` : `saves ${duration(saved("time_s"))} of ${whole},`;
+  form.elements.saved.textContent = `${time} ${scaled(1e3 * kwh, "Wh", 3)}, ${money} ${currency} and ${carbon_t} t of CO₂`;
 }
 form?.addEventListener("input", work);
 
@@ -333,5 +390,6 @@ if (data.fleets) {
   const [fleet, { plans }] = Object.entries(data.fleets)[0], method = plans.kareus ? "kareus" : Object.keys(plans)[0];
   chooseFleet({ fleet, method, plan: Object.keys(plans[method])[0] });
 }
-if (data.chosen) choose(planOfChosen(data.chosen[0]));
+if (data.chosen) choose(planOfPlace(location.hash));
+addEventListener("hashchange", () => data.chosen && choose(planOfPlace(location.hash)));
 boxes.filter(isShown).forEach(draw);

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import chain, pairwise
 
 import altair as alt
+import numpy as np
 import polars as pl
 
 from kareus.gpu_model.gpu import Uncertainty
@@ -30,6 +31,10 @@ CALLOUT = 0.3
 """Likewise on the left of a plan whose name is written there."""
 HAS_SPACE = f"width >= 560 || datum.method === '{OURS}'"
 """Where the names of methods are written; elsewhere they would cross lines, and the legend has them."""
+PLACES = (("below", "right", 0, 13), ("above", "right", 0, -13), ("right", "left", 9, -2), ("left", "right", -9, -2))
+"""Where the name of a method is written beside its last point: alignment and distance."""
+NEAR = (0.2, 0.06)
+"""Shares of the spans of both axes within which names of two methods would cross."""
 KINDS = {
     **{
         f"frontier of {method}": Look(METHODS[method].color, "stroke")
@@ -67,7 +72,7 @@ def iteration_figure(iteration: pl.DataFrame, plans: Sequence[PlanRow], uncertai
         spec=spec_of(chart),
         data={
             "plans": rows,
-            "ends": _ends(rows),
+            "ends": method_ends(rows),
             "chosen": _chosen(plans, baseline["time_s"], baseline["energy_j"] / 1e3),
             "gain": gain_polygon(rows),
             **({"band": _band(rows, uncertainty)} if uncertainty else {}),
@@ -132,7 +137,7 @@ def _lines(
         .mark_text(align=align, dx=dx, dy=dy, style="name", clip=True)
         .encode(opacity=alt.condition(HAS_SPACE, alt.value(1), alt.value(0)))
         .properties(name=f"frontier_names_{place}")
-        for place, align, dx, dy in (("below", "right", 0, 13), ("right", "left", 9, -2), ("left", "right", -9, -2))
+        for place, align, dx, dy in PLACES
     ]
     return [lines, points, *names]
 
@@ -202,14 +207,24 @@ def _chosen(plans: Sequence[PlanRow], baseline_s: float, baseline_kj: float) -> 
     )
 
 
-def _ends(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the slowest plan of every method, and on which side of it its name is written."""
-    alone = pl.when(pl.col("method") == THROUGHPUT_BASELINE).then(pl.lit("right")).otherwise(pl.lit("left"))
-    return rows.group_by("method", maintain_order=True).agg(
-        pl.last("time_s"),
-        pl.last("energy_kj"),
-        pl.when(pl.len() > 1).then(pl.lit("below")).otherwise(alone.first()).alias("place"),
-    )
+def method_ends(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the slowest plan of every method, and on which side of it its name is written, clear of others."""
+    ends = rows.group_by("method", maintain_order=True).agg(pl.last("time_s"), pl.last("energy_kj"), pl.len())
+    spans = [max(np.ptp(rows[name].to_numpy()), 1e-9) for name in ("time_s", "energy_kj")]
+    points = list(ends.select("method", "time_s", "energy_kj", "len").iter_rows())
+    places = []
+    for method, time_s, energy_kj, count in points:
+        others = [
+            (other_s, other_kj)
+            for other, other_s, other_kj, plans in points
+            if other != method and other not in ABLATIONS and (plans > 1) == (count > 1)
+            and abs(other_s - time_s) < NEAR[0] * spans[0] and abs(other_kj - energy_kj) < NEAR[1] * spans[1]
+        ]  # fmt: skip
+        if count > 1:
+            places.append("above" if any((kj, s) < (energy_kj, time_s) for s, kj in others) else "below")
+        else:
+            places.append("left" if any(other_s > time_s for other_s, _ in others) else "right")
+    return ends.drop("len").with_columns(place=pl.Series(places, dtype=pl.String))
 
 
 def _polygon(data: str, *, fill: str, opacity: float) -> alt.Chart:

@@ -43,7 +43,6 @@ class Headline:
         return (
             (f"{row.time_s:.2f}", "s an iteration", f"{base.time_s:.2f}"),
             (f"{row.energy_j / 1e3:.1f}", "kJ an iteration", f"{base.energy_j / 1e3:.1f}"),
-            *self._warm,
             (f"{runs.tokens_per_s:,.0f}", "tokens/s", f"{usual.tokens_per_s:,.0f}"),
             (significant(own / factor, 3), per_token, significant(before / factor, 3)),
             (f"{100 * runs.mfu:.1f} %", "MFU", f"{100 * usual.mfu:.1f} %"),
@@ -65,14 +64,6 @@ class Headline:
         base, runs, usual = self.baseline.prediction, self.runs, self.baseline_runs
         own = self.row.energy_j / runs.tokens_per_s / self.row.time_s
         return own, base.energy_j / usual.tokens_per_s / base.time_s
-
-    @property
-    def _warm(self) -> list[tuple[str, str, str]]:
-        """The figure of chips that stay warm, where it is known."""
-        own, before = self.row.warm_energy_j, self.baseline.prediction.warm_energy_j
-        if own is None or before is None:
-            return []
-        return [(f"{own / 1e3:.1f}", "kJ on warm chips", f"{before / 1e3:.1f}")]
 
 
 def plan_title(selector: str, method: str) -> str:

@@ -5,9 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from kareus.artifacts.records import to_plain
+from kareus.gpu_model.waiting import waiting_power_w
 from kareus.plans.answer import BASELINE
 from kareus.plans.document import Plan
+from kareus.plans.frontiers import Frontiers
 from kareus.plans.grid_power import power_line, power_series
+from kareus.plans.obeyed import obeyed_lines
+from kareus.prediction.errors import error_words
 from kareus.report.charts import Figure, columns_of
 from kareus.report.sections import Page, Section, Tables
 from kareus.report.sheets import Sheet, SheetRow, heads
@@ -24,6 +28,7 @@ from kareus.report.workload.summary import (
     runs_sheet,
 )
 from kareus.report.workload.timeline import TIMELINES
+from kareus.software.trainers import trainer_of
 from kareus.workload.model_flops import tokens_per_iteration
 from kareus.workload.model_words import size_words
 
@@ -67,6 +72,8 @@ def workload_page(
             "overlap": " ".join(overlap_note(inputs)),
             "size": size_words(inputs.configured.model, inputs.configured.sequence_length),
             "name": first,
+            "trust": trust_words(inputs),
+            "in_trainer": in_trainer(inputs, first),
             "export": export_command(inputs, first),
             "tokens": f"{tokens:g}",
         },
@@ -77,6 +84,8 @@ def workload_page(
             "folder": shlex.quote(inputs.folder),
             "baseline": {**_costs(inputs.baseline), "name": BASELINE, "waiting_least": waiting_least(inputs.baseline)},
             "gpus": inputs.gpus,
+            "stages": len(inputs.baseline.stages),
+            "waiting_w": _waiting_w(inputs),
             "tokens": tokens_per_iteration(inputs.configured),
             "mfu_s": answer.runs.mfu * answer.row.time_s,
             "joules_per_token": answer.per_token[0],
@@ -84,9 +93,40 @@ def workload_page(
     )
 
 
+def trust_words(inputs: ReportInputs) -> str:
+    """Return in one line for which trainer and GPU a page is, and how far its times and energies may be off."""
+    configured = inputs.configured
+    subject = f"{configured.software.name} on {configured.gpu.name}"
+    if inputs.testbed.kind != "simulated":
+        return f"{subject}, measured."
+    return f"{subject}, simulated; error: {error_words(configured)}."
+
+
 def export_command(inputs: ReportInputs, name: str) -> str:
-    """Return the command that writes the plan of file `name` as a trace."""
-    return f"kareus export {shlex.quote(f'{inputs.folder}/plan/{name}.json')} --format trace"
+    """Return the command that writes the plan of file `name`, or its layout, for the trainer of the workload."""
+    trainer = trainer_of(inputs.configured.software.name)
+    return f"kareus export {shlex.quote(f'{inputs.folder}/plan/{name}.json')} --format {trainer.export}"
+
+
+def in_trainer(inputs: ReportInputs, name: str) -> dict[str, Any]:
+    """Return what the trainer of the workload gets of the plan of file `name`, in words, and what turns it on there."""
+    configured, plan = inputs.configured, inputs.plans[name]
+    trainer, stages = trainer_of(configured.software.name), configured.parallelism.pp
+    frontiers = Frontiers(iteration=inputs.iteration, microbatch=inputs.microbatch, testbed=inputs.testbed)
+    command = f"kareus select {plan.selector} {shlex.quote(inputs.folder)}"
+    lines = list(obeyed_lines(plan, configured, frontiers, command))
+    file = f"{name.partition('_')[0]}_{trainer.method(stages)}" if lines else name
+    return {
+        "words": " ".join(f"{line[0].upper()}{line[1:]}." for line in lines),
+        "title": trainer.title,
+        "lines": trainer.turn_on(stages, f"{inputs.folder}/plan/{file}.json", plan.selector),
+    }
+
+
+def _waiting_w(inputs: ReportInputs) -> dict[int, float]:
+    """Return the power of waiting at every clock that a plan may have."""
+    clocks = sorted(set(inputs.microbatch["frequency_mhz"].to_list()))
+    return {clock: float(waiting_power_w(inputs.configured.gpu, clock)) for clock in clocks}
 
 
 def _chosen(inputs: ReportInputs, figure: Figure, name: str) -> dict[str, Any]:
@@ -98,6 +138,7 @@ def _chosen(inputs: ReportInputs, figure: Figure, name: str) -> dict[str, Any]:
         **_costs(plan),
         "title": plan_title(plan.selector, plan.method),
         "export": export_command(inputs, name),
+        "in_trainer": in_trainer(inputs, name),
         "bottleneck": _pipeline_words(inputs, plan),
         "rows": columns_of(figure.data["plan"]),
     }

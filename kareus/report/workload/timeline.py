@@ -16,13 +16,11 @@ from kareus.plans.grid_power import power_series
 from kareus.plans.power import power_over_time
 from kareus.report.charts import Figure, Tip, chart_of, spec_of, tooltip, zoom_of
 from kareus.report.contents import BASELINE
-from kareus.report.theme import PALETTE, POWER_RAMP
+from kareus.report.theme import CLOCK_RAMP, PALETTE
 from kareus.report.workload.tables import TIMELINE
 
 TIMELINES = "timelines"
 """Folder of the figures, which are named after plans."""
-STEP_W = 20.0
-"""Powers that the colours span are rounded to this."""
 LANE_PX, POWER_PX = 34, 120
 MOST_LANES_PX = 420
 """Height of the lanes of all stages at which they begin to get flatter."""
@@ -58,28 +56,8 @@ TIPS: tuple[Tip, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Colour:
-    """What the colours of instructions show."""
-
-    column: str
-    title: str
-    span: tuple[float, float]
-    """Values of the darkest and the lightest colour."""
-
-    def encoded(self, *, has_legend: bool) -> alt.Color:
-        """Return it as an encoding."""
-        legend = alt.Legend(
-            title=self.title,
-            orient="top",
-            direction="horizontal",
-            gradientLength=140,
-            gradientThickness=9,
-            titleOrient="left",
-            titleLimit=240,
-        )
-        scale = alt.Scale(domain=self.span, range=list(POWER_RAMP), clamp=True)
-        return alt.Color(f"{self.column}:Q", scale=scale, legend=legend if has_legend else None)
+Clocks = tuple[int, int]
+"""Clocks (MHz) of the darkest and the lightest colour of instructions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +86,10 @@ def timeline_figures(plans: Mapping[str, Plan], microbatch: pl.DataFrame, gpu: G
 
     Args:
         plans: plans by name; one is the baseline's.
-        microbatch: a table `MICROBATCH`; colours span the powers in it, so that all plans can be compared.
+        microbatch: a table `MICROBATCH`; colours span the clocks in it, so that all plans can be compared.
         gpu: that runs them.
     """
-    colour = _power_colour(powers_w(microbatch))
+    clocks = _spanned(microbatch["frequency_mhz"].to_list())
     baseline = Drawn("baseline", "baseline", plans[BASELINE], gpu)
     return [
         paired_figure(
@@ -119,7 +97,7 @@ def timeline_figures(plans: Mapping[str, Plan], microbatch: pl.DataFrame, gpu: G
             f"Pipeline of {plan.method}, {plan.selector}, and of the baseline",
             (Drawn("plan", "this plan", plan, gpu), baseline),
             (plan_words(plan), f"Baseline: {plan_words(baseline.plan)}"),
-            colour,
+            clocks,
         )
         for name, plan in plans.items()
         if name != BASELINE
@@ -131,7 +109,7 @@ def paired_figure(
     title: str,
     drawn: tuple[Drawn, Drawn],
     headings: tuple[str, str],
-    colour: Colour,
+    clocks: Clocks,
     *,
     has_files: bool = True,
 ) -> Figure:
@@ -142,7 +120,7 @@ def paired_figure(
         title: of the figure.
         drawn: the plans, the first above.
         headings: above the lanes of each.
-        colour: of instructions.
+        clocks: that colours span.
         has_files: whether the figure and its table are downloads.
     """
     return Figure(
@@ -150,7 +128,7 @@ def paired_figure(
         title=title,
         table=TIMELINE.name if has_files else "",
         folder=TIMELINES,
-        spec=spec_of(_chart(drawn, headings, colour)),
+        spec=spec_of(_chart(drawn, headings, clocks)),
         data=drawn[0].frames | drawn[1].frames,
         heads={name: title for name, title, _ in TIPS},
         zooms={"x": "start_s"},
@@ -164,12 +142,11 @@ def plan_words(plan: Plan) -> str:
 
 
 def plan_figure(plan: Plan) -> Figure:
-    """Return the figure of a plan by itself; colours span the powers of its instructions."""
+    """Return the figure of a plan by itself; colours span the clocks of its instructions."""
     rows = instruction_rows(plan)
     x = alt.X("start_s:Q", title="time (s)", scale=alt.Scale(nice=False, zero=True))
     rows = instruction_rows(plan)
-    colour = _power_colour(_rounded(rows["power_w"].to_list()))
-    lanes = _lanes("plan", x, colour, plan_words(plan), has_legend=True)
+    lanes = _lanes("plan", x, clocks_of([plan]), plan_words(plan), has_legend=True)
     return Figure(
         name="plan",
         title=f"Pipeline of {plan.method}, {plan.selector}",
@@ -183,24 +160,13 @@ def _height(plan: Plan) -> int:
     return min(LANE_PX * len(plan.stages), MOST_LANES_PX)
 
 
-def _power_colour(span: tuple[float, float]) -> Colour:
-    return Colour("power_w", "mean power of a GPU (W)", span)
+def clocks_of(plans: Sequence[Plan]) -> Clocks:
+    """Return the clocks that colours of plans span."""
+    return _spanned([i.frequency_mhz for plan in plans for _, i in plan.keyed])
 
 
-def clock_colour(plans: Sequence[Plan]) -> Colour:
-    """Return the colours of the clocks of plans."""
-    clocks = [i.frequency_mhz for plan in plans for _, i in plan.keyed]
-    return Colour("frequency_mhz", "clock (MHz)", (float(min(clocks)), float(max(*clocks, min(clocks) + 1))))
-
-
-def powers_w(microbatch: pl.DataFrame) -> tuple[float, float]:
-    """Return the range of power of the colours."""
-    return _rounded(microbatch.select(pl.col("energy_j") / pl.col("time_s")).to_series().to_list())
-
-
-def _rounded(powers: list[float]) -> tuple[float, float]:
-    low = min(powers) // STEP_W * STEP_W
-    return low, max(-(-max(powers) // STEP_W) * STEP_W, low + STEP_W)
+def _spanned(clocks_mhz: Sequence[int]) -> Clocks:
+    return min(clocks_mhz), max(*clocks_mhz, min(clocks_mhz) + 1)
 
 
 def power_w(instruction: PlannedInstruction) -> float:
@@ -243,10 +209,10 @@ def how_it_runs(i: PlannedInstruction) -> str:
     return "; ".join([str(i.execution), *choices])
 
 
-def _chart(drawn: tuple[Drawn, Drawn], headings: tuple[str, str], colour: Colour) -> alt.VConcatChart:
+def _chart(drawn: tuple[Drawn, Drawn], headings: tuple[str, str], clocks: Clocks) -> alt.VConcatChart:
     x = alt.X("start_s:Q", title=None, axis=alt.Axis(labels=False, ticks=False), scale=alt.Scale(nice=False, zero=True))
     lanes = [  # the legend of the first is for both
-        _lanes(one.data, x, colour, heading, has_legend=one is drawn[0]).properties(height=_height(one.plan), width=900)
+        _lanes(one.data, x, clocks, heading, has_legend=one is drawn[0]).properties(height=_height(one.plan), width=900)
         for one, heading in zip(drawn, headings, strict=True)
     ]
     power = _power(drawn, x).properties(height=POWER_PX, width=900)
@@ -259,7 +225,20 @@ def _chart(drawn: tuple[Drawn, Drawn], headings: tuple[str, str], colour: Colour
     )
 
 
-def _lanes(data: str, x: alt.X, colour: Colour, heading: str, *, has_legend: bool) -> alt.LayerChart:
+def _colour(clocks: Clocks, *, has_legend: bool) -> alt.Color:
+    legend = alt.Legend(
+        title="clock (MHz)",
+        orient="top",
+        direction="horizontal",
+        gradientLength=140,
+        gradientThickness=9,
+        titleOrient="left",
+    )
+    scale = alt.Scale(domain=clocks, range=list(CLOCK_RAMP), clamp=True)
+    return alt.Color("frequency_mhz:Q", scale=scale, legend=legend if has_legend else None)
+
+
+def _lanes(data: str, x: alt.X, clocks: Clocks, heading: str, *, has_legend: bool) -> alt.LayerChart:
     y = alt.Y("stage:O", title="stage", axis=alt.Axis(ticks=False, domain=False, grid=False))
     base = chart_of(data, f"{data}_bars").encode(x=x, x2=alt.X2("end_s:Q"), y=y)
     waiting = (
@@ -271,10 +250,10 @@ def _lanes(data: str, x: alt.X, colour: Colour, heading: str, *, has_legend: boo
         .encode(x=_x_of("first_s", x), x2=alt.X2("last_s:Q"), y=y)
     )
     bars = base.mark_bar(style="bar", strokeWidth=0.7, height=alt.RelativeBandSize(band=0.86), clip=True).encode(
-        color=colour.encoded(has_legend=has_legend), tooltip=tooltip(TIPS)
+        color=_colour(clocks, has_legend=has_legend), tooltip=tooltip(TIPS)
     )
     fits = f"scale('x', datum.end_s) - scale('x', datum.start_s) > {TEXT_PX}"
-    dark = colour.span[0] + DARK * (colour.span[1] - colour.span[0])
+    dark = clocks[0] + DARK * (clocks[1] - clocks[0])
     text = (
         chart_of(data, f"{data}_names")
         .transform_calculate(
@@ -286,7 +265,7 @@ def _lanes(data: str, x: alt.X, colour: Colour, heading: str, *, has_legend: boo
             y=y,
             text=alt.Text("name:N"),
             opacity=alt.condition(fits, alt.value(1), alt.value(0)),
-            color=alt.condition(f"datum.{colour.column} < {dark}", alt.value("white"), alt.value("#16191d")),
+            color=alt.condition(f"datum.frequency_mhz < {dark}", alt.value("white"), alt.value("#16191d")),
         )
     )
     return alt.layer(waiting, bars, text).properties(title=alt.TitleParams(heading))
