@@ -37,7 +37,7 @@ def frontier_figure(advice: Advice, size: SizeAnswer) -> Figure:
         title=f"Plans of layouts on {size.gpus} GPUs: throughput and energy",
         table="",
         spec=spec_of(_chart(f"layouts_{size.gpus}", given)),
-        data={f"layouts_{size.gpus}": rows},
+        data={f"layouts_{size.gpus}": rows, f"layouts_{size.gpus}_marked": _marked(advice, size)},
         heads={name: head or "how far" for name, head, _ in TIPS},
         note=f"A colour for each layout on the frontier. {_band_words(advice)}",
     )
@@ -80,6 +80,24 @@ def _points(advice: Advice, size: SizeAnswer) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
+def _marked(advice: Advice, size: SizeAnswer) -> pl.DataFrame:
+    """Return what is named in the figure: the chosen plan, and the fastest layout as the trainer runs it by itself."""
+    marked = [(f"{advice.question.trainer.title} by itself", size.baseline.layout, size.baseline.cost, False)]
+    if size.gpus == advice.chosen_gpus:
+        marked.append((f"chosen: {advice.selector}", advice.chosen.layout, advice.chosen.cost, True))
+    return pl.DataFrame(
+        [
+            {
+                "name": name,
+                "is_chosen": is_chosen,
+                "tokens_per_s": tokens_per_iteration(layout.candidate.workload) / cost.time_s,
+                "millijoules_per_token": 1e3 * cost.energy_j / tokens_per_iteration(layout.candidate.workload),
+            }
+            for name, layout, cost, is_chosen in marked
+        ]
+    )
+
+
 def _chart(data: str, given: dict[str, Look]) -> alt.LayerChart:
     selection = legend_filter("layout", list(given))
     encodings = looks("layout", given)
@@ -105,4 +123,13 @@ def _chart(data: str, given: dict[str, Look]) -> alt.LayerChart:
         .properties(name=f"{data}_points")
         .add_params(selection)
     )
-    return alt.layer(bands, lines, points).properties(width=720, height=380)
+    marks = chart_of(f"{data}_marked", f"{data}_marks").encode(x=x, y=y)
+    rings = marks.mark_point(style="ink-line", size=190, strokeWidth=2, filled=False)
+    names = [
+        marks.transform_filter(f"{'' if is_chosen else '!'}datum.is_chosen")
+        .mark_text(align="right", dx=-13, dy=dy, style="name")
+        .encode(text=alt.Text("name:N"))
+        .properties(name=f"{data}_{'chosen' if is_chosen else 'trainer'}")
+        for is_chosen, dy in ((True, 26), (False, -14))
+    ]
+    return alt.layer(bands, lines, points, rings, *names).properties(width=720, height=380)

@@ -4,7 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kareus.adviser.answers import Advice, Depth, LayoutAnswer, SizeAnswer
-from kareus.adviser.lines import HEADS, answer_lines, cells, chips, commands, comparison, headline
+from kareus.adviser.lines import (
+    HEADS,
+    answer_lines,
+    cells,
+    chips,
+    commands,
+    comparison,
+    frugal_lines,
+    full_line,
+    headline,
+    unset_line,
+)
 from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
 from kareus.adviser.writing import provenance_of, write_advice
 from kareus.artifacts.files import write_text
@@ -39,6 +50,7 @@ def advice_page(advice: Advice) -> Page:
         testbeds=(provenance.testbed,),
         provenance=provenance,
         sections=(
+            *(_drawn(size) for size in sizes),
             _answer(advice),
             *(section for size in sizes for section in _size(advice, size)),
             *([_left_out(advice)] if advice.left_out else []),
@@ -52,11 +64,17 @@ def advice_page(advice: Advice) -> Page:
 
 
 def _answer(advice: Advice) -> Section:
+    lines = [comparison(advice), *frugal_lines(advice), full_line(advice), unset_line(advice)]
+    told = " ".join(_sentence(line) for line in lines if line)
     text = (
-        f"{_sentence(comparison(advice))} Energies are of {chips(advice)}. Error of the GPU model: "
+        f"{told} Energies are of {chips(advice)}. Error of the GPU model: "
         f"{advice.ties.error}. To make the plan and export it, type:"
     )
     return Section(title="Against the trainer by itself", text=text, commands=tuple(commands(advice)))
+
+
+def _drawn(size: SizeAnswer) -> Section:
+    return Section(title=f"{size.gpus} GPUs", figures=(f"layouts_{size.gpus}",))
 
 
 def _sentence(text: str) -> str:
@@ -71,8 +89,7 @@ def _size(advice: Advice, size: SizeAnswer) -> list[Section]:
     )
     followed = [one for one in size.layouts if one.plans]
     return [
-        Section(title=f"{size.gpus} GPUs", text=text, figures=(f"layouts_{size.gpus}",)),
-        Section(title=f"Layouts of {size.gpus} GPUs in figures", sheets=(_layouts(advice, size, followed),)),
+        Section(title=f"Layouts of {size.gpus} GPUs in figures", text=text, sheets=(_layouts(advice, size, followed),)),
         Section(title=f"Refused layouts of {size.gpus} GPUs", sheets=(_refused(size),), is_folded=True),
     ]
 
