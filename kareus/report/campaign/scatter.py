@@ -3,7 +3,7 @@
 import altair as alt
 import polars as pl
 
-from kareus.pipeline.compare import OURS
+from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
 from kareus.report.campaign.overview import Overview
 from kareus.report.charts import Figure, Tip, chart_of, legend_filter, looks, looks_of, spec_of, tooltip
 from kareus.report.contents import OVERVIEW
@@ -27,7 +27,7 @@ TIPS: tuple[Tip, ...] = (
 
 
 def overview_figure(overview: list[Overview]) -> Figure:
-    """Return the plans of the least time of all workloads and methods; a line joins those of a workload."""
+    """Return the plans of the least time of all workloads and methods."""
     rows = _points(overview)
     methods = looks_of(rows["method"].unique(maintain_order=True).to_list())
     return Figure(
@@ -37,7 +37,8 @@ def overview_figure(overview: list[Overview]) -> Figure:
         spec=spec_of(_chart(rows, list(methods), has_names=rows["workload"].n_unique() <= MOST_NAMES)),
         data={"overview": rows},
         heads={name: head for name, head, _ in TIPS},
-        note="A line joins the methods of one workload. Click on a point to open the page of its workload.",
+        note="Dashed lines lead from the trainer's own execution of a workload to kareus. Click on a point to open the "
+        "page of its workload.",
     )
 
 
@@ -73,7 +74,8 @@ def _chart(rows: pl.DataFrame, methods: list[str], *, has_names: bool) -> alt.La
     )
     lines = (
         base.transform_filter(selection)
-        .mark_line(strokeWidth=1, opacity=0.5, color=PALETTE["gray"])
+        .transform_filter(f"datum.method === '{THROUGHPUT_BASELINE}' || datum.method === '{OURS}'")
+        .mark_line(strokeWidth=1, strokeDash=[4, 4], opacity=0.6, color=PALETTE["gray"])
         .encode(detail=alt.Detail("workload:N"), order=alt.Order("tokens_per_s:Q"))
     )
     points = (
