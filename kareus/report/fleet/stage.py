@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
         tables=inputs.tables(),
         summary=text,
         template="fleets.html",
-        extra={"headline": headline(compare_fleets(inputs))},
+        extra={"headline": headline(inputs, compare_fleets(inputs))},
         data={"fleets": fleet_data(inputs)},
     )
     write_text(output / "fleets.html", page_html(page))

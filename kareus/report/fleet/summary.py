@@ -1,12 +1,13 @@
 """The tables of emulated fleets in the form of the paper's (section 6.3), the sections of their page, the text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
+from kareus.artifacts.tables import Row
 from kareus.emulate.tables import HOURS
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
-from kareus.plans.answer import AS_PROFILED
+from kareus.plans.answer import AS_PROFILED, BASELINE
 from kareus.plans.units import FEW_MONEY, scaled
 from kareus.report.fleet.inputs import FleetComparison, FleetInputs, charges, compare_fleets, fleet_titles, has_hours
 from kareus.report.savings_words import savings_words
@@ -39,10 +40,33 @@ def page_title(inputs: FleetInputs) -> str:
     return f"{model}: fleets of {named} GPUs, emulated"
 
 
-def headline(fleets: Sequence[FleetComparison]) -> str:
-    """Return what plans of `kareus` save at max throughput over all fleets, in one sentence; empty without any."""
+def headline(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> str:
+    """Return what plans of `kareus` save at max throughput over all fleets, and where most; empty without any."""
     ours = [row for fleet in fleets for row in fleet.methods if row.method == OURS]
-    return savings_words(ours, f"{len(fleets)} fleets" if len(fleets) > 1 else "the fleet")
+    words = savings_words(ours, f"{len(fleets)} fleets" if len(fleets) > 1 else "the fleet")
+    saved, where = max(_adapting(inputs), default=(0.0, ""))
+    return f"{words} {where}" if saved > 0 else words
+
+
+def _adapting(inputs: FleetInputs) -> Iterator[tuple[float, str]]:
+    """Yield what plans of `kareus` save beside stragglers and under power caps, in percent and in words."""
+    slowest = {(r["fleet"], r["slowdown"]): r for r in _of(inputs.stragglers, THROUGHPUT_BASELINE)}
+    for row in _of(inputs.stragglers, OURS):
+        base = slowest.get((row["fleet"], row["slowdown"]), {}).get("waiting_energy_j")
+        saved = _saved(row["energy_j"], base)
+        if saved is not None:
+            words = f"{percent(saved)} less energy than {BASELINE} that waits for a straggler of {row['slowdown']:g}x"
+            yield saved, f"At most, beside stragglers: {words}."
+    capped = {(r["fleet"], r["cap_w"]): r for r in _of(inputs.power_caps, THROUGHPUT_BASELINE)}
+    for row in _of(inputs.power_caps, OURS):
+        saved = _saved(row["time_s"], capped.get((row["fleet"], row["cap_w"]), {}).get("time_s"))
+        if saved is not None:
+            words = f"{percent(saved)} less time than {BASELINE} within {scaled(row['cap_w'], 'W')}"
+            yield saved, f"At most, under power caps: {words}."
+
+
+def _of(table: pl.DataFrame, method: str) -> Iterator[Row]:
+    return table.filter(pl.col("method") == method).iter_rows(named=True)
 
 
 def fleet_sections(inputs: FleetInputs) -> list[Section]:
