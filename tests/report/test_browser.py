@@ -1,5 +1,6 @@
 """The page as a reader uses it, in headless Chromium: click, filter, zoom, keyboard; and as it looks on a telephone."""
 
+import dataclasses
 import itertools
 import re
 import shlex
@@ -227,3 +228,34 @@ def test_a_narrow_dark_screen_is_served_too(tmp_path):
     assert (seen["width"], seen["overflow"] <= 0) == (400, True)
     assert (seen["background"], seen["ink"]) == (rgb(PAPER["dark"]), "rgb(236, 238, 241)")
     assert all(0 < width <= 400 for width in seen["drawn"])
+
+
+PARTS = """
+const ticks = () => all('#fastest .role-axis-label text').map((e) => Number.parseFloat(e.textContent));
+const ends = () => ticks().filter(Number.isFinite);
+const seen = { names: all(".parts button").map((b) => b.textContent), begins: Math.max(...ends()) };
+all(".parts button")[2].click();
+await soon(() => Math.max(...ends()) > 2 * seen.begins);
+seen.cooled = Math.max(...ends());
+return seen;
+"""
+
+
+def test_a_long_timeline_begins_with_its_warm_up_and_has_its_parts_as_buttons(tmp_path):
+    inputs = load(WORKLOAD, write_inputs(tmp_path / "results"))
+    (name, short), *_ = inputs.plans.items()
+    period = [i for i in short.stages[0].instructions if i.direction == "forward"][:1]
+    period += [i for i in short.stages[0].instructions if i.direction == "backward"][:1]
+    long_stage, now_s = [], 0.0
+    for number in range(60):
+        planned = dataclasses.replace(period[number % 2], microbatch=number // 2, start_s=now_s)
+        long_stage.append(planned)
+        now_s += planned.time_s
+    stages = tuple(dataclasses.replace(stage, instructions=tuple(long_stage)) for stage in short.stages)
+    cost = dataclasses.replace(short.prediction, time_s=now_s)
+    plan = dataclasses.replace(short, stages=stages, prediction=cost)
+    page = page_of(dataclasses.replace(inputs, plans={name: plan}, plan_errors={name: inputs.plan_errors[name]}))
+    seen = probe(tmp_path, page, PARTS, LIGHT, "--window-size=1280,900")
+    assert seen["names"] == ["Warm-up", "One period", "Cool-down"]
+    assert seen["begins"] < 10.0  # of 45 s; kilowatts are among the ticks
+    assert seen["cooled"] > 40.0

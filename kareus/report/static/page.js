@@ -51,8 +51,10 @@ async function draw(box) {
     else if (at?.plan !== undefined) choose(planOfPoint(at));
     else if (at?.link) location.href = at.link;
   });
+  if (name === data.timeline) begin?.();
   box.dataset.drawn = "";
 }
+let begin = null; // shows where a long timeline begins
 
 const boxes = [...document.querySelectorAll("[data-figure]")];
 const isShown = (box) => !box.closest("details:not([open])");
@@ -339,8 +341,43 @@ function showTimeline(plan) {
   }
   shown.querySelector("[data-table] > .scroll")?.remove();
   shown.querySelector("[data-table]").open = false;
+  begin = null;
+  offerParts(plan);
   const box = shown.querySelector("[data-figure]");
   if (box.dataset.drawn !== undefined) draw(box);
+}
+
+const MANY = 48; // instructions of a stage from which a timeline cannot be read as a whole
+
+/** Parts of a long timeline that can be read, by the instructions of the first stage. */
+function partsOf({ rows, time_s }) {
+  const first = rows.stage.flatMap((stage, i) => (stage === rows.stage[0] ? [i] : []));
+  const [forwards, backwards] = ["F", "B"].map((letter) => first.filter((i) => rows.label[i].startsWith(letter)));
+  if (first.length < MANY || backwards.length < 3) return {};
+  const middle = backwards[Math.floor(backwards.length / 2)], next = backwards[Math.floor(backwards.length / 2) + 1];
+  return {
+    "Warm-up": [0, rows.start_s[backwards[1]]],
+    "One period": [rows.start_s[middle], rows.start_s[next]],
+    "Cool-down": [rows.start_s[forwards.at(-1)], time_s],
+  };
+}
+
+/** Buttons for these parts; the first one is shown to begin with. */
+function offerParts(plan) {
+  const figure = document.getElementById(data.timeline), parts = partsOf(plan);
+  const show = (name) => {
+    const view = views.get(data.timeline);
+    view?.signal("zoom_start_s", parts[name]).run();
+  };
+  figure.querySelector(".parts")?.remove();
+  if (!Object.keys(parts).length) return;
+  const buttons = Object.keys(parts).map((name) => {
+    const button = html("button", { type: "button" }, name);
+    button.addEventListener("click", () => show(name));
+    return button;
+  });
+  figure.querySelector(".tools").after(html("p", { class: "buttons parts", role: "group", "aria-label": "Parts of the timeline" }, ...buttons));
+  begin = () => show("Warm-up");
 }
 
 /** Which stage sets the pace of a plan that was clicked on, as `bottleneck_stage` in headline.py chooses it. */
