@@ -1,4 +1,4 @@
-"""The tables of docs/pipelines.md and docs/emulation.md, from the results of the commands that these pages name.
+"""The tables of docs/pipelines.md and docs/research/emulation.md, from the commands that they name.
 
     python benchmarks/doc_tables.py results            # prints both tables
     python benchmarks/doc_tables.py results --write    # and puts them into the pages
@@ -27,7 +27,7 @@ HEADS = {
         "| `pipeline=` | memory, GiB | sequential, s | kJ | kareus, s | kJ |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ),
-    "docs/emulation.md": (
+    "docs/research/emulation.md": (
         "| microbatches | time less: `sequential+perseus` | `kareus` | energy less: `sequential+perseus` | `kareus` | "
         "iso-time energy less: `kareus` | iso-energy time less: `kareus` |",
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -58,7 +58,7 @@ def made_tables(results: Path) -> dict[str, list[str]]:
     )
     return {
         "docs/pipelines.md": list(pipeline_rows(comparison)),
-        "docs/emulation.md": list(emulation_rows(fleets)),
+        "docs/research/emulation.md": list(emulation_rows(fleets)),
     }
 
 
@@ -76,7 +76,7 @@ def put(page: Path, head: tuple[str, str], rows: list[str]) -> None:
 
 
 def printed_rows(page: str) -> list[str]:
-    """Return the rows of the table of a page, such as `docs/emulation.md`."""
+    """Return the rows of the table of a page, such as `docs/research/emulation.md`."""
     return _split((ROOT / page).read_text(encoding="utf-8"), HEADS[page])[1]
 
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/fidelity-data.md: predicted against measured, by file, as `kareus validate --page` has them.
+"""Pictures of docs/research/fidelity-data.md: predicted against measured, by file, as `kareus validate --page` has.
 
     python benchmarks/fidelity_pictures.py                          # of all that ships
     python benchmarks/fidelity_pictures.py FRONTIERS.csv TABLES.csv # and of these files, which do not ship

@@ -1,10 +1,11 @@
-"""The tables of docs/fidelity.md and docs/fidelity-data.md: how far predictions are off, by the errors of today.
+"""The tables of docs/trust.md, docs/research/fidelity.md and fidelity-data.md: how far predictions are off today.
 
     python benchmarks/fidelity_tables.py            # prints them
     python benchmarks/fidelity_tables.py --write    # and puts them into the pages
 
-Run it after each fit. The first page has the errors of what was left out of fits, by GPU and software; the second those
-of each kind of data that ships, in sample and left out. It takes a minute or two, for the iterations that ship.
+Run it after each fit. The first page has what to expect of a GPU and a software, the second the errors of what was left
+out of fits, the third those of each kind of data that ships, in sample and left out. It takes a minute or two, for the
+iterations that ship.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from kareus.evidence.kernels.errors import shape_errors
 from kareus.evidence.kernels.rows import kind_of, read_kernels
 from kareus.evidence.shipped import shipped_files
 from kareus.gpu_model.trust import known_kernel_uncertainty, known_uncertainty
-from kareus.prediction.errors import LEAST_ROWS, PairError, numbers_for, pair_errors
+from kareus.prediction.errors import LEAST_ROWS, PairError, error_of, numbers_for, pair_errors, spread_percent
 from kareus.prediction.lines import read_lines
 from kareus.prediction.rows import read_iterations
 from kareus.software.record import GROUP
@@ -31,7 +32,11 @@ from kareus.workload.overrides import options
 CONFIG_DIR = config_folder()
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAIRS, KERNELS, FAMILIES = (
+TRUST, PAIRS, KERNELS, FAMILIES = (
+    (
+        "| GPU | software | time: 9 of 10 within | energy | what plans save | measured on | so |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ),
     (
         "| GPU | software | measured | left out | 90 % within: time | energy | mean error of time | from |",
         "| --- | --- | --- | --- | ---: | ---: | ---: | --- |",
@@ -59,6 +64,8 @@ PLANNED_ROWS = "105 rows, 5 workloads"
 POWER_GPUS = ("h100-sxm5-80gb",)
 """Options of the GPUs in nodes whose power was measured."""
 NOT_MEASURED = "not measured"
+UNKNOWN_TIME = f"{NOT_MEASURED}: take {spread_percent()[1]:.1f} %"
+"""What a pair that was not measured may be off, as `kareus advise` takes it."""
 
 
 def main() -> None:
@@ -66,9 +73,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="put them into the pages")
     tables = {
-        PAIRS: ("fidelity.md", list(pair_rows(power_answer()))),
-        KERNELS: ("fidelity-data.md", list(kernel_rows({name: kernel_answer(name) for name in KINDS}))),
-        FAMILIES: ("fidelity-data.md", list(family_rows(iteration_answer()))),
+        TRUST: ("trust.md", list(trust_rows())),
+        PAIRS: ("research/fidelity.md", list(pair_rows(power_answer()))),
+        KERNELS: ("research/fidelity-data.md", list(kernel_rows({name: kernel_answer(name) for name in KINDS}))),
+        FAMILIES: ("research/fidelity-data.md", list(family_rows(iteration_answer()))),
     }
     write = parser.parse_args().write
     for heads, (name, rows) in tables.items():
@@ -76,6 +84,48 @@ def main() -> None:
         if write:
             page = DOCS / name
             page.write_text(replaced(page.read_text(encoding="utf-8"), heads, rows), encoding="utf-8")
+
+
+def trust_rows() -> Iterator[str]:
+    """Yield the table of what to expect: the errors that `kareus predict` prints, and what may be done with them."""
+    unmeasured: dict[str, list[str]] = {}
+    for option in options("gpu", CONFIG_DIR):
+        usual = composed(option)
+        names = [pair.software for pair in pair_errors() if pair.gpu == usual.gpu.name]
+        for software in sorted({usual.software.name, *names}, key=lambda name: (name != usual.software.name, name)):
+            workload = composed(option, software)
+            planned, pair = known_uncertainty(workload.gpu), error_of(workload)
+            if planned is not None:
+                yield _trust_row(usual.gpu.name, software, planned.time_percent, planned.energy_percent, PLANNED_ROWS)
+            elif pair is not None:
+                yield _trust_row(usual.gpu.name, software, pair.percent_90, None, _iterations_of(pair), pair.rows)
+            elif software == usual.software.name:
+                unmeasured.setdefault(software, []).append(usual.gpu.name)
+    for software, gpus in unmeasured.items():
+        yield _trust_row(", ".join(gpus), software, None, None, "nothing")
+    yield _trust_row("any", ", ".join(never_measured()), None, None, "nothing")
+
+
+def _trust_row(
+    gpu: str, software: str, time: float | None, energy: float | None, source: str, rows: int = LEAST_ROWS
+) -> str:
+    """Return a row: errors in percent where they were measured, and what follows from them."""
+    times = f"{'all ' if rows < LEAST_ROWS else ''}{time:.1f} %" if time is not None else UNKNOWN_TIME
+    if time is None:
+        so = "rank layouts: measure five; quote: no"
+    elif rows < LEAST_ROWS:
+        so = "rank layouts: measure two; quote kWh: no"
+    elif energy is None:
+        so = "rank layouts: yes; quote seconds: yes; kWh: no"
+    else:
+        so = "rank layouts: yes; quote seconds, kWh: yes"
+    energies = NOT_MEASURED if energy is None else f"{energy:.1f} %"
+    saved = NOT_MEASURED if energy is None else "as in the paper's tables, in sample"
+    return f"| {gpu} | {software} | {times} | {energies} | {saved} | {source} | {so} |"
+
+
+def _iterations_of(pair: PairError) -> str:
+    return f"{pair.rows} iterations, {pair.groups} models"
 
 
 def pair_rows(power: PowerAnswer) -> Iterator[str]:

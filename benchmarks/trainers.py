@@ -2,17 +2,20 @@
 
     python benchmarks/trainers.py               # all rows, minutes
     python benchmarks/trainers.py --part 8B     # those of one training
+    python benchmarks/trainers.py --layouts     # the table of docs/howto/trainers.md, at once; with --write there
 
 Every row plans one workload on the simulated testbed for the software of its trainer, takes the plan `fastest` of what
 the trainer obeys, and compares it with the same software's own execution in the same layout. Nothing is measured.
 """
 
 import argparse
+import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import kareus
+from doc_tables import ROOT, put
 from kareus.pipeline.compare import THROUGHPUT_BASELINE, max_throughput_plan
 from kareus.pipeline.methods import METHODS
 from kareus.pipeline.one_clock import one_clock_costs
@@ -23,6 +26,12 @@ from kareus.software.trainers import ClockPace, ObeyingTrainer, trainers
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
 
+PAGE = ROOT / "docs/howto/trainers.md"
+LAYOUT_HEADS = (
+    "| trainer | layout | obeys | make the plan | turn it on | export the layout |",
+    "| --- | --- | --- | --- | --- | --- |",
+)
+"""Page and head of the table of commands."""
 NOTHING_TO_SEARCH = ("search.initial=1", "search.most=1")
 """For trainers that run instructions whole, whose plans have nothing of what a search finds."""
 SLOWER = 1.05
@@ -105,6 +114,35 @@ def cells(row: Row) -> list[str]:
     return [DATA[row.training][0], row.name, trainer.words(stages), saved, changes, f"`{command}`"]
 
 
+def layout_rows() -> Iterator[str]:
+    """Yield what to type for each trainer, with a pipeline and without one; where both are alike, once."""
+    for trainer in trainers().values():
+        with_pipeline, without = (_layout_cells(trainer, stages) for stages in (2, 1))
+        if with_pipeline == without:
+            yield f"| {_linked(trainer)} | any | {with_pipeline} |"
+            continue
+        yield f"| {_linked(trainer)} | pipeline | {with_pipeline} |"
+        yield f"| {_linked(trainer)} | no pipeline, such as FSDP | {without} |"
+
+
+def _linked(trainer: ObeyingTrainer) -> str:
+    return f"[{trainer.title}]({os.path.relpath(ROOT / trainer.page, PAGE.parent)})"
+
+
+def _layout_cells(trainer: ObeyingTrainer, stages: int) -> str:
+    """Return what is obeyed in a layout of so many stages, what makes the plan, and what turns it on."""
+    method = trainer.method(stages)
+    command = (
+        "`kareus select fastest WORKLOAD`"
+        if trainer.overlaps
+        else f"`kareus select fastest WORKLOAD --method {method}`"
+    )
+    if trainer.obeyed(stages) is ClockPace.STEP:
+        command = "none: chosen in the first steps"
+    line = trainer.turn_on(stages, "plan.json", "min-energy")[-1]
+    return f"{trainer.words(stages)} | {command} | `{line}` | `--format {trainer.export}`"
+
+
 def _saved(trainer: ObeyingTrainer, workload: Workload, frontiers: Frontiers) -> tuple[str, str]:
     """Return what is saved against the trainer's own execution, and changes of clock in each stage."""
     baseline = max_throughput_plan(frontiers.iteration, THROUGHPUT_BASELINE)
@@ -133,7 +171,15 @@ def main() -> None:
     """Print the table as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=sorted(DATA), help="rows of one training")
-    part = parser.parse_args().part
+    parser.add_argument("--layouts", action="store_true", help="what to type, by trainer and layout")
+    parser.add_argument("--write", action="store_true", help="put that into its page")
+    arguments = parser.parse_args()
+    part = arguments.part
+    if arguments.layouts:
+        print("\n".join((*LAYOUT_HEADS, *layout_rows())))
+        if arguments.write:
+            put(PAGE, LAYOUT_HEADS, list(layout_rows()))
+        return
     heads = ["training", "trainer", "obeys", "saved against its own execution", "changes of clock", "command or line"]
     print("| " + " | ".join(heads) + " |\n|" + " --- |" * len(heads))
     saved: dict[str, list[str]] = {}

@@ -86,9 +86,8 @@ def trust(gpu: Gpu) -> str:
     if known is None:
         return _kernel_trust(gpu)
     return (
-        f"on held-out workloads 90 % within {known.time_percent:.1f} % of time and "
-        f"{known.energy_percent:.1f} % of energy, 90 % bootstrap intervals +/- "
-        f"{known.time_interval_percent:.1f} % and {known.energy_interval_percent:.1f} %"
+        f"9 of 10 planned iterations are within {known.time_percent:.1f} % of time and {known.energy_percent:.1f} % of "
+        "energy, of workloads that the fit had not seen"
     )
 
 
@@ -97,12 +96,8 @@ def _kernel_trust(gpu: Gpu) -> str:
     known = known_kernel_uncertainty(gpu)
     if known is None:
         return "errors not measured for this GPU"
-    errors = f"{known.time_percent:.1f} % of time"
-    interval = f"+/- {known.time_interval_percent:.1f} %"
-    if known.energy_percent is not None and known.energy_interval_percent is not None:
-        errors += f" and {known.energy_percent:.1f} % of energy"
-        interval += f" and {known.energy_interval_percent:.1f} %"
+    energy = "" if known.energy_percent is None else f" and {known.energy_percent:.1f} % of energy"
     return (
-        f"on held-out shapes of kernels 90 % within {errors}, 90 % bootstrap intervals of an iteration {interval}; "
-        "its planned iterations not measured"
+        f"9 of 10 single kernels are within {known.time_percent:.1f} % of time{energy}, of shapes that the fit had not "
+        "seen; planned iterations were not measured (docs/trust.md)"
     )

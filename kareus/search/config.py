@@ -96,7 +96,7 @@ class PaperSearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InformedSearch:
-    """Strategy `informed` and its hyperparameters (docs/search.md)."""
+    """Strategy `informed` and its hyperparameters (docs/internals/search.md)."""
 
     strategy: Strategy
     """`informed`."""

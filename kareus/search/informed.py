@@ -4,7 +4,7 @@ A round conditions the prior on all data (`kareus.search.posterior`), draws join
 and picks greedily the candidates that add most hypervolume on average over the samples. It measures the time alone of
 picks whose time is uncertain, and measures whole those whose time is known and that are likely to stay on the frontier;
 the first round only measures times. The search ends once its picks together would add little and the latest times were
-predicted with a small calibration error. docs/search.md says more.
+predicted with a small calibration error. docs/internals/search.md says more.
 """
 
 from dataclasses import replace

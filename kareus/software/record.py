@@ -307,7 +307,7 @@ def _settled(gpu: Gpu) -> Gpu:
     """Return a GPU that has trained for minutes: with its numbers at the temperature that its power limit heats it to.
 
     Measured kernels and iterations of fits are those of chips that ran for long. The one software that was fitted to
-    profiles, which are taken after a cooldown, is at the temperature of these (docs/fidelity.md).
+    profiles, which are taken after a cooldown, is at the temperature of these (docs/research/fidelity.md).
     """
     c = gpu.coefficients
     if not c.leakage_w_per_c:

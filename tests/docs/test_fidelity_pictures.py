@@ -1,4 +1,4 @@
-"""The pictures of docs/fidelity-data.md are those of the files that ship, predicted by the GPU model as it is."""
+"""Pictures of docs/research/fidelity-data.md are those of the files that ship, predicted by the GPU model of today."""
 
 import re
 from pathlib import Path
@@ -37,9 +37,9 @@ def test_all_pictures_are_of_today():
 
 
 def test_every_picture_is_shown_and_labelled_simulated():
-    page = (ROOT / "docs/fidelity-data.md").read_text()
+    page = (ROOT / "docs/research/fidelity-data.md").read_text()
     pictures = sorted((ROOT / "docs/pictures").glob("fidelity_*.svg"))
     assert len(pictures) == 10
     for picture in pictures:
-        assert f"](pictures/{picture.name})" in page
+        assert f"](../pictures/{picture.name})" in page
         assert any("simulated testbed" in text for text in texts(picture.read_text()))

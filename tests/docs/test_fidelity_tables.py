@@ -1,4 +1,4 @@
-"""docs/fidelity.md says of every GPU and software what is known today, and the frozen page that it is frozen."""
+"""Tables of errors and of trainers are made of what is known today, and the frozen page says that it is frozen."""
 
 import csv
 import re
@@ -8,12 +8,14 @@ import pytest
 import yaml
 from helpers.builders import CONFIG
 
+import doc_tables
 import fidelity_tables
-from kareus.prediction.errors import TABLE
+import trainers
+from kareus.prediction.errors import TABLE, error_words, pair_errors
 from kareus.workload.resolve import resolve_accepted
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "fidelity.md").read_text()
+PAGE = (DOCS / "research/fidelity.md").read_text()
 
 
 def lines_of(heads):
@@ -68,3 +70,35 @@ def test_a_page_of_evidence_says_that_it_is_frozen_and_of_what():
         top = page.read_text()[:600]
         assert "**This page is frozen.**" in top
         assert re.search(r"of \d+ \w+ 20\d\d, of version \d+ of the GPU model", top)
+
+
+def test_what_to_expect_is_what_its_script_makes_today():
+    page = (DOCS / "trust.md").read_text()
+    rows = list(fidelity_tables.trust_rows())
+    assert fidelity_tables.replaced(page, fidelity_tables.TRUST, rows) == page, "run make refitted"
+    words = len(page.split()) - sum(len(row.split()) for row in rows)
+    assert words < 420, "the page answers one question"
+
+
+@pytest.mark.parametrize("path", sorted((CONFIG / "gpu").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_gpu_and_its_software_have_one_error_wherever_it_is_said(path):
+    (workload,) = resolve_accepted([f"gpu={path.stem}"]).values()
+    lines = (DOCS / "trust.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
+    (row,) = (one for one in cells if workload.gpu.name in one[0].split(", ") and one[1] == workload.software.name)
+    said, percents = error_words(workload), re.findall(r"([\d.]+) %", row[2] + row[3])
+    assert [f"{float(percent):g} %" in said or f"{percent} %" in said for percent in percents] == [True] * len(percents)
+    assert ("never measured: " in said) == row[2].startswith("not measured")
+
+
+def test_the_readme_has_the_error_of_the_table():
+    pair = next(one for one in pair_errors() if (one.gpu, one.software) == ("H100-SXM5-80GB", "megatron-core"))
+    claim = " ".join((DOCS.parent / "README.md").read_text().split())
+    assert f"on H100 with Megatron-Core are within {pair.percent_90:g} % in nine of ten cases" in claim
+
+
+def test_the_table_of_trainers_is_made_of_what_they_obey():
+    text = trainers.PAGE.read_text()
+    assert doc_tables.replaced(text, trainers.LAYOUT_HEADS, list(trainers.layout_rows())) == text, (
+        "run python benchmarks/trainers.py --layouts --write"
+    )

@@ -69,11 +69,14 @@ PYTHON_LEFT_OUT = {
     "docs/howto/megatron.md": "runs in Megatron: tests/adapters/test_megatron.py runs all of it",
     "docs/howto/torchtitan.md": "runs in torchtitan: tests/adapters/test_torchtitan.py and test_pipelining.py run it",
     "docs/howto/hugging_face.md": "runs in trainers: tests/adapters/test_steps.py runs it",
+    "docs/tutorials/cluster.md": "runs in Megatron: tests/adapters/test_megatron.py runs the same lines",
     "docs/emulation.md": "opens tables of a campaign that takes minutes",
-    "docs/pipelines.md": "ends in the error that it shows: tests/pipeline/test_schedules.py",
+    "docs/internals/pipelines.md": "ends in the error that it shows: tests/pipeline/test_schedules.py",
 }
 """Pages whose blocks of Python are not run, and why."""
 
+TUTORIALS = "docs/tutorials/"
+"""Pages that are typed from start to end by every run of the tests: their workloads are small."""
 DOCUMENTATION = ("docs", "examples")
 FILES = ("README.md",)
 REFERENCE = """\
@@ -158,13 +161,16 @@ def script_of(block: Block, seen: set[str]) -> list[str]:
     for command in commands(block):
         is_new = "<<" in command.name or command.name not in seen
         seen.add(command.name)
-        if is_new and not matches(command.name, (*LEFT_OUT, *RESOLVED_ONLY, *MINUTES)):
+        slow = () if block.place.startswith(TUTORIALS) else MINUTES
+        if is_new and not matches(command.name, (*LEFT_OUT, *RESOLVED_ONLY, *slow)):
             lines.append(command.text)
     return lines
 
 
 def whole_script_of(block: Block, _: set[str]) -> list[str]:
     """What acceptance runs of a block, if anything of it takes long."""
+    if block.place.startswith(TUTORIALS):
+        return []
     own = [command for command in commands(block) if not matches(command.name, (*LEFT_OUT, *RESOLVED_ONLY))]
     return [command.text for command in own] if any(matches(command.name, MINUTES) for command in own) else []
 

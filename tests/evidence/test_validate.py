@@ -23,7 +23,7 @@ def answer(tmp_path, capsys, text, *arguments):
 def test_frontiers_are_answered_with_one_json_object(tmp_path, capsys):
     found = json.loads(answer(tmp_path, capsys, FRONTIERS, "--json"))
     assert found["testbed"] == "simulated"
-    assert found["trust"].startswith("on held-out workloads 90 % within")
+    assert found["trust"].startswith("9 of 10 planned iterations are within")
     assert [row["scored"] for row in found["rows"]] == [True, True, False]
     errors = [100 * abs(r["predicted_time_s"] / r["given_time_s"] - 1) for r in found["rows"] if r["scored"]]
     assert found["time_mape_pct"] == pytest.approx(sum(errors) / 2)
@@ -43,7 +43,7 @@ def test_reductions_are_answered_with_one_json_object(tmp_path, capsys):
 def test_the_text_names_the_simulated_gpu_and_its_known_errors(tmp_path, capsys):
     first, second, *rest = answer(tmp_path, capsys, FRONTIERS).splitlines()
     assert first.startswith("simulated A100-SXM4-40GB against ")
-    assert "held-out" in second or "not measured" in second
+    assert "had not seen" in second or "not measured" in second
     assert any("dominated, not scored" in line for line in rest)
     assert any("constant power" in line for line in rest)
 

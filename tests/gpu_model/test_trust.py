@@ -26,7 +26,9 @@ def composed(*overrides: str, config: Path = CONFIG) -> Gpu:
 
 
 def test_the_shipped_gpu_that_was_fitted_says_how_far_off_it_is() -> None:
-    assert trust(composed("gpu=a100-sxm4-40gb")).startswith("on held-out workloads 90 % within 4.3 % of time and 4.0 %")
+    assert trust(composed("gpu=a100-sxm4-40gb")).startswith(
+        "9 of 10 planned iterations are within 4.3 % of time and 4.0 %"
+    )
 
 
 def test_a_shipped_gpu_that_was_not_fitted_says_so() -> None:
@@ -36,8 +38,8 @@ def test_a_shipped_gpu_that_was_not_fitted_says_so() -> None:
 @pytest.mark.parametrize(("gpu", "has_power"), [("a100-sxm4-80gb", 0), ("b200", 1), ("h100-sxm5-80gb", 0), ("h200", 1)])
 def test_gpus_fitted_to_kernels_say_what_was_held_out(gpu: str, has_power: int) -> None:
     said = trust(composed(f"gpu={gpu}"))
-    assert said.startswith("on held-out shapes of kernels 90 % within "), "run make refitted"
-    assert said.endswith("its planned iterations not measured")
+    assert said.startswith("9 of 10 single kernels are within "), "run make refitted"
+    assert said.endswith("planned iterations were not measured (docs/trust.md)")
     assert said.count("of energy") == has_power
     assert trust(composed(f"gpu={gpu}", "gpu.l2_mib=30")) == NOT_MEASURED
 

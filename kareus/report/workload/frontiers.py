@@ -88,8 +88,8 @@ def _note(uncertainty: Uncertainty | None) -> str:
     if uncertainty is None:
         return gain
     return (
-        f"{gain} The band around {OURS}: on held-out workloads the GPU model was within "
-        f"{uncertainty.time_percent:g} % of time and {uncertainty.energy_percent:g} % of energy nine times in ten."
+        f"{gain} The band around {OURS}: 9 of 10 planned iterations were within {uncertainty.time_percent:g} % of time "
+        f"and {uncertainty.energy_percent:g} % of energy, of workloads that the fit had not seen."
     )
 
 

@@ -85,7 +85,7 @@ def savings():
 
 
 def test_the_a100_predicts_published_energies():
-    """In sample: its coefficients were fitted to them (docs/fidelity.md)."""
+    """In sample: its coefficients were fitted to them (docs/research/fidelity.md)."""
     rows = published("a100_planned_frontiers.csv")
     assert score_frontiers(rows, subjects_of(rows, ("gpu=a100-sxm4-40gb",), CONFIG)).energy_mape_pct <= 2.2
 
@@ -107,7 +107,9 @@ def test_the_a100_predicts_the_headlines(savings, metric, headline_pct):
 
 
 @pytest.mark.acceptance
-@pytest.mark.xfail(strict=True, reason="one pair of methods is planned 0.02 points apart (docs/fidelity-data.md)")
+@pytest.mark.xfail(
+    strict=True, reason="one pair of methods is planned 0.02 points apart (docs/research/fidelity-data.md)"
+)
 def test_the_a100_reverses_no_published_order(savings):
     """In sample, as the energies."""
     assert savings.wrong_orders == ()
@@ -153,7 +155,7 @@ def measured_savings(row):
 
 
 def test_plans_of_real_profiles_are_two_points_from_measured_reductions():
-    """How far a model that is right about every profile would be off (docs/fidelity.md)."""
+    """How far a model that is right about every profile would be off (docs/research/fidelity.md)."""
     plans, tables = published("a100_planned_frontiers.csv"), published("paper_rows.csv")
     planned = {scenario: planned_savings(plans, scenario) for scenario in {row.scenario for row in plans}}
     misses = [

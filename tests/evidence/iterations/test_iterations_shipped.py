@@ -1,4 +1,4 @@
-"""Figures of the measured iterations that ship with the package, as docs/fidelity-data.md gives them."""
+"""Figures of the measured iterations that ship with the package, as docs/research/fidelity-data.md gives them."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ FAMILIES_PCT = {"dgxc": 2.6, "llm-foundry": 6.0, "selective-recompute": 3.0, "ti
 
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGE = (DOCS / "fidelity-data.md").read_text()
+PAGE = (DOCS / "research/fidelity-data.md").read_text()
 
 
 def _rows():
@@ -77,7 +77,7 @@ def test_node_power_is_as_close_as_documented():
     assert len(answer.rows) == 6
     assert answer.power_mape_pct < 5.0
     printed = f"| power of nodes: mean {answer.power_mape_pct:.1f} % | {answer.time_mape_pct:.1f} % |"
-    assert printed in (DOCS / "fidelity.md").read_text()
+    assert printed in (DOCS / "research/fidelity.md").read_text()
     assert len(answer.refused) == 60
     assert all("adapters of a frozen model" in refusal.reason for refusal in answer.refused)
     assert json.dumps(plain_power(answer), allow_nan=False)

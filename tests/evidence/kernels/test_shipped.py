@@ -1,4 +1,4 @@
-"""Figures of the measured kernels that ship with the package, as docs/fidelity-data.md gives them, and their text."""
+"""Figures of the measured kernels that ship, as docs/research/fidelity-data.md gives them, and their text."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from kareus.evidence.kernels.rows import kind_of, read_kernels
 from kareus.evidence.shipped import shipped_files
 from kareus.prediction.lines import read_lines
 
-PAGE = (Path(__file__).parents[3] / "docs/fidelity-data.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/research/fidelity-data.md").read_text()
 TIMES_PCT = {
     "kernel_gemm": {
         "a100-sxm4-80gb bfloat16 SGLang 0.5.10 burst": 6.5,
