@@ -67,8 +67,7 @@ class LogHandler(LogHandlerBase):
         """Choose how to show; nothing is shown yet."""
         show = _show(self.common_settings, self.settings.show if self.settings else "auto")
         sys.excepthook = _hook
-        history = None if self.common_settings.dryrun else HISTORY
-        self._watch = None if show is None else Watch(show, history)
+        self._watch = None if show is None else Watch(show, HISTORY)
         if self._watch is not None and threading.current_thread() is threading.main_thread():
             _tell_interruptions(self._watch)
 

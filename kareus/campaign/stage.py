@@ -1,20 +1,24 @@
 """Command `campaign`: expand a campaign, and write what belongs to it and what cannot run."""
 
 import argparse
+import itertools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kareus.artifacts.files import read_text
 from kareus.artifacts.layout import campaign_table
 from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
+from kareus.artifacts.shipped import config_folder
 from kareus.artifacts.tables import write_table
 from kareus.campaign.resolve import Member, ResolvedCampaign, resolve_campaign
 from kareus.campaign.tables import CAMPAIGN
 from kareus.workload.arguments import add_overrides
 from kareus.workload.naming import degrees
+from kareus.workload.overrides import options
 from kareus.workload.tables import WORKLOADS
 from kareus.workload.writing import write_resolved
 
@@ -23,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the campaign, the overrides, the configuration and the output."""
-    parser.add_argument("name", help="name of a file of config/campaign/")
+    parser.add_argument("name", nargs="?", help="name of a file of config/campaign/ (default: all are listed)")
     text = "Hydra overrides of everything in it, in the place of its own of the same key, such as gpu=h200"
     add_overrides(parser, text)
     parser.add_argument("--output", type=Path, help="folder to write to (default: nothing is written)")
@@ -31,7 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Resolve and print; write where there is a folder for it."""
+    """Resolve and print; write where there is a folder for it. Without a name, list all campaigns."""
+    if arguments.name is None:
+        for line in listed(arguments.config_dir or config_folder()):
+            logger.info("%s", line)
+        return
     if arguments.output is not None:
         check_folder(arguments.output, force=arguments.force)
     campaign = resolve_campaign(arguments.name, arguments.overrides, arguments.config_dir)
@@ -41,6 +49,19 @@ def run(arguments: argparse.Namespace) -> None:
         path = campaign_table(arguments.output, campaign.folder)
         check_outputs(arguments, [(arguments.output / "workloads.parquet", table(WORKLOADS)), (path, table(CAMPAIGN))])
         _write(campaign, arguments.output, path)
+
+
+def listed(config_dir: Path) -> Iterator[str]:
+    """Yield a line for each campaign: its name, and the first sentence of the comment that its file begins with."""
+    names = options("campaign", config_dir)
+    width = max(map(len, names), default=0)
+    for name in names:
+        comment = itertools.takewhile(
+            lambda line: line.startswith("#"), read_text(config_dir / "campaign" / f"{name}.yaml").splitlines()
+        )
+        text = " ".join(line.lstrip("# ") for line in comment)
+        yield f"{name:<{width}}  {text.split('. ')[0].rstrip('.')}"
+    yield "`kareus campaign NAME` lists what is in one; `snakemake --config campaign=NAME -n` says how long it takes."
 
 
 def _write(campaign: ResolvedCampaign, results: Path, path: Path) -> None:

@@ -18,6 +18,26 @@ HISTORY = Path(".snakemake/kareus/durations.json")
 KEPT = 20
 """Durations of a rule that are kept, the newest; rules run once for each workload or partition."""
 
+ELSEWHERE_S = {
+    "answer_question": 4.0,
+    "emulate_fleet": 15.6,
+    "extract_partitions": 1.3,
+    "profile_instructions": 0.5,
+    "report_campaign": 3.3,
+    "report_fleets": 3.3,
+    "resolve_campaign": 2.0,
+    "run_end_to_end": 0.3,
+    "search_partition": 0.7,
+    "select_plan": 0.3,
+    "solve_pipeline": 1.2,
+    "sweep_profiler": 1.0,
+    "write_report": 3.3,
+}
+"""Seconds of a core for a job by rule, simulated testbed: means of the paper's campaign (benchmarks/README.md).
+
+Rules that are not here take no time to speak of. They count until a folder has durations of its own.
+"""
+
 
 def read_history(path: Path) -> dict[str, list[float]]:
     """Read durations in seconds by rule, oldest first; none if there is no file, or none that can be used."""

@@ -113,7 +113,9 @@ class DryRun:
         """Write what would be done, rule by rule; Snakemake numbers a job before those that it depends on."""
         if not self._jobs:
             return
-        _write(self._stream, f"{wording.jobs(sum(map(len, self._jobs.values())))} would be done; nothing was")
+        counts = {rule: len(jobs) for rule, jobs in self._jobs.items()}
+        _write(self._stream, f"{wording.jobs(sum(counts.values()))} would be done; nothing was")
+        _write(self._stream, wording.work(counts, state.usual_s))
         for jobs in sorted(self._jobs.values(), key=lambda jobs: -min(job.job for job in jobs)):
             more = f", and {len(jobs) - 1} more like it" if len(jobs) > 1 else ""
             _write(self._stream, f"{len(jobs):>5}  {printable_lines(jobs[0].what)}{more}")

@@ -1,11 +1,12 @@
 """The run in words: durations, what a job is at, why one failed."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kareus.artifacts.files import read_bytes
 from kareus.progress.events import Failed
+from kareus.progress.history import ELSEWHERE_S
 from kareus.progress.journal import SUFFIX, Standing
 from kareus.progress.run_state import RunState, TimeLeft
 
@@ -24,6 +25,22 @@ def duration(seconds: float) -> str:
 def jobs(number: int) -> str:
     """`1 job`, `2 jobs`."""
     return f"{number} job{'' if number == 1 else 's'}"
+
+
+def work(counts: Mapping[str, int], usual_s: Mapping[str, float]) -> str:
+    """Return in words how long jobs take one after the other, by earlier runs where a rule has any.
+
+    Args:
+        counts: of jobs, by rule.
+        usual_s: durations in earlier runs of this folder, by rule.
+
+    Example:
+        >>> work({"search_partition": 132, "all": 1}, {})
+        'about 1:32 on one quiet core, less on more (simulated testbed; no run here yet to tell)'
+    """
+    seconds = sum(count * usual_s.get(rule, ELSEWHERE_S.get(rule, 0.0)) for rule, count in counts.items())
+    source = "by earlier runs here" if usual_s else "simulated testbed; no run here yet to tell"
+    return f"about {duration(seconds)} on one quiet core, less on more ({source})"
 
 
 def time_left(left: TimeLeft) -> str:

@@ -204,6 +204,14 @@ def test_members_are_written_with_reasons_of_refusals(tmp_path: Path) -> None:
     assert opened.drop("campaign").equals(table)
 
 
+def test_without_a_name_all_campaigns_are_listed(caplog):
+    caplog.set_level("INFO")
+    assert main(["campaign", "--config-dir", str(CONFIG)]) == 0
+    names = [path.stem for path in sorted((CONFIG / "campaign").glob("*.yaml"))]
+    assert [message.split()[0] for message in caplog.messages[: len(names)]] == names
+    assert "The paper's whole evaluation" in caplog.text
+
+
 @pytest.mark.parametrize("command", [["campaign", "quickstart"], ["resolve"]])
 def test_looking_up_what_would_be_planned_writes_nothing(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -94,8 +94,9 @@ def test_a_dry_run_is_as_brief_as_a_run(workflow):
     done = run(workflow, "-n")
     assert done.returncode == 0
     assert done.stdout == ""
-    first, *lines = done.stderr.splitlines()
+    first, time, *lines = done.stderr.splitlines()
     assert first == "3 jobs would be done; nothing was"
+    assert time.startswith("about 0:00 on one quiet core")
     assert sorted(lines) == ["    1  Being slow", "    1  Breaking", "    1  rule all"]
 
 
@@ -104,6 +105,7 @@ def test_the_next_run_knows_how_long_rules_take(workflow):
     durations = json.loads((workflow / ".snakemake/kareus/durations.json").read_text())
     assert list(durations) == ["slow"]
     assert durations["slow"][0] >= 1.0
+    assert "(by earlier runs here)" in run(workflow, "-n").stderr
 
 
 def test_a_run_that_is_interrupted_ends_with_130(workflow):
