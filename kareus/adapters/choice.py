@@ -1,4 +1,4 @@
-"""What decides the clocks of a rank, iteration by iteration: a plan, or anything else that names them."""
+"""Choices of clocks for a rank, iteration by iteration: by a plan, or by anything else that names them."""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""What a running job is told from outside: a power cap, a straggler that it cannot see, and the price of energy.
+"""Conditions of a running job from outside: a power cap, a straggler that it cannot see, and the price of energy.
 
 Both come from plain files, which are read again when they change. A file that cannot be used does not stop a training:
 what it said before stays in force, and one line in the log says what is wrong.

@@ -1,4 +1,4 @@
-"""Which plan each pipeline of a job follows next: the same decision on every rank, from what all of them tell.
+"""The decision which plan each pipeline of a job follows next, the same on every rank, from what all of them tell.
 
 The plans are those of one iteration frontier. A price or the user's selector chooses the point, a power cap moves it to
 a plan that draws less. Where a pipeline is slow, the others take the slowest plan that just meets it: this saves

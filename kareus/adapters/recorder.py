@@ -1,4 +1,4 @@
-"""What a rank's iterations took, recorded beside the training and written as the tables `MICROBATCHES` and `STEPS`.
+"""Recorder of a rank's iterations beside the training, written as the tables `MICROBATCHES` and `STEPS`.
 
 Nothing here waits for the GPU. Times come from events that are read once the GPU has passed them, energies from the
 counter that a thread reads; both are known an iteration or more later.

@@ -1,4 +1,4 @@
-"""What a rank measured of one iteration of a trainer, in memory; `tables` has it as columns."""
+"""Measurements of one iteration of a trainer by a rank, in memory; `tables` has them as columns."""
 
 from dataclasses import dataclass
 

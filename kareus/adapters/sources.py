@@ -1,4 +1,4 @@
-"""What adapters take to decide clocks: a plan, a folder of plans to change between, or a request to profile the job."""
+"""Sources of clocks for adapters: a plan, a folder of plans to change between, or a request to profile the job."""
 
 import logging
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the adviser answers: what layouts cost, the frontier over them, the chosen plan, and the baseline."""
+"""Answers of the adviser: what layouts cost, the frontier over them, the chosen plan, and the baseline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which layouts can run: what divides, combines and fits into memory, and why the others are refused."""
+"""Layouts that can run: those that divide, combine and fit into memory; and why the others are refused."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable

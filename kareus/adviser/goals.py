@@ -1,4 +1,4 @@
-"""What is wanted of a plan: deadlines, power caps and prices, with their units; and what plans cost by them."""
+"""Goals of a plan: deadlines, power caps and prices, with their units; and what plans cost by them."""
 
 import re
 from dataclasses import dataclass

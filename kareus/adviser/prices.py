@@ -1,4 +1,4 @@
-"""What instructions cost at every price of time, from the GPU model, exhaustively and free of noise.
+"""Costs of instructions at every price of time, from the GPU model, exhaustively and free of noise.
 
 A frontier is asked by prices: at a price of p W, an instruction runs where effective energy plus p times its time is
 least (effective energy: less the blocking power over its time). The least sum bounds every other way to run it from

@@ -1,4 +1,4 @@
-"""Which layouts others rule out: a frontier of known plans, and whether a bound lies behind it everywhere."""
+"""Layouts that others rule out: a frontier of known plans, and whether a bound lies behind it everywhere."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""What to say of software that was never measured: what a wrong order may cost, and which layouts to measure first.
+"""Advice on software that was never measured: what a wrong order may cost, and which layouts to measure first.
 
 How far orders differ is told by the profiles that were measured: each is asked for the times of the same layouts, and
 our first choice is compared with the one that would be its best. Layouts to measure are chosen as a calibration chooses

@@ -1,4 +1,4 @@
-"""What to measure first: trials in the order in which each tells most of all kernels for the time that it takes.
+"""The order of trials: first those that tell most of all kernels for the time that they take.
 
 A priori the logarithms of times and powers of all probes are jointly Gaussian, since they depend on the same uncertain
 coefficients. A trial is worth by how much it lowers the sum of their variances, over the seconds that it takes; then

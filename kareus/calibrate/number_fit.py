@@ -1,4 +1,4 @@
-"""What measured times leave of the numbers that they were fitted to: the likeliest values, and how sure they are."""
+"""Numbers fitted to measured times: their likeliest values, and how sure they are."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a user gives the workflow on Snakemake's command line: the keys of `--config`, and the profile."""
+"""Keys of `--config` and the profile, as a user gives them to the workflow on Snakemake's command line."""
 
 import itertools
 import shlex

@@ -1,4 +1,4 @@
-"""What `kareus help` prints: what to type first, the commands in groups, and exit codes."""
+"""The text of `kareus help`: what to type first, the commands in groups, and exit codes."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Whether a GPU ran at the clock that was asked for, and whether what was measured at another says anything of it."""
+"""The check that a GPU ran at the clock that was asked for, and what a measurement at another says of it."""
 
 import statistics
 from collections.abc import Collection, Iterable

@@ -1,1 +1,1 @@
-"""What this machine can do: its GPUs and who may set their clocks, the software beside Kareus, Slurm."""
+"""The doctor of a machine: its GPUs and who may set their clocks, the software beside Kareus, Slurm."""

@@ -1,4 +1,4 @@
-"""What was measured of changes of clocks, in words, and as the key of a GPU's file."""
+"""Measured changes of clocks in words, and as the key of a GPU's file."""
 
 import math
 from collections.abc import Iterator, Sequence

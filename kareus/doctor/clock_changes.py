@@ -1,4 +1,4 @@
-"""What a change of clock does on this machine: until when it holds, what stops meanwhile, how often it may come.
+"""Measurements of a change of clock: until when it holds, what stops meanwhile, how often it may come.
 
 GPU files take changes as free until they are measured. Measuring locks clocks, so it is asked for (`kareus doctor
 --measure`); however it ends, the clocks go back to the driver.

@@ -1,4 +1,4 @@
-"""What torch and NCCL say, as one line of JSON: a process of its own, so that the doctor starts fast.
+"""A probe of torch and NCCL, printed as one line of JSON: a process of its own, so that the doctor starts fast.
 
 With two GPUs and more it measures whether limits on CTAs hold: two ranks all-reduce under each limit, and the profiler
 tells the grid of NCCL's kernel.

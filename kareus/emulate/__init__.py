@@ -1,4 +1,4 @@
-"""From one pipeline to a fleet: data-parallel replicas, gradient reduction, stragglers, power caps, hours of prices.
+"""Fleets of equal pipelines: data-parallel replicas, gradient reduction, stragglers, power caps, hours of prices.
 
 Reads the microbatch frontiers of one pipeline or, where pipelines wait for one another, of all as replicas. Writes
 `results/<workload>/emulate/<fleet>/*.parquet`.

@@ -1,4 +1,4 @@
-"""What may have gone wrong with a run: each thing alone, predicted by the same function as the run itself.
+"""Causes of a slow run: each thing that may have gone wrong alone, predicted as the run itself is.
 
 A cause is a workload that differs in one thing: software that overlaps less, a slower host, kernels that are not fused,
 a clock below the maximum. How much of the missing time it makes up says whether to look there.

@@ -1,4 +1,4 @@
-"""What composing microbatch frontiers reads of a configuration."""
+"""Configuration of the stage that composes microbatch frontiers."""
 
 from dataclasses import dataclass
 

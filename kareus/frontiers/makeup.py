@@ -1,4 +1,4 @@
-"""What an overlapped instruction consists of, and what the parts measured alone miss of the whole.
+"""The makeup of an overlapped instruction: its parts, and what they, measured alone, miss of the whole.
 
 Between operators streams synchronise, the host keeps up and caches are cold; measured again and again alone, partitions
 have less of that. Default nanobatching consists of the same parts and is measured both ways: as whole instructions, and

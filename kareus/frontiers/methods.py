@@ -1,4 +1,4 @@
-"""Which points of an instruction each method may use; the rows of the table `MICROBATCH`."""
+"""Points of an instruction that each method may use: the rows of the table `MICROBATCH`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""How far a host launches kernels ahead of the GPU."""
+"""The distance by which a host launches kernels ahead of the GPU."""
 
 from enum import StrEnum
 

@@ -1,4 +1,4 @@
-"""What trainers say in other products than Kareus, in both directions.
+"""Meanings of trainers' keys in other products than Kareus, in both directions.
 
 A table gives each key of a trainer a *term*: a dotted key of a workload, or one of the terms below, from which keys of
 a workload follow. `keys_of` goes from terms to keys, `terms_of` from keys to terms, so that reading what was written

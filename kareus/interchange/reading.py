@@ -1,4 +1,4 @@
-"""From files of a trainer to overrides of a workload, with what was understood, what is lost, and what is no matter."""
+"""Readers of a trainer's files: overrides of a workload, with what was understood, lost, and no matter."""
 
 import fnmatch
 import re

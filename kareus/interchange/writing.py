@@ -1,4 +1,4 @@
-"""From a workload to settings of a trainer, by the table that reads them, and what of the workload they do not say.
+"""Writers of a trainer's settings from a workload, by the table that reads them, and what they do not say of it.
 
 What is not said is found by reading the written text again: it is what comes back as something else.
 """

@@ -1,4 +1,4 @@
-"""What differs between the blocks of models: where norms are, what they see, how branches join, how angles stretch.
+"""Differences between the blocks of models: where norms are, what they see, how branches join, how angles stretch.
 
 Each kind is a value of a field of `kareus.model.config.Model`. What has no kind of its own is refused where a model is
 read (`kareus.workload.huggingface`).

@@ -1,4 +1,4 @@
-"""Where published checkpoints have the weights that Llama has by other names, fused, transposed or in another order.
+"""Names and places of weights in published checkpoints: by other names than Llama's, fused, transposed or reordered.
 
 Names of whole weights are Llama's everywhere else: in training's checkpoints too. Norms after attention and after the
 MLP, which Llama lacks, have the names of GLM 4. Another architecture is a row of `WEIGHT_NAMES`.

@@ -1,4 +1,4 @@
-"""Which models the engine trains: those whose features it was shown to compute as transformers does.
+"""Models that the engine trains: those whose features it was shown to compute as transformers does.
 
 Plans and predictions serve all models. Nothing here imports torch.
 """

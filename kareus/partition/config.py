@@ -1,4 +1,4 @@
-"""What extracting partitions reads of a configuration, and the name of what is extracted."""
+"""Configuration of the stage that extracts partitions, and the name of what is extracted."""
 
 from dataclasses import dataclass
 

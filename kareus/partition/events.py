@@ -1,4 +1,4 @@
-"""What tracing records: kernels and collectives, and the parts of buffers that they read and write. Without torch."""
+"""Events of tracing: kernels and collectives, and the parts of buffers that they read and write. Without torch."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

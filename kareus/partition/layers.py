@@ -1,4 +1,4 @@
-"""What differs between the layers of a model, in the operator graph of its mean block.
+"""Differences between the layers of a model, in the operator graph of its mean block.
 
 All blocks of a model have one graph. Where some attend within a window, or the rotary embedding turns a part of each
 head, operators have the work of the mean block, so that all blocks together have theirs.

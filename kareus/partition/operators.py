@@ -1,4 +1,4 @@
-"""From traced kernels to operators: what each computes, and how many bytes a fused implementation of it moves.
+"""Operators of traced kernels: what each computes, and how many bytes a fused implementation of it moves.
 
 Counted are the bytes that an operator reads from and writes to what outlives it; temporaries between its kernels
 count for nothing. The copies that bring gathered keys and values into order cannot be fused with attention, and are

@@ -1,4 +1,4 @@
-"""What the operator graph of a model depends on: a few facts, its structure, and the sizes of its dimensions.
+"""The structure of a model that its operator graph depends on: a few facts, and the sizes of its dimensions.
 
 Models of one structure execute the same kernels on the same buffers; only the sizes differ. That was found with torch's
 symbolic shapes, which trace the model without one condition on any size of 2 or more (`tests/partition/`): no kernel is

@@ -1,4 +1,4 @@
-"""What an iteration costs with all instructions of all stages at one clock, which is all that some trainers can run."""
+"""Costs of an iteration with all instructions of all stages at one clock, which is all that some trainers can run."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What the noise of measuring leaves open: standard errors of what methods save, by a parametric bootstrap.
+"""Standard errors of what methods save, from the noise of measuring, by a parametric bootstrap.
 
 Every point of the microbatch frontiers has standard errors. Many times over, all points are drawn anew around their
 estimates and the methods are compared as if that had been measured; the standard deviation of a saving over the draws

@@ -1,4 +1,4 @@
-"""What plans cost on chips that stay warm: energies of iterations at the temperatures that the GPUs settle to.
+"""Costs of plans on chips that stay warm: energies of iterations at the temperatures that the GPUs settle to.
 
 Partitions and instructions are measured just after a cooldown, so their energies lack what a warm chip leaks more. That
 is linear in the temperature and about the same share of every plan, so it is added to finished plans; what is planned

@@ -1,4 +1,4 @@
-"""What of a plan its trainer can run, and what that saves: said beside every plan that it cannot run whole."""
+"""The part of a plan that its trainer can run, and what that saves: said beside every plan that it cannot run whole."""
 
 from collections.abc import Iterator
 

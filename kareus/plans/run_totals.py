@@ -1,4 +1,4 @@
-"""What a whole training run takes at one plan, and what it saves: time, energy, and cost where prices are given."""
+"""Totals of a whole training run at one plan, and what it saves: time, energy, and cost where prices are given."""
 
 import math
 from typing import Protocol

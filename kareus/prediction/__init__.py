@@ -1,4 +1,4 @@
-"""What a training iteration costs, without measuring: predictions, their parts and errors, and measured iterations.
+"""Predictions of a training iteration without measuring, their parts and errors, and measured iterations.
 
 Reads workloads, and CSV files of measured iterations; `data/` has the errors of predictions by GPU and software.
 """

@@ -1,4 +1,4 @@
-"""How far predicted iterations were off, by GPU and software, where the row's model had been left out of the fit.
+"""Errors of predicted iterations, by GPU and software, where the row's model had been left out of the fit.
 
 An error belongs to the numbers that it was measured with: those of the GPU and of the software. With others it is not
 known. `kareus fit --software ... --errors ...` measures the errors of a software again and writes the table that ships.

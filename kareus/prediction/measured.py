@@ -1,4 +1,4 @@
-"""From a file with measured iterations to the workloads that they ran, which `kareus.predict` predicts as any other."""
+"""Workloads that the rows of a file with measured iterations ran, which `kareus.predict` predicts as any other."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Why a workload does not fit: the GPU that is too full, what fills it, and the cheapest changes that make it fit.
+"""Remedies for a workload that does not fit: the GPU that is too full, what fills it, and the cheapest changes.
 
 A change is one choice of the layout: what is recomputed, what replicas share out, how the batch is cut, one more step
 of a degree of parallelism. The batch of an iteration stays what it is, and so does the number of GPUs where a degree

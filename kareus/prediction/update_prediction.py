@@ -1,4 +1,4 @@
-"""What the update of the weights costs each stage at one clock, and of what that is made."""
+"""Costs of the update of the weights on each stage at one clock, and of what they are made."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

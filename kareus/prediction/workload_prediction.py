@@ -1,4 +1,4 @@
-"""What a workload's iteration costs under a default method, from the GPU model alone: no search and no measurement.
+"""Costs of a workload's iteration under a default method, from the GPU model alone: no search, no measurement.
 
 Methods without a search run every instruction at one clock: `sequential`, and `nanobatching` with default schedules.
 """

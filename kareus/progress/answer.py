@@ -1,4 +1,4 @@
-"""What a run of the workflow ends with: the workflow knows it and sets it, its display shows it.
+"""The answer that a run of the workflow ends with: the workflow knows it and sets it, its display shows it.
 
 Both are in one process, the head of the run, and neither knows the other.
 """

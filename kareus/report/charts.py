@@ -1,4 +1,4 @@
-"""What all figures share: the record of a figure, and pieces of Vega-Altair charts.
+"""Parts that all figures share: the record of a figure, and pieces of Vega-Altair charts.
 
 A figure is defined once. The page shows it, with the data of the page; `drawing.py` writes it to files. Charts name
 their data instead of holding them, so that both give the same numbers and the page can exchange them.

@@ -1,4 +1,4 @@
-"""What notebooks show of a record: three lines of text and a figure, both as pages have them."""
+"""Views of a record in notebooks: three lines of text and a figure, both as pages have them."""
 
 import base64
 from functools import singledispatch

@@ -1,4 +1,4 @@
-"""What was planned, in short: answers of the plans in a folder, for the end of a run and `kareus results`."""
+"""The outcome of planning in short: answers of the plans in a folder, for the end of a run and `kareus results`."""
 
 import datetime
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What plans of a campaign or of fleets save at max throughput, in one sentence."""
+"""Savings of a campaign's or a fleet's plans at max throughput, in one sentence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

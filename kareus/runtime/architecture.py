@@ -1,4 +1,4 @@
-"""What is planned and what the engine cannot train, checked before ranks are started and without importing torch."""
+"""Checks of what is planned and cannot be trained, before ranks are started and without importing torch."""
 
 from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation

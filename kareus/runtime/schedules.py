@@ -1,4 +1,4 @@
-"""How the instructions of a microbatch run: from a plan's choices to launches, turn by turn.
+"""Schedules of a microbatch's instructions: from a plan's choices to launches, turn by turn.
 
 The order of turns comes from `kareus.graph.interleave`, as it does for multiplicities and for the GPU model.
 """

@@ -1,4 +1,4 @@
-"""What one rank holds of the model: the chunks of its stage, a single one unless the pipeline is interleaved."""
+"""Chunks of the model on one rank: those of its stage, a single one unless the pipeline is interleaved."""
 
 from collections.abc import Sequence
 

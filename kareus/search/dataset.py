@@ -1,4 +1,4 @@
-"""What a search knows: the measurements and the time-only measurements taken so far."""
+"""Knowledge of a search: the measurements and the time-only measurements taken so far."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What surrogates and the Gaussian process see of candidates: numbers, in which a launch operator is its position."""
+"""Features of candidates for surrogates and the Gaussian process: numbers; a launch operator is its position."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How noisy one measurement is: the configured noise, unless what was measured twice contradicts it.
+"""Noise of one measurement: the configured noise, unless what was measured twice contradicts it.
 
 A candidate whose time was measured alone and with its energy was timed twice, at no cost. Powers are measured twice
 only where a strategy asks for it. With d the difference of the logarithms of two measurements of standard deviation s,

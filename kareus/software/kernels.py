@@ -1,4 +1,4 @@
-"""What software launches by itself that the operator graph has in one kernel, or has not: softmax, dropout, casts.
+"""Kernels that software launches and the operator graph has in one, or has not: softmax, dropout, casts.
 
 The operator graph has one kernel that scales, masks and takes the softmax; where Megatron's cannot run, single ones do
 it in fp32. It has no dropout of what attention and MLP add to the residual stream, and its products are in bf16. In

@@ -1,4 +1,4 @@
-"""What trainers can run of a plan: whole instructions and their clocks, one clock for each step, or all of it.
+"""Trainers and what they can run of a plan: whole instructions and their clocks, one clock for each step, or all of it.
 
 The table is `trainers.yaml`. Ranking, answers and the commands that are printed last follow it.
 """

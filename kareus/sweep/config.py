@@ -1,4 +1,4 @@
-"""What a sweep of the profiler measures: the record of Hydra group `sweep`, and the workload whose partition it is.
+"""Configuration of a sweep of the profiler: the record of Hydra group `sweep`, and the workload of its partition.
 
 `config/sweep.yaml` composes it as `config/config.yaml` composes a workload.
 """

@@ -1,4 +1,4 @@
-"""What of an iteration is planned: the record of the key `iteration`."""
+"""Configuration of what of an iteration is planned: the record of the key `iteration`."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What the instructions of the update take at each clock, by the GPU model.
+"""Costs of the instructions of the update at each clock, by the GPU model.
 
 Nothing of it is measured, on any testbed: groups of replicas span more GPUs than a profiler has. An instruction of the
 update is bound by memory or by links, so that low clocks cost it little time. Its point is that of its own clock; what

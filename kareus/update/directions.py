@@ -1,4 +1,4 @@
-"""Which instructions the update of the weights has on a stage."""
+"""Instructions of the update of the weights on a stage."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""What a Hugging Face `config.json` means, by its `model_type`: a table, each row what differs from Llama.
+"""Meanings of a Hugging Face `config.json` by its `model_type`: a table, each row what differs from Llama.
 
 A row has the keys under which a type writes a field of `kareus.model.config.Model`, the defaults of its class in
 transformers (which leaves new fields out of older files; of types without a class there, those of the code that the

@@ -1,4 +1,4 @@
-"""What is said of a model beside a workload: its parameters, its FLOPs a token, and whether the engine trains it."""
+"""Words on a model beside a workload: its parameters, its FLOPs a token, and whether the engine trains it."""
 
 from kareus.model.config import Model
 from kareus.model.parameters import active_parameters, total_parameters

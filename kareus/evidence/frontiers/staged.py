@@ -1,4 +1,4 @@
-"""What the planning stages say of a workload, as a campaign prints it, but for the noise of measuring."""
+"""Results of the planning stages for a workload, as a campaign prints them, but for the noise of measuring."""
 
 import functools
 from collections.abc import Callable, Mapping

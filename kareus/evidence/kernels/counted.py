@@ -1,4 +1,4 @@
-"""Which measured kernels count, and whose power was read over so much of the same that it is the kernel's.
+"""Measured kernels that count, and those whose power was read over so much of the same that it is theirs.
 
 What a row does not say is how it was measured. Four things in the benchmarks of AIConfigurator (`collector/`) move a
 row from what a training would see, and the readings of five sweeps show where they tell:

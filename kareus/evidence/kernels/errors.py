@@ -1,4 +1,4 @@
-"""How far off measured kernels were whose shape had been left out of the fit, by GPU and group of rows: a table.
+"""Errors of measured kernels whose shape had been left out of the fit, by GPU and group of rows: a table.
 
 `kareus fit --gpu ... --reference kernel_*.csv.gz --errors ...` measures the errors of a GPU again and writes the table
 that ships.

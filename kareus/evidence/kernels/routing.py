@@ -1,4 +1,4 @@
-"""How a benchmark of experts routes tokens: how many copies of them the busiest rank has, and in how many groups.
+"""Routing of tokens in a benchmark of experts: how many copies of them the busiest rank has, in how many groups.
 
 AIConfigurator draws the share of each expert from a power law between one token and 80 % of all, gives no expert more
 tokens than there are, and measures the rank whose experts have most. What it drew is not known, so that means over

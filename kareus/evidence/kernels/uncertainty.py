@@ -1,4 +1,4 @@
-"""How far off predictions of a GPU are that was fitted to single kernels: errors left out, and bootstrap intervals.
+"""Errors of a GPU that was fitted to single kernels: of shapes left out, and bootstrap intervals.
 
 Refits are to parts of the shapes, and to shapes drawn anew with replacement, since rows of one shape err together.
 Where there are thousands of rows, a refit is one Gauss-Newton step from the fit, which costs one set of slopes for each

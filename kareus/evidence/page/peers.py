@@ -1,4 +1,4 @@
-"""What the page says beside our own figures: errors that others publish, and what not to trust."""
+"""Errors that others publish, beside our own figures on the page, and what not to trust."""
 
 PEERS = (
     ("vTrain", "training iterations, A100 80GB, one node", "8.37 %", "rows that are not public here"),

@@ -1,4 +1,4 @@
-"""Where predictions are worst: errors of parts of the rows of every group, the largest first."""
+"""The worst predictions: errors of parts of the rows of every group, the largest first."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

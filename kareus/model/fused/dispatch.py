@@ -1,4 +1,4 @@
-"""Which implementation of a fused operator runs: its definition in PyTorch's operations, or its Triton kernel."""
+"""The choice of a fused operator's implementation: its definition in PyTorch's operations, or its Triton kernel."""
 
 import logging
 import os

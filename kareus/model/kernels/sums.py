@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-"""What kernels share: options of launches, and sums over the programs of a kernel in a fixed order."""
+"""Parts that kernels share: options of launches, and sums over the programs of a kernel in a fixed order."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Whether instructions can all run: an order in which none comes before what it waits for, or the circle in the way."""
+"""An order in which instructions can all run, none before what it waits for; or the circle in the way."""
 
 import graphlib
 from collections import deque

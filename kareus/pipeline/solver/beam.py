@@ -1,4 +1,4 @@
-"""From the relaxation to plans: a beam search that its prices guide.
+"""A beam search for plans, guided by the prices of the relaxation.
 
 The relaxation has a price of time on every edge of the DAG: what a second between two instructions is worth. With these
 prices the gap of a plan to the bound is a sum over instructions (what a point costs more than the best one at its

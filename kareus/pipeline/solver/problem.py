@@ -1,4 +1,4 @@
-"""What the solver of iteration frontiers is given: instructions, and the real points each can run at."""
+"""The problem of iteration frontiers: instructions, and the real points each can run at."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

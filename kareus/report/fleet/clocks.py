@@ -1,4 +1,4 @@
-"""What every stage of a fleet's pipeline runs in each plan: mean clocks, and how long the stage is busy.
+"""Clocks of every stage of a fleet's pipeline in each plan: mean clocks, and how long the stage is busy.
 
 A fleet's pipeline runs up to thousands of instructions, too many for a timeline; means show where a plan slows down.
 """

@@ -1,4 +1,4 @@
-"""From text to token ids: bytes, or a tokenizer file of the Hugging Face library, imported only when chosen."""
+"""Tokenizers: bytes, or a tokenizer file of the Hugging Face library, imported only when chosen."""
 
 from pathlib import Path
 from typing import Any, Protocol
