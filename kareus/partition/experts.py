@@ -250,7 +250,7 @@ def _exchange(r: Routed) -> Collective | None:
 
 
 def _gathering(r: Routed, kind: CollectiveKind) -> Collective | None:
-    """What the GPUs that share an expert gather of each other's copies, or sum of their results."""
+    """Return the collective by which GPUs that share an expert gather copies, or sum results; None where none do."""
     if r.etp == 1:
         return None
     return Collective(

@@ -25,7 +25,7 @@ CUT_OUT = 64
 
 
 class GraphConfig(Protocol):
-    """What decides the operator graphs of a workload: the workload, or a slice of it."""
+    """Settings that operator graphs depend on: those of a workload, or of a slice of it."""
 
     @property
     def model(self) -> Model:

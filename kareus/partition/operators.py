@@ -120,7 +120,7 @@ def operator_of(run: Run, trace_reads: Counter[int], lasting: frozenset[int]) ->
 
 
 def collective_of(exchange: CollectiveRun) -> AnyCollective:
-    """Describe consecutive collectives as one."""
+    """Return one collective in the place of consecutive ones."""
     first = exchange.events[0]
     found = Collective(
         kind=_COLLECTIVES[first.kernel],

@@ -161,8 +161,8 @@ def check_costs_suffice(selector: Selector) -> None:
     """
     if selector.goal in OVER_TIME:
         raise ConfigError(
-            f"{selector.goal}: limits power over an iteration, which only plans of instructions tell; choose another "
-            "selector here, such as power=4kW, or select such a plan with `kareus select`."
+            f"{selector.goal}: limits how power moves within an iteration, which takes a plan of its instructions; "
+            "choose another selector here, such as power=4kW, or select such a plan with `kareus select`."
         )
 
 

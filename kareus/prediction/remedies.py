@@ -291,7 +291,7 @@ def parts_words(memory: MemoryEstimate, most: int = LARGEST_PARTS) -> str:
 
 
 def misfit_words(misfit: Misfit) -> str:
-    """Return which GPUs are too full, and of what."""
+    """Return in words the GPUs that are too full, and what fills them."""
     memory = misfit.memory
     ranks = f"rank {misfit.ranks[0]}" if len(misfit.ranks) == 1 else f"ranks {misfit.ranks[0]} to {misfit.ranks[-1]}"
     return (

@@ -176,7 +176,7 @@ def _interleaved(cells: list[tuple[str, ...]]) -> Iterator[str]:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """Return what differs as plain values."""
+    """Return the differences as plain values."""
     return {
         letter: {
             "workload": plan.workload,

@@ -52,7 +52,7 @@ def iteration_folder(folder: Path, iteration: int) -> Path:
 
 
 def tensors_file(folder: Path, iteration: int, rank: int) -> Path:
-    """Return where the tensors of `rank` are."""
+    """Return the path of the file with the tensors of `rank`."""
     return iteration_folder(folder, iteration) / f"rank-{rank:05d}{TENSORS}"
 
 
