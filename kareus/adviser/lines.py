@@ -37,17 +37,7 @@ FEW_KG = 10_000
 
 def answer_lines(advice: Advice, columns: int | None = None) -> Iterator[str]:
     """Yield an answer for a terminal of so many columns; None: as wide as its tables are."""
-    yield headline(advice)
-    yield comparison(advice)
-    yield from frugal_lines(advice)
-    if advice.engine is not None and gains_by_engine(advice):
-        yield engine_line(advice)
-    yield model_error_line(chips(advice), advice.ties.error)
-    if full := full_line(advice):
-        yield full
-    if unset := unset_line(advice):
-        yield unset
-    yield from advice.question.goals.understood
+    yield from _first_lines(advice)
     for size in advice.sizes:
         yield ""
         yield from _size_lines(size, advice.ties, columns)
@@ -59,6 +49,30 @@ def answer_lines(advice: Advice, columns: int | None = None) -> Iterator[str]:
     yield ""
     yield from turn_on_lines(advice)
     yield from commands(advice)
+
+
+def short_lines(advice: Advice) -> Iterator[str]:
+    """Yield an answer of a dozen lines, for where the page has all of it."""
+    yield from _first_lines(advice)
+    if advice.unmeasured is not None:
+        yield f"measure first: {len(advice.unmeasured.measure_first)} layouts, which the page lists"
+    yield from turn_on_lines(advice)
+    yield from commands(advice)
+
+
+def _first_lines(advice: Advice) -> Iterator[str]:
+    """Yield what is chosen, what it saves, how wrong that may be, and what to mind."""
+    yield headline(advice)
+    yield comparison(advice)
+    yield from frugal_lines(advice)
+    if advice.engine is not None and gains_by_engine(advice):
+        yield engine_line(advice)
+    yield model_error_line(chips(advice), advice.ties.error)
+    if full := full_line(advice):
+        yield full
+    if unset := unset_line(advice):
+        yield unset
+    yield from advice.question.goals.understood
 
 
 def headline(advice: Advice) -> str:

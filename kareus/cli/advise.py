@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "CSV file of layouts with the times that you measured, such as of those that an answer asks for"
     parser.add_argument("--measured", type=Path, metavar="FILE", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    text = "folder for the tables (Parquet), the answer (JSON) and the page (default: nothing is written)"
+    text = "folder for tables (Parquet), answer (JSON) and the page, which has all layouts (default: all is printed)"
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=text)
     add_force(parser)
 
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
         check_not_results(arguments.output)
     from kareus.adviser.advice import answer  # noqa: PLC0415 - the GPU model and the solver, for which errors need not wait
     from kareus.adviser.goals import goals_of  # noqa: PLC0415 - as above
-    from kareus.adviser.lines import answer_lines  # noqa: PLC0415
+    from kareus.adviser.lines import answer_lines, short_lines  # noqa: PLC0415
     from kareus.adviser.plain import plain  # noqa: PLC0415
     from kareus.adviser.question import ask  # noqa: PLC0415
     from kareus.adviser.unmeasured import with_measured  # noqa: PLC0415
@@ -89,7 +89,9 @@ def run(arguments: argparse.Namespace) -> None:
         advice = dataclasses.replace(advice, output=arguments.output)
     columns = shutil.get_terminal_size((0, 0)).columns or None  # a pipe has none, unless COLUMNS is set
     lines: Sequence[str] = (
-        [json.dumps(plain(advice), allow_nan=False)] if arguments.json else [*answer_lines(advice, columns)]
+        [json.dumps(plain(advice), allow_nan=False)]
+        if arguments.json
+        else [*(answer_lines(advice, columns) if arguments.output is None else short_lines(advice))]
     )
     print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command
     if arguments.output is not None:

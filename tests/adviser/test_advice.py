@@ -11,7 +11,7 @@ from helpers.builders import CONFIG
 import kareus
 from kareus.adviser.advice import answer, choose
 from kareus.adviser.goals import goals_of
-from kareus.adviser.lines import HEADS, MOST_ROWS, answer_lines, cells, commands, shown, table_lines
+from kareus.adviser.lines import HEADS, MOST_ROWS, answer_lines, cells, commands, short_lines, shown, table_lines
 from kareus.adviser.planning import DEADLINES, layout_problem
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
@@ -110,6 +110,13 @@ def test_lines_begin_with_the_answer_and_end_with_commands(fastest):
     assert lines[2] == f"[predicted by the GPU model, for chips at 72 degC; its error: {fastest.ties.error}]"
     assert lines[-2].startswith("kareus plan model=qwen3-1.7b")
     assert lines[-1].startswith("kareus export")
+
+
+def test_where_a_page_has_the_rest_a_dozen_lines_are_the_answer(fastest):
+    whole, short = list(answer_lines(fastest)), list(short_lines(fastest))
+    assert len(short) < 12, "and the page's path"
+    assert (short[:3], short[-2:]) == (whole[:3], whole[-2:])
+    assert set(short) < set(whole)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 160, None])
