@@ -28,7 +28,7 @@ from kareus.workload.slices import cut
 
 PAGE = ROOT / "docs/howto/trainers.md"
 LAYOUT_HEADS = (
-    "| trainer | layout | obeys | make the plan | turn it on | export the layout |",
+    "| trainer | layout | obeys | make the plan | turn it on | `kareus export` |",
     "| --- | --- | --- | --- | --- | --- |",
 )
 """Page and head of the table of commands."""
