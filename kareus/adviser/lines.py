@@ -159,9 +159,6 @@ def frugal_lines(advice: Advice) -> Iterator[str]:
 
 def turn_on_lines(advice: Advice) -> Iterator[str]:
     """Yield how the plan is turned on in its trainer."""
-    if advice.chosen.layout.candidate.workload.model.experts is not None:
-        yield "mixtures of experts are predicted and not planned: there is no plan to turn on, only the layout"
-        return
     stages, trainer = advice.chosen.layout.candidate.layout.pp, advice.question.trainer
     goal = advice.selector if advice.selector != "fastest" else "straggler=1.05x"
     yield f"turned on in {trainer.title} ({trainer.page}) by:"
@@ -327,11 +324,8 @@ def table_lines(
 
 
 def commands(advice: Advice) -> Iterator[str]:
-    """Yield the commands that make the chosen plan and export it; experts are predicted alone."""
+    """Yield the commands that make the chosen plan and export it."""
     overrides = " ".join(shlex.quote(text) for text in advice.overrides)
-    if advice.chosen.layout.candidate.workload.model.experts is not None:
-        yield f"kareus predict {overrides}"
-        return
     method = "" if advice.method == OURS else f" --method {advice.method}"
     output = shlex.quote(str(advice.output))
     yield f"kareus plan {overrides} --select {plan_selector(advice)}{method} --output {output} --force"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from kareus.errors import ConfigError
 from kareus.gpu_model.model import KnownSteps
 from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w, waiting_above_w
-from kareus.graph.records import CONTEXT_PARALLEL, TENSOR_PARALLEL, Batch, BlockGraph
+from kareus.graph.records import Batch, BlockGraph
 from kareus.partition.extract import partitions_of
 from kareus.pipeline.instructions import instructions_by_stage, instructions_of
 from kareus.pipeline.iteration import ComposedIteration, clocked_iteration_cost
@@ -29,7 +29,7 @@ from kareus.workload.slices import cut
 
 Graphs = Mapping[Batch, BlockGraph]
 SmCounts = Mapping[str, int]
-"""SMs of the collectives of each group, `tp` or `cp`."""
+"""SMs of the collectives of each group: `tp`, `cp`, `ep` or `etp`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,8 @@ def constant_counts(plan: Plan, workload: Workload, graphs: Graphs) -> ConstantC
     known: KnownSteps = {}
     partitions = {p.name: p.collective for p in partitions_of(dict(graphs), workload)}
     groups = {name: partitions[name].group for name in overlapping(plan)}
-    sizes = {TENSOR_PARALLEL: workload.parallelism.tp, CONTEXT_PARALLEL: workload.parallelism.cp}
-    names = sorted(set(groups.values()))
+    sizes = {partitions[name].group: partitions[name].group_size for name in groups}
+    names = sorted(sizes)
     allowed = [sm_allocations(sizes[name], workload.space) for name in names]
 
     def cost(changed: Plan, at: Workload = workload) -> ComposedIteration:

@@ -103,10 +103,11 @@ def frontiers_of(
                 )
                 for name in (*makeup.edges, *makeup.outer):
                     _check_clocks("components", name, components.get(name, ()), config)
-                whole = {point.frequency_mhz: point.cost for point in points[Execution.NANOBATCHING]}
-                missed = missed_costs(makeup, components, whole)
-                waiting_w = config.gpu.blocking_power_w
-                points[Execution.OVERLAP] = overlap_points(makeup, options, components, missed, waiting_w)
+                if makeup.partitions:  # a chunk of dense blocks may have none, where others have experts
+                    whole = {point.frequency_mhz: point.cost for point in points[Execution.NANOBATCHING]}
+                    missed = missed_costs(makeup, components, whole)
+                    waiting_w = config.gpu.blocking_power_w
+                    points[Execution.OVERLAP] = overlap_points(makeup, options, components, missed, waiting_w)
             rows += microbatch_rows(kind, points, config.gpu)
             fastest_s[kind] = min(point.time_s for own in points.values() for point in own)
     if config.iteration.include_update:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kareus.errors import StageInputError
 from kareus.gpu_model.thermal import mean_temperature_c
-from kareus.graph.interleave import block_segments, interleave, partition_of
+from kareus.graph.interleave import partition_of, staggered
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Direction
 from kareus.profile.programs import StageShape, component_name, outer_segments, unpaired_name
@@ -58,10 +58,9 @@ def overlap_makeup(
     recomputation: Recomputation,
 ) -> Makeup:
     """Count partitions and components of an overlapped instruction by walking its staggered nanobatches."""
-    segments = block_segments(nanobatch, shape.layers, direction, recomputation=recomputation)
     partitions: Counter[str] = Counter()
     edges: Counter[str] = Counter()
-    for pair in interleave(segments):
+    for pair in staggered(nanobatch, shape.layers, direction, recomputation=recomputation, dense=shape.dense):
         if pair.segment is None or pair.collective is None:
             edges[unpaired_name(pair)] += 1
         else:

@@ -168,8 +168,12 @@ class Collective:
     def label(self) -> str:
         """Name of the collective in names of partitions: its kind; with `-tp` if it gathers or scatters tokens.
 
-        A backward gathers the input of a matrix product together with a gradient: `allgather2-tp`.
+        A backward gathers the input of a matrix product together with a gradient: `allgather2-tp`. Tokens go to their
+        experts and come back by as many bytes, so that both are `alltoall`; those that share an expert gather and
+        scatter by `allgather-etp` and `reducescatter-etp`.
         """
+        if self.group == EXPERT_TENSOR_PARALLEL:
+            return f"{self.kind}-{self.group}"
         if self.group != TENSOR_PARALLEL or self.kind is CollectiveKind.ALL_REDUCE:
             return str(self.kind)
         return f"{self.kind}{self.fused if self.fused > 1 else ''}-{self.group}"

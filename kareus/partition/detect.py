@@ -1,22 +1,21 @@
 """Detection of partitions: a program is cut at its collectives, and two staggered nanobatches are overlapped."""
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kareus.errors import KareusError
-from kareus.graph.interleave import block_segments, interleave, partition_of
+from kareus.graph.interleave import MIDDLES, numbered, partition_of, segment_name, stages_with_all_pairs, staggered
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import (
-    CORE_ATTENTION,
     INPUT_GRADIENT_SUFFIX,
     TENSOR_PARALLEL,
     WEIGHT_GRADIENT_SUFFIX,
     BlockGraph,
     CollectiveKind,
     Direction,
-    Operator,
     Partition,
     Scope,
     Segment,
@@ -35,23 +34,6 @@ from kareus.partition.operators import (
 
 _STEADY = 3
 """Blocks after which one more adds what every inner block adds."""
-_NAMED_AFTER = {
-    "attention": "attention",
-    "scores": "attention",
-    "gate_up": "mlp",
-    "up": "mlp",
-    "down": "down",
-    "projection": "projection",
-    "qkv": "qkv",
-    "lm_head": "head",
-    "embedding": "embedding",
-    "loss": "loss",
-    "norm": "norm",
-    "post_norm": "norm",
-}
-"""What a segment is called: after the first of these operators that is in it."""
-_MIDDLES = (*CORE_ATTENTION, "activation")
-"""Operators at which a sublayer is cut in two with sequence parallelism: before them in forward, after in backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +56,7 @@ def segments_of(trace: Trace, scope: Scope, direction: Direction) -> tuple[Segme
     cuts = _inner(program, direction) if scope is Scope.BLOCK else _cut(program)
     reads = count_reads(trace.events)
     segments = [_segment(cut, scope, direction, reads, trace.lasting) for cut in cuts]
-    names = _unique([segment.name for segment in segments])
+    names = numbered([segment.name for segment in segments])
     return tuple(replace(segment, name=name) for segment, name in zip(segments, names, strict=True))
 
 
@@ -101,47 +83,56 @@ def detect_partitions(
         split_backward: whether input and weight gradients are separate passes.
 
     Returns:
-        How often each kind occurs in one pass of its direction over one inner block; 0 if only recomputation makes it.
+        How often each kind occurs in one pass of its direction over one inner block of the kind that has it; 0 if only
+        recomputation makes it, or dense blocks beside those with experts.
 
     Raises:
         KareusError: two kinds of partition would have the same name.
     """
     found: dict[str, Partition] = {}
     counts: Counter[str] = Counter()
+    dense_blocks = (0, 1) if graph.dense_forward else (0,)
     for direction in instruction_directions(split_backward=split_backward):
-        more, fewer = (
-            _walk(graph, layers, direction, recomputation=recomputation) for layers in (_STEADY + 1, _STEADY)
-        )
-        for partition in more:
-            found[partition.name] = _together(found.get(partition.name, partition), partition)
-        per_block = Counter(p.name for p in more) - Counter(p.name for p in fewer)
-        counts.update({name: n for name, n in per_block.items() if found[name].direction is direction})
+        walk = functools.partial(_walk, graph, direction, recomputation)
+        for dense in dense_blocks:
+            more, fewer = (walk(layers, layers * dense) for layers in (_STEADY + 1, _STEADY))
+            others = [partition for stage in stages_with_all_pairs(graph)[1:] for partition in walk(*stage)]
+            for partition in (*more, *others):
+                found[partition.name] = _together(found.get(partition.name, partition), partition)
+            per_block = Counter(p.name for p in more) - Counter(p.name for p in fewer)
+            counts.update({name: n for name, n in per_block.items() if found[name].direction is direction})
     return {partition: counts[name] for name, partition in found.items()}
 
 
 def _together(known: Partition, partition: Partition) -> Partition:
-    """Return what stands for two partitions of one name: where tokens go by sequence in one of them, that one.
+    """Return what stands for two partitions of one name: the one that sends more bytes, or else more messages.
 
-    Beside attention, say, runs the gather for the other nanobatch's attention, by sequence, or for its MLP, at once.
-    They take the same schedule and about the same time; more messages take no less.
+    Beside attention, say, runs the gather for the other nanobatch's attention, by sequence, or for its MLP, at once;
+    where attention is latent, the former is of latent vectors. They take the same schedule and about the same time.
 
     Raises:
         KareusError: they differ in more.
     """
     if _at_once(known) != _at_once(partition):
         raise KareusError(f"{known.name}: two different partitions have this name; the graph is ambiguous.")
-    return partition if isinstance(partition.collective, SequenceCollective) else known
+    return max(known, partition, key=_sent)
+
+
+def _sent(partition: Partition) -> tuple[int, bool]:
+    return partition.collective.message_bytes, isinstance(partition.collective, SequenceCollective)
 
 
 def _at_once(partition: Partition) -> Partition:
+    """Return a partition whose collective sends nothing, all at once."""
     collective = partition.collective
-    return (
-        replace(partition, collective=collective.at_once) if isinstance(collective, SequenceCollective) else partition
-    )
+    plain = collective.at_once if isinstance(collective, SequenceCollective) else collective
+    return replace(partition, collective=replace(plain, message_bytes=0))
 
 
-def _walk(graph: BlockGraph, layers: int, direction: Direction, *, recomputation: Recomputation) -> list[Partition]:
-    pairs = interleave(block_segments(graph, layers, direction, recomputation=recomputation))
+def _walk(
+    graph: BlockGraph, direction: Direction, recomputation: Recomputation, layers: int, dense: int
+) -> list[Partition]:
+    pairs = staggered(graph, layers, direction, recomputation=recomputation, dense=dense)
     return [partition_of(pair.segment, pair.collective) for pair in pairs if pair.segment and pair.collective]
 
 
@@ -171,7 +162,7 @@ def _gathers_tokens(exchange: CollectiveRun) -> bool:
 
 def _halves(cut: _Cut, direction: Direction) -> list[_Cut]:
     """Cut a sublayer in two where two nanobatches shall take turns and no collective ends it."""
-    middles = [place for place, run in enumerate(cut.runs) if run.name.removesuffix(INPUT_GRADIENT_SUFFIX) in _MIDDLES]
+    middles = [place for place, run in enumerate(cut.runs) if run.name.removesuffix(INPUT_GRADIENT_SUFFIX) in MIDDLES]
     if not middles:
         return [cut]
     place = middles[0] if direction is Direction.FORWARD else middles[-1] + 1
@@ -185,9 +176,9 @@ def _is_inner(item: Run | CollectiveRun) -> bool:
 
 def _segment(cut: _Cut, scope: Scope, direction: Direction, reads: Counter[int], lasting: frozenset[int]) -> Segment:
     operators = [operator_of(run, reads, lasting) for run in cut.runs]
-    names = _unique([o.name for o in operators])
+    names = numbered([o.name for o in operators])
     return Segment(
-        name=_name(operators, scope),
+        name=segment_name(operators, scope),
         direction=direction,
         scope=scope,
         operators=tuple(replace(o, name=name) for o, name in zip(operators, names, strict=True)),
@@ -209,21 +200,3 @@ def _independent_tail(cut: _Cut) -> int:
         reversed(cut.runs),
     )
     return len(list(tail))
-
-
-def _name(operators: Iterable[Operator], scope: Scope) -> str:
-    """Name a segment; one without operators, as before the embedding's gradient is gathered, after its scope."""
-    held = {o.name.removesuffix(INPUT_GRADIENT_SUFFIX) for o in operators}
-    if held & {"attention", "scores"} and held & {"gate_up", "up"}:
-        return "block"
-    return next((name for operator, name in _NAMED_AFTER.items() if operator in held), str(scope))
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    """Number a name that occurs before: `norm`, then `norm.2`."""
-    seen: Counter[str] = Counter()
-    numbered = []
-    for name in names:
-        seen[name] += 1
-        numbered.append(name if seen[name] == 1 else f"{name}.{seen[name]}")
-    return numbered

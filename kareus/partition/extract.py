@@ -132,9 +132,9 @@ def extract(
 
 
 def batch_sizes(model: Model, parallelism: Parallelism, microbatch_size: int) -> dict[Batch, int]:
-    """Return the sequences of a microbatch and, where it can be halved, of a nanobatch; experts have no nanobatches."""
+    """Return the sequences of a microbatch and, where it can be halved, of a nanobatch."""
     sizes = {Batch.MICROBATCH: microbatch_size}
-    if model.experts is None and parallelism.halves(microbatch_size):
+    if parallelism.halves(microbatch_size):
         sizes[Batch.NANOBATCH] = microbatch_size // 2
     return sizes
 
@@ -144,19 +144,6 @@ def _with_mlp(model: Model, width: int) -> Model:
     if model.experts is None and model.latent_attention is None:
         return model
     return replace(model, experts=None, latent_attention=None, intermediate_size=width, head_dim=model.value_head_dim)
-
-
-def check_plannable(model: Model) -> None:
-    """Check that partitions can be found in a model's graph.
-
-    Raises:
-        RefusedWorkloadError: it has experts.
-    """
-    if model.experts is not None:
-        raise RefusedWorkloadError(
-            f"model={model.name}: mixtures of experts are predicted, not planned: no partition has their exchanges of "
-            "tokens; use `kareus predict`, or plan a dense model."
-        )
 
 
 def partitions_of(graphs: dict[Batch, BlockGraph], workload: Extracted) -> dict[Partition, int]:

@@ -12,7 +12,7 @@ from kareus.partition.tables import PARTITIONS, SEGMENTS
 
 Record = TypeVar("Record")
 READ = (Scope.BLOCK, Scope.EMBEDDING, Scope.HEAD)
-"""Parts of a model that every graph has; those of mixtures of experts are in no table."""
+"""Parts of a model that every graph has."""
 
 
 def read_graphs(path: Path) -> dict[Batch, BlockGraph]:
@@ -74,6 +74,8 @@ def _graph(rows: list[dict[str, Any]], path: Path) -> BlockGraph:
         embedding_backward=parts[Scope.EMBEDDING, Direction.BACKWARD],
         head_forward=parts[Scope.HEAD, Direction.FORWARD],
         head_backward=parts[Scope.HEAD, Direction.BACKWARD],
+        dense_forward=parts.get((Scope.DENSE_BLOCK, Direction.FORWARD), ()),
+        dense_backward=parts.get((Scope.DENSE_BLOCK, Direction.BACKWARD), ()),
     )
 
 

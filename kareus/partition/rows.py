@@ -8,7 +8,7 @@ from kareus.artifacts import records
 from kareus.graph.number_formats import Precision
 from kareus.graph.records import Batch, BlockGraph, Partition, Segment
 
-ONE_MESSAGE = {"sequences": 1, "nodes": 1, "per_node": 0}
+ONE_MESSAGE = {"sequences": 1, "nodes": 1, "per_node": 0, "between_share": 1.0}
 """What the tables say of a plain `Collective`."""
 SIXTEEN_BITS = {"precision": str(Precision.BF16)}
 """What the tables say of operators that are no products of fewer bits."""

@@ -10,7 +10,7 @@ import polars as pl
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.stage import OutputTable, TableStage
 from kareus.partition.config import PartitionSlice, subject_of
-from kareus.partition.extract import batch_sizes, check_plannable, operator_graphs, partitions_of
+from kareus.partition.extract import batch_sizes, operator_graphs, partitions_of
 from kareus.partition.rows import partition_rows, segment_rows
 from kareus.partition.structure import dimensions_of, structure_of
 from kareus.partition.tables import PARTITIONS, SEGMENTS
@@ -38,7 +38,6 @@ def modules_of(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _compute(config: PartitionSlice) -> dict[str, pl.DataFrame]:
-    check_plannable(config.model)
     graphs = operator_graphs(config)
     return {
         "segments": SEGMENTS.frame(segment_rows(graphs)),

@@ -28,18 +28,20 @@ COLLECTIVE = pl.Struct(
         "sequences": pl.Int64,
         "nodes": pl.Int64,
         "per_node": pl.Int64,
+        "between_share": pl.Float64,
     }
 )
 """A collective; `sequences` is 1 unless each is a message of its own (`SequenceCollective`); `nodes` is 1 and
-`per_node` is 0 unless its ranks lie on several (`PlacedCollective`)."""
+`per_node` is 0 unless its ranks lie on several (`PlacedCollective`); `between_share` is 1 unless a copy of a token
+serves all experts of a node (`TokenExchange`)."""
 
 SEGMENTS = TableSchema(
     name="segments",
-    version=5,
+    version=6,
     meaning="The operator graph of one block and of what stands before and after the blocks, cut at its collectives.",
     columns=(
         Column("batch", pl.String, "`microbatch` (sequential) or `nanobatch` (half of it)"),
-        Column("scope", pl.String, "`block`, `embedding` or `head`"),
+        Column("scope", pl.String, "`block`, `dense-block` (of a mixture of experts), `embedding` or `head`"),
         Column("direction", pl.String, "`forward` or `backward`"),
         Column("position", pl.Int64, "place in program order within (batch, scope, direction)"),
         Column("name", pl.String, "what the segment computes"),
@@ -52,7 +54,7 @@ SEGMENTS = TableSchema(
 
 PARTITIONS = TableSchema(
     name="partitions",
-    version=6,
+    version=7,
     meaning="The kinds of partition of a block under two staggered nanobatches.",
     columns=(
         Column("partition", pl.String, "`<direction>-<segment>-<collective>`"),
@@ -62,7 +64,8 @@ PARTITIONS = TableSchema(
         Column(
             "multiplicity",
             pl.Int64,
-            "how often one pass of that direction has it in an inner block; 0 if only recomputation does",
+            "how often one pass of that direction has it in an inner block; 0 if only recomputation does, or where "
+            "dense blocks meet those with experts",
         ),
     ),
     key=("partition",),

@@ -16,7 +16,7 @@ from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.solver.dag import earliest_starts, iteration_dag, makespan
 from kareus.pipeline.warm import warm_energy_j
 from kareus.plans.document import Plan, PlannedInstruction
-from kareus.profile.programs import Execution, chunk_shapes
+from kareus.profile.programs import Execution, StageShape, chunk_shapes
 from kareus.schedule.config import sm_allocations
 from kareus.schedule.records import Choice
 from kareus.workload.config import Workload
@@ -52,11 +52,11 @@ def check_plan(plan: Plan, workload: Workload, name: str, path: Path, launches: 
     pipeline = cut(workload, "pipeline")
     _check_order(plan, pipeline, path)
     _check_statements(plan, workload, name, path)
-    shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
+    shapes = chunk_shapes(workload.parallelism.split, workload.chunks, workload.model.dense_layers)
     for stage in plan.stages:
         for key, instruction in stage.keyed:
             where = f"{path}: {place(key)}"
-            _check_instruction(instruction, shapes[key.stage, key.chunk].layers, workload, where)
+            _check_instruction(instruction, shapes[key.stage, key.chunk], workload, where)
             for choice in instruction.partitions:
                 _check_choice(choice, workload, launches, where)
     _check_timing(plan, pipeline, path)
@@ -98,7 +98,7 @@ def _check_statements(plan: Plan, workload: Workload, name: str, path: Path) -> 
             raise ArtifactError(f"{path}: {key}: {stated!r}, the workload has {expected!r}; select the plan anew.")
 
 
-def _check_instruction(instruction: PlannedInstruction, layers: int, workload: Workload, where: str) -> None:
+def _check_instruction(instruction: PlannedInstruction, shape: StageShape, workload: Workload, where: str) -> None:
     clocks = workload.gpu.search_frequencies
     if instruction.frequency_mhz not in clocks.clocks_mhz:
         raise ArtifactError(
@@ -112,7 +112,8 @@ def _check_instruction(instruction: PlannedInstruction, layers: int, workload: W
             f"allowed: {', '.join(possible)}."
         )
     overlaps = instruction.execution is Execution.OVERLAP
-    needed = instruction_partitions(workload, instruction.direction, layers) if overlaps else ()
+    sizes = shape.layers, shape.dense
+    needed = instruction_partitions(workload, instruction.direction, *sizes) if overlaps else ()
     planned = [choice.partition for choice in instruction.partitions]
     if sorted(planned) != sorted(needed):
         raise ArtifactError(

@@ -15,7 +15,7 @@ from kareus.artifacts.provenance import TestbedIdentity
 from kareus.errors import ConfigError
 from kareus.frontiers.frontiers import compose_frontiers
 from kareus.graph.records import Batch, BlockGraph
-from kareus.partition.extract import check_plannable, operator_graphs, partitions_of
+from kareus.partition.extract import operator_graphs, partitions_of
 from kareus.pipeline.frontiers import solve_iteration
 from kareus.pipeline.methods import METHODS, Method
 from kareus.plans.frontiers import Frontiers
@@ -61,7 +61,7 @@ def plan_tables(workload: Workload, methods: Sequence[Method] = METHODS) -> Plan
 
     Raises:
         ConfigError: the workload's testbed is not simulated.
-        RefusedWorkloadError: the model or the sequence does not divide over the parallelism, or the model has experts.
+        RefusedWorkloadError: the model or the sequence does not divide over the parallelism.
     """
     if workload.testbed.kind is not TestbedKind.SIMULATED:
         raise ConfigError(
@@ -86,7 +86,6 @@ def quietly() -> Iterator[None]:
 
 def _tables(workload: Workload, methods: Sequence[Method]) -> PlannedTables:
     """Run the stages one after the other."""
-    check_plannable(workload.model)
     graphs = operator_graphs(workload)
     testbed = open_testbed(workload.testbed, workload.gpu, workload.protocol.predecessor_power_w, workload.seed)
     profiled = profile_instructions(cut(workload, "profile"), graphs, memory_profiler(testbed, workload.protocol))

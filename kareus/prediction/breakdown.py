@@ -31,7 +31,8 @@ class InstructionCost:
     parts: dict[str, Array]
     """Seconds and joules of each component, shape (2,); they add up to the instruction's."""
     collectives_alone_s: float
-    """Time that the collectives of its blocks would take by themselves."""
+    """Time that the collectives of its blocks would take by themselves, in this instruction: the power limit and the
+    slowest GPU lengthen it as they do all parts."""
 
 
 def instruction_cost(
@@ -66,6 +67,7 @@ def instruction_cost(
         limited = _cost(_without_host(gpu), counted.steps, clock, known)
         longer = limited / np.sum(list(parts.values()), axis=0)
         parts = {name: longer * part for name, part in parts.items()}
+        alone_s *= float(longer[0])
     accounted = np.sum(list(parts.values()), axis=0)
     parts[OVERHEAD] = np.array([float(whole.time_s), float(whole.energy_j)]) - accounted
     return InstructionCost(behaviour=whole, parts=dict(parts), collectives_alone_s=alone_s)

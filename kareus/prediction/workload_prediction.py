@@ -184,8 +184,7 @@ def _check(workload: Workload, method: str, clock_mhz: int) -> None:
         raise ConfigError(
             f"method={method!r}: must be one of {', '.join(PREDICTED)}; other methods search, so make a plan instead."
         )
-    halves = workload.model.experts is None and workload.parallelism.halves(workload.microbatch_size)
-    if PREDICTED[method] is Execution.NANOBATCHING and not halves:
+    if PREDICTED[method] is Execution.NANOBATCHING and not workload.parallelism.halves(workload.microbatch_size):
         raise ConfigError(
             f"method={method}, microbatch_size={workload.microbatch_size}: {nothing_to_overlap(workload)}"
         )

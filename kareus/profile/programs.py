@@ -3,13 +3,14 @@
 The order of execution comes from `kareus.graph.interleave`.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from kareus.graph.interleave import Pair, block_passes, interleave, partition_of
+from kareus.graph.interleave import Pair, block_passes, partition_of, stages_with_all_pairs, staggered
 from kareus.graph.program import Program, Step
-from kareus.graph.recomputation import Recomputation, block_backward
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
 from kareus.graph.split_backward import pass_segments
 from kareus.profile.sharded import (
@@ -124,15 +125,21 @@ def component_programs(
     segments = [s for direction in composed for s in outer_segments(graphs[Batch.MICROBATCH], ends, direction)]
     programs = {component_name(s): _sequential_program(component_name(s), [s], default_sm_count) for s in segments}
     if Batch.NANOBATCH in graphs:
-        inner = graphs[Batch.NANOBATCH]
-        for direction in composed:
-            own = pass_segments(inner.forward, block_backward(inner, recomputation), direction)
-            if own[-1].collective is not None:
-                for pair in interleave(own * 2):  # two blocks: the second one is between others
-                    if pair.segment is None or pair.ended is None:
-                        name = unpaired_name(pair)
-                        programs[name] = Program(name=name, steps=(_beside(pair, default_sm_count, {}),))
+        for pair in _unpaired(graphs[Batch.NANOBATCH], composed, recomputation):
+            name = unpaired_name(pair)
+            programs[name] = Program(name=name, steps=(_beside(pair, default_sm_count, {}),))
     return programs
+
+
+def _unpaired(graph: BlockGraph, directions: Sequence[Direction], recomputation: Recomputation) -> Iterator[Pair]:
+    """Yield what nothing runs beside of instructions with and without the recomputation of blocks."""
+    if not any(segment.collective for segment in graph.forward):
+        return
+    alone = Recomputation.NONE if recomputation.repeats_blocks else recomputation
+    stages = itertools.product(dict.fromkeys((recomputation, alone)), stages_with_all_pairs(graph))
+    for direction, (repeated, (layers, dense)) in itertools.product(directions, stages):
+        pairs = staggered(graph, layers, direction, recomputation=repeated, dense=dense)
+        yield from (pair for pair in pairs if pair.segment is None or pair.ended is None)
 
 
 def component_name(segment: Segment) -> str:
@@ -176,17 +183,18 @@ def instruction_program(
     outer = outer_segments(graphs[Batch.MICROBATCH], shape, direction)
     before, after = _around(outer, direction)
     batch = Batch.MICROBATCH if execution is Execution.SEQUENTIAL else Batch.NANOBATCH
-    passes = block_passes(graphs[batch], shape.layers, direction, recomputation=recomputation, dense=shape.dense)
-    segments = [segment for own in passes for segment in own]
+    graph, sizes = graphs[batch], (shape.layers, direction)
+    passes = block_passes(graph, *sizes, recomputation=recomputation, dense=shape.dense)
     if weights is not None:
         assert execution is Execution.SEQUENTIAL, "collectives of weights run beside whole blocks"
         steps = [sequential_steps(own, default_sm_count) for own in passes]
         computed = [own[-1].direction in COMPUTING_GRADIENTS for own in passes]
         middle = overlapped(with_sharded_weights(steps, direction, computed, weights), software)
     elif execution is Execution.SEQUENTIAL:
-        middle = overlapped(sequential_steps(segments, default_sm_count), software)
+        middle = overlapped(sequential_steps(itertools.chain(*passes), default_sm_count), software)
     else:
-        middle = staggered_steps(segments, default_sm_count, {choice.partition: choice for choice in choices})
+        pairs = staggered(graph, *sizes, recomputation=recomputation, dense=shape.dense)
+        middle = staggered_steps(pairs, default_sm_count, {choice.partition: choice for choice in choices})
     first, last = (overlapped(sequential_steps(ends, default_sm_count), software) for ends in (before, after))
     return Program(
         name=f"{direction}-{execution}-{shape.layers}-layers",
@@ -232,12 +240,12 @@ def sequential_steps(segments: Iterable[Segment], sm_count: int) -> list[Step]:
     ]
 
 
-def staggered_steps(segments: Sequence[Segment], sm_count: int, choices: Mapping[str, Choice]) -> list[Step]:
+def staggered_steps(pairs: Iterable[Pair], sm_count: int, choices: Mapping[str, Choice]) -> list[Step]:
     """Return the steps of two staggered nanobatches.
 
     A collective without a choice starts as soon as it can, on `sm_count` SMs.
     """
-    return [_beside(pair, sm_count, choices) for pair in interleave(segments)]
+    return [_beside(pair, sm_count, choices) for pair in pairs]
 
 
 def _beside(pair: Pair, sm_count: int, choices: Mapping[str, Choice]) -> Step:

@@ -17,13 +17,8 @@ def check_trains(model: Model, sequence_length: int, device_type: str) -> None:
     """
     if features := untrained(model, sequence_length):
         raise EngineError(
-            f"model {model.name}: the engine does not train {', '.join(features)}; "
-            + (
-                "it is predicted alone (kareus predict)."
-                if model.experts is not None
-                else "it is planned and predicted, and a plan is followed by a trainer that has it "
-                "(docs/howto/inplace.md)."
-            )
+            f"model {model.name}: the engine does not train {', '.join(features)}; it is planned and predicted, and a "
+            "plan is followed by a trainer that has it (docs/howto/inplace.md)."
         )
     shares = model.num_key_value_heads < model.num_attention_heads
     if model.positions is PositionKind.ALIBI and shares and device_type != "cpu":

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kareus.errors import ArtifactError, EngineError
-from kareus.graph.interleave import Pair, block_segments, interleave, partition_of
+from kareus.graph.interleave import Pair, partition_of, staggered
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import RECOMPUTING, BlockGraph, CollectiveKind, Direction, Segment
 from kareus.plans.document import Plan, PlannedInstruction
@@ -90,7 +90,7 @@ def turns_of(
         EngineError: a choice is missing, or names an operator that its partition lacks.
     """
     choices = {choice.partition: choice for choice in schedule.choices}
-    pairs = interleave(block_segments(graph, layers, direction, recomputation=recomputation))
+    pairs = staggered(graph, layers, direction, recomputation=recomputation)
     overlaps = schedule.execution is Execution.OVERLAP
     return tuple(
         _turn(pair, pair.segment, choices if overlaps else None, default_sm_count) for pair in pairs if pair.segment

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from kareus.graph.interleave import ROUTER
 from kareus.graph.number_formats import FORMATS, Precision
 from kareus.graph.records import TENSOR_PARALLEL, BlockGraph, CollectiveKind, Operator, OperatorKind, Segment
 from kareus.model.config import Model, Parallelism
@@ -23,8 +24,6 @@ MASK_BYTES = 1
 SINGLE_KERNELS, SINGLE_TRAFFIC = 6, 5
 """Kernels of a softmax that is not fused (cast, scale, mask, softmax, cast) and their traffic over that of one: each of
 them reads and writes scores in fp32."""
-ROUTER = "router"
-"""Begins the names of a router's products, which stay in more bits."""
 
 Change = Callable[[Operator], Operator]
 

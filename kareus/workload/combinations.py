@@ -119,10 +119,17 @@ def check_format(precision: Precision, gpu: Gpu) -> None:
         return
     units = FORMATS[precision].units
     has = " or ".join(one for one in FORMATS if _has(gpu, one))
-    asked = "gpu.fp8_speedup" if units is TensorCores.FP8 else "gpu.fp4_speedup"
     raise RefusedWorkloadError(
-        f"precision={precision}: {gpu.name} has no {units} tensor cores ({asked} is 1); use precision={has}."
+        f"precision={precision}: {gpu.name} has no {units} tensor cores ({_TOLD_BY[units]}); use precision={has}."
     )
+
+
+_TOLD_BY = {
+    TensorCores.FP8: "gpu.fp8_speedup is 1",
+    TensorCores.MXFP8: "they came with Blackwell's",
+    TensorCores.FP4: "gpu.fp4_speedup is 1",
+}
+"""What tells that a GPU has none of these units."""
 
 
 def _has(gpu: Gpu, precision: Precision) -> bool:

@@ -26,8 +26,4 @@ def sizes(model: Model, sequence_length: int) -> dict[str, int]:
 def engine_words(model: Model, sequence_length: int) -> str | None:
     """Say what is not done with a model that the engine does not train, and why; None where it does."""
     features = untrained(model, sequence_length)
-    if not features:
-        return None
-    if model.experts is not None:
-        return f"predicted, and neither planned nor trained: {', '.join(features)}"
-    return f"planned and predicted; the engine does not train {', '.join(features)}"
+    return f"planned and predicted; the engine does not train {', '.join(features)}" if features else None

@@ -80,6 +80,7 @@ def test_partitions_are_those_that_are_predicted(model: Model, tp: int, cp: int,
     for recomputation in Recomputation:
         for split_backward in (False, True):
             asked = SimpleNamespace(
+                model=model,
                 parallelism=parallelism,
                 microbatch_size=BATCH,
                 recomputation=recomputation,

@@ -7,7 +7,6 @@ from helpers.builders import small_model, software
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kareus.errors import RefusedWorkloadError
 from kareus.graph.interleave import block_passes
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import (
@@ -25,7 +24,7 @@ from kareus.graph.records import (
 from kareus.model.config import Model, Parallelism, Sharding
 from kareus.model.experts import Experts, LatentAttention
 from kareus.model.parameters import used_matrices
-from kareus.partition.extract import check_plannable, extract
+from kareus.partition.extract import extract
 from kareus.partition.place import ExchangedCopies, placed
 
 BATCH, TOKENS = 2, 64
@@ -161,9 +160,3 @@ def test_copies_for_one_node_travel_once() -> None:
         exchange = placed(graph, layout(dp=16, ep=16), 8, one).forward[0].collective
         assert type(exchange) is kind
         assert (exchange.nodes, exchange.per_node) == (2, 8)
-
-
-def test_experts_are_not_planned() -> None:
-    check_plannable(dataclasses.replace(MODEL, experts=None))
-    with pytest.raises(RefusedWorkloadError, match="predicted, not planned"):
-        check_plannable(MODEL)

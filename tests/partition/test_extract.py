@@ -29,6 +29,7 @@ class Extracted:
     microbatch_size: int = 8
     recomputation: Recomputation = Recomputation.NONE
     split_backward: bool = False
+    model: Model = LLAMA
 
 
 def partitions(tp: int, cp: int, *, shared: bool = False, **changes: object) -> dict[str, int]:

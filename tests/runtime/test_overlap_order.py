@@ -220,7 +220,7 @@ def test_engine_multiplicities_and_gpu_model_agree(
 
     modelled = [
         (products(step.operators), str(step.collective.kind) if step.collective else None)
-        for step in staggered_steps(segments, LAST, {})
+        for step in staggered_steps(interleave(segments), LAST, {})
     ]
     assert [split_turn(turn) for turn in found[: len(modelled)]] == modelled
 

@@ -112,7 +112,7 @@ JOBS = campaign_jobs(CAMPAIGN, config["select"], PLAYED)
 wildcard_constraints:
     workload=r"[A-Za-z0-9._-]+",
     graph=r"[A-Za-z0-9._-]+",
-    partition=r"[a-z0-9-]+",
+    partition=r"[a-z0-9.-]+",
     stage="|".join(SLICES),
     selector=r"[A-Za-z0-9=.+-]+",
     fleet=r"[A-Za-z0-9._-]+",
