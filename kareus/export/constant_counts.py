@@ -69,10 +69,10 @@ def constant_counts(plan: Plan, workload: Workload, graphs: Graphs) -> ConstantC
     allowed = [sm_allocations(sizes[name], workload.space) for name in names]
 
     def cost(changed: Plan, at: Workload = workload) -> ComposedIteration:
-        return _cost(changed, at, graphs, known)
+        return plan_cost(changed, at, graphs, known)
 
     constants = [dict(zip(names, counts, strict=True)) for counts in itertools.product(*allowed)]
-    costs = [cost(_with_counts(plan, groups, counts)) for counts in constants]
+    costs = [cost(with_counts(plan, groups, counts)) for counts in constants]
     best = min(range(len(costs)), key=lambda n: costs[n].product)
     run_whole = _whole(plan)
     whole = cost(run_whole)
@@ -105,7 +105,7 @@ def overlapping(plan: Plan) -> list[str]:
     return sorted(used)
 
 
-def _cost(plan: Plan, workload: Workload, graphs: Graphs, known: KnownSteps) -> ComposedIteration:
+def plan_cost(plan: Plan, workload: Workload, graphs: Graphs, known: KnownSteps) -> ComposedIteration:
     """Evaluate a plan on the GPU model."""
     gpu, gpus, least_w = workload.gpu, workload.parallelism.gpus_per_stage, least_waiting_w(workload.gpu)
     costs = instruction_costs(plan.keyed, workload, graphs, known)
@@ -120,7 +120,7 @@ def _cost(plan: Plan, workload: Workload, graphs: Graphs, known: KnownSteps) -> 
     )
 
 
-def _with_counts(plan: Plan, groups: Mapping[str, str], counts: SmCounts) -> Plan:
+def with_counts(plan: Plan, groups: Mapping[str, str], counts: SmCounts) -> Plan:
     """Return the plan with the SM counts of its partitions replaced."""
 
     def changed(instruction: PlannedInstruction) -> PlannedInstruction:

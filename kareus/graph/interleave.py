@@ -227,8 +227,11 @@ def _cycle(block: Sequence[Segment]) -> list[Segment]:
             waiting = []
     if waiting:
         joined[:1] = [_joined(waiting + joined[:1])]
-    names = numbered(segment_name(segment.operators, segment.scope) for segment in joined)
-    return [replace(segment, name=name) for segment, name in zip(joined, names, strict=True)]
+    names = numbered(f"{segment.direction}-{segment_name(segment.operators, segment.scope)}" for segment in joined)
+    return [
+        replace(segment, name=name.removeprefix(f"{segment.direction}-"))
+        for segment, name in zip(joined, names, strict=True)
+    ]
 
 
 def _is_routed(segment: Segment) -> bool:

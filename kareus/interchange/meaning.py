@@ -48,6 +48,7 @@ PLAIN = (
     "software.gradient_bytes",
     "software.stream_dropout",
     "software.dispatcher",
+    "software.hidden_exchange",
 )
 """Terms that are keys of a workload, or words for them."""
 OVERRIDES: Mapping[str, str] = {

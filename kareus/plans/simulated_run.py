@@ -17,10 +17,11 @@ from kareus.gpu_model.model import KnownSteps, run_tally, tally
 from kareus.gpu_model.thermal import Interval
 from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.instruction import InstructionKey
+from kareus.graph.program import Program
 from kareus.graph.records import UPDATING, Batch, BlockGraph
 from kareus.pipeline.solver.dag import earliest_starts_s, iteration_dag
 from kareus.plans.document import Plan, PlannedInstruction
-from kareus.profile.programs import chunk_shapes, instruction_program, weights_of
+from kareus.profile.programs import StageShape, chunk_shapes, instruction_program, weights_of
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import tokens_per_iteration
 from kareus.workload.slices import cut
@@ -96,21 +97,33 @@ def instruction_costs(
         weights = weights_of(workload, key.stage, shape, workload.testbed.default_collective_sm_count)
         alike = (shape, weights, key.direction, i.execution, i.frequency_mhz, i.partitions)
         if alike not in worked_out:
-            program = instruction_program(
-                dict(graphs),
-                shape,
-                key.direction,
-                i.execution,
-                recomputation=workload.recomputation,
-                default_sm_count=workload.testbed.default_collective_sm_count,
-                software=workload.software,
-                weights=weights,
-                choices=i.partitions,
-            )
+            program = planned_program(key, i, shape, workload, graphs)
             behaviour = run_tally(workload.gpu, tally(program), float(i.frequency_mhz), known)
             worked_out[alike] = float(behaviour.time_s), float(behaviour.power_w)
         costs.append(_changed(*worked_out[alike], i))
     return costs
+
+
+def planned_program(
+    key: InstructionKey,
+    instruction: PlannedInstruction,
+    shape: StageShape,
+    workload: Workload,
+    graphs: Mapping[Batch, BlockGraph],
+) -> Program:
+    """Return the program of an instruction of a plan, on a chunk of this shape; arguments as of `instruction_costs`."""
+    sm_count = workload.testbed.default_collective_sm_count
+    return instruction_program(
+        dict(graphs),
+        shape,
+        key.direction,
+        instruction.execution,
+        recomputation=workload.recomputation,
+        default_sm_count=sm_count,
+        software=workload.software,
+        weights=weights_of(workload, key.stage, shape, sm_count),
+        choices=instruction.partitions,
+    )
 
 
 def _changed(time_s: float, power_w: float, i: PlannedInstruction) -> TimeAndPower:

@@ -126,7 +126,7 @@ def test_software_hides_collectives_beside_what_they_serve(layout: tuple[str, ..
 
 
 def test_collectives_of_software_that_hides_nothing_are_exposed_whole() -> None:
-    workload = resolved("software=vtrain", "parallelism.tp=4", "software.host_launch_s=0", "gpu.power_limit_w=1500")
+    workload = resolved("software=vtrain", "parallelism.tp=4", "software.host_launch_s=0")
     found, hiding = predict(workload).collectives, predict(by(workload, tensor_overlap=TensorOverlap.NONE)).collectives
     assert found.exposed_s == pytest.approx(found.alone_s)
     assert hiding.exposed_s < 0.97 * hiding.alone_s  # all-reduces beside weight gradients
