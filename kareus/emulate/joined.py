@@ -1,14 +1,15 @@
 """Pipelines that wait for one another: which of their instructions do, and the others' plan beside a slow pipeline.
 
-Gradient reduction, the update of a sharded optimizer and, where gradients or weights are sharded, forwards and
-backwards have collectives over all pipelines of a fleet. Such an instruction starts nowhere before what precedes it has
-ended in every pipeline, and what follows it starts nowhere before it has ended in every pipeline.
+Gradient reduction, the update of a sharded optimizer and, where gradients or weights are sharded or experts are shared
+out over several pipelines, forwards and backwards have collectives over pipelines of a fleet. Such an instruction
+starts nowhere before what precedes it has ended in every pipeline, and what follows it starts nowhere before it has
+ended in every pipeline.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kareus.graph.records import Direction
+from kareus.graph.records import TRACED, Direction
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.solver.dag import Dag, Edges, dag_of, earliest_starts, makespan
@@ -32,6 +33,7 @@ def joining(config: PipelineSlice) -> frozenset[int]:
         *(Direction.UPDATE,) * parallelism.shards_states,
         *COMPUTING_GRADIENTS * parallelism.shards_gradients,
         *(Direction.FORWARD, Direction.INPUT_GRADIENT) * parallelism.shards_weights,
+        *TRACED * parallelism.replicas_exchange,
     }
     return frozenset(number for number, i in enumerate(instructions_of(config)) if i.key.direction in spanning)
 

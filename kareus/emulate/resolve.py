@@ -47,7 +47,7 @@ class Fleet:
 
     @property
     def joins(self) -> bool:
-        """Whether its pipelines wait for one another within an iteration, since they share the update of the weights.
+        """Whether its pipelines wait for one another within an iteration: they share the update, weights or experts.
 
         Such a fleet is its workload with the pipelines as data-parallel replicas.
         """
@@ -192,8 +192,17 @@ def check_series(fleet: Fleet) -> None:
 
 
 def _joins(workload: Workload) -> bool:
-    shards = workload.parallelism.sharding in (Sharding.GRADIENTS, Sharding.FULL)
-    return shards or workload.iteration.include_update
+    return bool(_joined_by(workload))
+
+
+def _joined_by(workload: Workload) -> str:
+    """Return the key by which pipelines wait for one another before the end of an iteration; nothing without one."""
+    parallelism = workload.parallelism
+    if workload.iteration.include_update:
+        return "iteration.include_update=true"
+    if parallelism.sharding in (Sharding.GRADIENTS, Sharding.FULL):
+        return f"parallelism.sharding={parallelism.sharding}"
+    return f"parallelism.ep={parallelism.ep}" if parallelism.replicas_exchange else ""
 
 
 def _with_replicas(composition: ComposedWorkload, pipelines: int) -> ComposedWorkload:
@@ -218,13 +227,13 @@ def _check_reduction(workload: Workload, emulation: Emulation) -> None:
     Raises:
         RefusedWorkloadError: it is planned, and would be added after the plan.
     """
-    if _joins(workload) and emulation.gradient_reduction is GradientReduction.EXPOSED:
-        cause = "iteration.include_update=true"
-        if not workload.iteration.include_update:
-            cause = f"parallelism.sharding={workload.parallelism.sharding}"
+    cause = _joined_by(workload)
+    if cause and emulation.gradient_reduction is GradientReduction.EXPOSED:
+        planned = "the reduction over the pipelines is planned, and would be counted twice"
+        if cause.startswith("parallelism.ep"):
+            planned = "pipelines are replicas of one workload, whose reduction iteration.include_update=true plans"
         raise RefusedWorkloadError(
-            f"{GROUP}.gradient_reduction=exposed: with {cause} the reduction over the pipelines is planned, and would "
-            "be counted twice; leave it hidden, which then changes nothing."
+            f"{GROUP}.gradient_reduction=exposed: with {cause} {planned}; leave it hidden, which then changes nothing."
         )
 
 

@@ -467,6 +467,11 @@ class Parallelism:
         return microbatch_size % 2 == 0 and not self.shards_gradients
 
     @property
+    def replicas_exchange(self) -> bool:
+        """Whether GPUs of several replicas share out experts, so that these wait for one another in every block."""
+        return self.ep * self.etp > self.cp * self.tp
+
+    @property
     def expert_replicas(self) -> int:
         """GPUs of a stage that hold the same part of the experts: their own data parallelism.
 

@@ -94,6 +94,15 @@ def test_pipelines_join_in_what_spans_them():
         assert joining(config) == numbers(config, *directions)
 
 
+@pytest.mark.parametrize(("ep", "joined"), [(1, []), (4, [Direction.FORWARD, Direction.BACKWARD])])
+def test_pipelines_that_share_out_experts_join_in_every_pass(ep, joined):
+    experts = "model=qwen3-30b-a3b", "model.num_layers=4"
+    one = fleet(*experts, "gpu=h100-sxm5-80gb", "parallelism.tp=1", f"parallelism.ep={ep}", "microbatch_size=2")
+    assert (one.refusal, one.gpus, one.workload.parallelism.dp) == (None, 8, 4 if joined else 1)
+    config = cut(one.pipeline, "pipeline")
+    assert joining(config) == numbers(config, *joined)
+
+
 @pytest.mark.parametrize(("sharding", "forwards"), [("gradients", False), ("full", True)])
 def test_sharded_gradients_join_every_backward(sharding, forwards):
     alone = "parallelism.pp=1", "parallelism.tp=1", "recomputation=full", "model=qwen3-1.7b", "microbatch_size=2"
