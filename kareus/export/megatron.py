@@ -8,7 +8,9 @@
   Transformer Engine's own choices; a ring exchange is moved by copy engines and takes one SM.
 
 Both are constant for a run. The first one decides collectives that Megatron-LM waits for, or hides behind weight
-gradients alone; the second those that run beside the products. Clocks are followed by `kareus.adapters.megatron`.
+gradients alone; the second those that run beside the products. Dispatchers that are no collectives of NCCL (DeepEP,
+HybridEP) take their SMs from `--moe-flex-dispatcher-num-sms`, before that `--moe-deepep-num-sms` and
+`--moe-hybridep-num-sms`. Clocks are followed by `kareus.adapters.megatron`.
 """
 
 from pathlib import Path
@@ -17,7 +19,7 @@ import yaml
 
 from kareus.export.comments import header, starts_with
 from kareus.export.constant_counts import ConstantCounts
-from kareus.graph.records import TENSOR_PARALLEL
+from kareus.graph.records import EXPERT_PARALLEL, TENSOR_PARALLEL
 from kareus.pipeline.compare import FRONTIER_BASELINE
 from kareus.pipeline.iteration import ComposedIteration
 from kareus.plans.document import Plan
@@ -56,6 +58,8 @@ def communicator_config(plan: Plan, counts: ConstantCounts) -> str:
             "Carries: the SM count with the least product of iteration time and energy where instructions run whole,",
             "among those that take neither more time nor more energy than NCCL's own.",
         ]
+        if EXPERT_PARALLEL in groups:
+            carries.append("The dispatcher flex takes the count of ep by --moe-flex-dispatcher-num-sms instead.")
     return _header(COMMUNICATORS, plan, counts, carries) + yaml.safe_dump(groups, sort_keys=False)
 
 

@@ -134,11 +134,7 @@ def staggered(
 ) -> list[Pair]:
     """Return the pairs of two staggered nanobatches through `layers` blocks, of which `dense` have no experts.
 
-    Example:
-        >>> from kareus.partition.names import skeleton
-        >>> pairs = staggered(skeleton(ep=8), 2, Direction.FORWARD, recomputation=Recomputation.NONE)
-        >>> [pair.segment.name for pair in pairs if pair.segment and pair.collective]
-        ['attention', 'experts', 'experts', 'attention', 'attention', 'experts', 'experts']
+    Each block is a cycle: attention and experts in turn, where there are experts.
     """
     passes = block_passes(graph, layers, direction, recomputation=recomputation, dense=dense)
     cycles = {own: _cycle(own) for own in dict.fromkeys(passes)}
