@@ -37,6 +37,14 @@ class ProcessGroups:
     """First and last stage, on their ranks, where both hold a copy of tied embeddings."""
     optimizer_shards: dist.ProcessGroup | None
     """Data-parallel group that shards the optimizer's states (ZeRO-1); None if each replica has them whole."""
+    expert_data: Communicator | None = None
+    """Ranks of the stage that hold the same experts, for their gradients; None too if the optimizer is sharded."""
+    expert_shards: dist.ProcessGroup | None = None
+    """These ranks, where they shard the states of experts."""
+    experts: dist.ProcessGroup | None = None
+    """Ranks that share out the experts of a block, for small sums that are not part of a plan."""
+    balance: Communicator | None = None
+    """Ranks that run parts of the same microbatches, which sum what their routers chose; on the host."""
 
 
 def init_process_groups(
@@ -64,6 +72,7 @@ def init_process_groups(
         library,
         scratch_bytes=tokens * workload.model.hidden_size * BF16_BYTES,
         tie_embeddings=workload.model.tie_embeddings,
+        has_experts=workload.model.experts is not None,
     )
 
 
@@ -74,6 +83,7 @@ def make_process_groups(
     *,
     scratch_bytes: int,
     tie_embeddings: bool,
+    has_experts: bool = False,
 ) -> ProcessGroups:
     """Make the groups of the rank at `coordinate`; every rank calls this once torch.distributed is initialised.
 
@@ -83,6 +93,7 @@ def make_process_groups(
         library: library of the operators' collectives; others use NCCL, or gloo on CPUs.
         scratch_bytes: size of the largest message of an operator.
         tie_embeddings: whether the embedding of the first stage and the head of the last share their weights.
+        has_experts: whether blocks have experts, for which a stage's ranks are grouped anew.
 
     Raises:
         EngineError: the library is missing.
@@ -100,12 +111,24 @@ def make_process_groups(
         for cp in range(parallelism.cp)
     ]
     sharded = parallelism.shards_states
+    place = parallelism.rank(0, coordinate.replica, coordinate.cp, coordinate.tp)
+    experts = parallelism.expert_ranks(coordinate.stage, place)
+    same_experts = parallelism.expert_replica_ranks(coordinate.stage, place)
+    shares_batch = [
+        rank_of(replace(coordinate, stage=stage, cp=cp, tp=tp), parallelism)
+        for stage in range(parallelism.pp)
+        for cp in range(parallelism.cp)
+        for tp in range(parallelism.tp)
+    ]
+    shards_experts = sharded and len(same_experts) > 1
     holds_tied = tie_embeddings and parallelism.pp > 1 and coordinate.stage in (0, parallelism.pp - 1)
     return ProcessGroups(  # in one order on all ranks
         mesh=Mesh(
             tp=make_communicator(library, "tp", tensor, scratch_bytes),
             cp=make_communicator(library, "cp", context, scratch_bytes),
             sequence_parallel=parallelism.token_shards > 1,
+            ep=make_communicator(library, "ep", experts, scratch_bytes),
+            counts=make_communicator(of_weights, "counts", experts, 0),
         ),
         data=None if sharded else make_communicator(of_weights, "dp", copies, scratch_bytes),
         pipeline=_group(stages, of_sums, "pp", MESSAGE_CHANNELS),
@@ -113,6 +136,12 @@ def make_process_groups(
         tensor=_group(tensor, of_sums, "tp-sums", SUM_CHANNELS) if parallelism.tp > 1 else None,
         tied_embeddings=make_communicator(of_sums, "ends", [stages[0], stages[-1]], 0) if holds_tied else None,
         optimizer_shards=_group(replicas, of_sums, "sharers") if sharded else None,
+        expert_data=None
+        if sharded or not has_experts
+        else make_communicator(of_weights, "expert-dp", same_experts, scratch_bytes),
+        expert_shards=_group(same_experts, of_sums, "expert-sharers") if has_experts and shards_experts else None,
+        experts=_group(experts, of_sums, "ep-sums", SUM_CHANNELS) if parallelism.ep > 1 else None,
+        balance=make_communicator(Library.GLOO, "balance", shares_batch, 0) if has_experts else None,
     )
 
 

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from kareus.model.communication import Mesh
+from kareus.model.communication import Mesh, exchanging, group_size
 from kareus.model.config import ActivationKind, AttentionKernel, Model, PositionKind
+from kareus.model.expert_layers import Choose, GroupedLinear, Merge, Permute, Router, Sort, Unsort
+from kareus.model.experts import Experts
 from kareus.model.features import Branches, NormPlacement, QkNormScope
 from kareus.model.layers import (
     Activation,
@@ -39,11 +41,14 @@ from kareus.model.layers import (
 from kareus.model.shards import Shard
 from kareus.model.unfused import Dropout, Mixing, ScaledMaskedSoftmax, Scores
 
-STREAM, UPDATE, TABLE = "stream", "update", "table"
+STREAM, UPDATE, TABLE, BALANCE = "stream", "update", "table", "balance"
 """Values that every layer starts with: the residual stream, what is to be added to it (None in the first layer of a
-stage), and the angles of rotary position embeddings."""
+stage), the angles of rotary position embeddings, and what counts the tokens of experts (None where nothing does)."""
 SUM, OUTPUT = "sum", "output"
 """Values that every layer ends with: the next one's residual stream, and what is to be added to it."""
+ROUTE = "route"
+"""Where the tokens of a layer of experts go."""
+WITHOUT_GRADIENT = frozenset({TABLE, BALANCE, ROUTE})
 
 
 class Wire(NamedTuple):
@@ -79,7 +84,7 @@ class Layer(nn.Module):
 
     def forward(self, stream: Tensor, update: Tensor | None, table: RotaryTable) -> tuple[Tensor, Tensor]:
         """Residual stream and update, each [batch, tokens, hidden], to the same of the next layer."""
-        values: dict[str, Any] = {STREAM: stream, UPDATE: update, TABLE: table}
+        values: dict[str, Any] = {STREAM: stream, UPDATE: update, TABLE: table, BALANCE: None}
         for wire in self.wires:
             written = wire.operator(*(values[name] for name in wire.reads))
             values.update(zip(wire.writes, written if isinstance(written, tuple) else (written,), strict=True))
@@ -180,6 +185,43 @@ class Mlp(Layer):
         )
 
 
+class ExpertMlp(Layer):
+    """Residual addition, norm, and experts to which a router sends each token; run by passes alone.
+
+    Experts are whole on one GPU of an expert-parallel group, `experts_gate_up` has those of this one below each other.
+    """
+
+    def __init__(self, model: Model, experts: Experts, mesh: Mesh, dtype: torch.dtype) -> None:
+        super().__init__()
+        hidden, exchanges = model.hidden_size, exchanging(mesh)
+        groups = experts.count // group_size(mesh.ep)
+        sorts = exchanges is not None and groups > 1
+        entering = self._entering(model, hidden, dtype)
+        self.router = Router(hidden, experts.count, dtype)
+        self.choose = Choose(experts, mesh)
+        self.permute = Permute(after=exchanges)
+        self.experts_gate_up = GroupedLinear(groups, hidden, model.gated_width(experts.width), dtype)
+        self.experts_activation = _activation(model.activation)
+        self.experts_down = GroupedLinear(groups, experts.width, hidden, dtype, after=None if sorts else exchanges)
+        self.merge = Merge(model.residual_scale)
+        arriving, leaving = ("sorted", "results") if sorts else ("copies", "returned")
+        wires = [
+            entering,
+            Wire("router", self.router, ("normed",), ("logits", "tokens")),
+            Wire("choose", self.choose, ("logits", BALANCE), ("shares", ROUTE)),
+            Wire("permute", self.permute, ("tokens", ROUTE), ("copies",)),
+            Wire("experts_gate_up", self.experts_gate_up, (arriving, ROUTE), ("gate_up",)),
+            Wire("experts_activation", self.experts_activation, ("gate_up",), ("activated",), mesh.sequence_parallel),
+            Wire("experts_down", self.experts_down, ("activated", ROUTE), (leaving,)),
+        ]
+        if sorts:
+            self.sort, self.unsort = Sort(), Unsort(after=exchanges)
+            wires.insert(4, Wire("sort", self.sort, ("copies", ROUTE), ("sorted",)))
+            wires.append(Wire("unsort", self.unsort, ("results", ROUTE), ("returned",)))
+        merge = Wire("merge", self.merge, ("returned", "shares", ROUTE), (OUTPUT,))
+        self.wires = (*wires, *self._leaving(merge, model, hidden, dtype))
+
+
 def _activation(kind: ActivationKind) -> OperatorModule:
     if kind is ActivationKind.SWIGLU:
         return SwiGlu()
@@ -187,7 +229,7 @@ def _activation(kind: ActivationKind) -> OperatorModule:
 
 
 class Block(nn.Module):
-    """Attention, then MLP.
+    """Attention, then MLP or experts.
 
     Weights are this GPU's shards: `qkv` holds rows of its queries, keys and values in this order, `gate_up` its
     gate rows before its up rows.
@@ -200,12 +242,22 @@ class Block(nn.Module):
         mesh: Mesh,
         dtype: torch.dtype,
         attention_kernel: AttentionKernel = AttentionKernel.FUSED,
+        experts: Experts | None = None,
+        *,
+        after_dense: bool = False,
     ) -> None:
+        """Make a block with `experts`, or, where that is None, with an MLP; `after_dense` if it follows such a one.
+
+        In a mixture of experts two nanobatches take turns after an MLP, which, whole on a GPU, no collective ends.
+        """
         super().__init__()
         self.attention = AttentionLayer(model, shard, mesh, dtype, attention_kernel)
+        if after_dense and mesh.tp is None and mesh.cp is None:
+            first, *others = self.attention.wires
+            self.attention.wires = (first._replace(cuts=True), *others)
         norm = self.attention.norm if model.branches is Branches.PARALLEL_ONE_NORM else None
         assert norm is None or isinstance(norm, Norm)
-        self.mlp = Mlp(model, shard, mesh, dtype, norm)
+        self.mlp = Mlp(model, shard, mesh, dtype, norm) if experts is None else ExpertMlp(model, experts, mesh, dtype)
 
     def forward(self, hidden: Tensor, table: RotaryTable) -> Tensor:
         """[batch, tokens, hidden] to the same."""

@@ -60,6 +60,14 @@ class Communicator(Protocol):
         With `into`, [n, ...], which takes the parts, tensors are joined, [size n, ...].
         """
 
+    def all_to_all(
+        self, rows: Tensor, sends: Sequence[int], receives: Sequence[int], sm_count: int | None = None
+    ) -> Handle:
+        """Send each rank its rows, [sum of sends, ...] in the order of ranks; return those received, in that order.
+
+        `sends` and `receives` are numbers of rows, by rank.
+        """
+
     def gather_tokens(self, shards: Sequence[Tensor], sm_count: int | None = None) -> Handle:
         """Collect the tokens of all ranks, [batch, tokens, ...], each rank's after those of the rank before."""
 
@@ -67,8 +75,9 @@ class Communicator(Protocol):
         """Sum each tensor, [batch, tokens, ...], over the ranks; this rank's tokens, as `gather_tokens` takes them."""
 
 
-CollectiveLaunch = Callable[[Sequence[Tensor], int | None], Handle]
-"""Launches a collective of tensors on a number of SMs."""
+CollectiveLaunch = Callable[[Sequence[Any], int | None], Handle]
+"""Launches a collective of tensors on a number of SMs; an all-to-all of rows, and how many go to and come from each
+rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +90,11 @@ class Mesh:
     """GPUs that share every sequence."""
     sequence_parallel: bool = False
     """Whether the GPUs of `tp` share the tokens of hidden states between matrix products."""
+    ep: Communicator | None = None
+    """GPUs that share out the experts of a block."""
+    counts: Communicator | None = None
+    """The same GPUs, which tell each other how many tokens they will send: a group of its own, so that what two
+    nanobatches exchange does not hold up the numbers."""
 
 
 def group_size(communicator: Communicator | None) -> int:
@@ -112,8 +126,13 @@ class Exchange:
             CollectiveKind.ALL_REDUCE: communicator.all_reduce,
             CollectiveKind.ALL_GATHER: communicator.gather_tokens if by_sequence else communicator.all_gather,
             CollectiveKind.REDUCE_SCATTER: communicator.scatter_tokens if by_sequence else communicator.reduce_scatter,
+            CollectiveKind.ALL_TO_ALL: self._exchange_rows,
         }
         object.__setattr__(self, "launch", launches[self.kind])
+
+    def _exchange_rows(self, given: Sequence[Any], sm_count: int | None) -> Handle:
+        rows, sends, receives = given
+        return self.communicator.all_to_all(rows, sends, receives, sm_count)
 
 
 def all_reduce(tensor: Tensor, communicator: Communicator | None, operation: Any = SUM) -> None:
@@ -203,6 +222,13 @@ def leaving(mesh: Mesh, *, in_order: bool = True) -> Boundary | None:
         kinds = CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER
         return Boundary(mesh.tp, *kinds, by_token=True, in_order=in_order)
     return Boundary(mesh.tp, CollectiveKind.ALL_REDUCE, None)
+
+
+def exchanging(mesh: Mesh) -> Boundary | None:
+    """Copies of tokens to the GPUs of their experts, or results back to where these came from; gradients return."""
+    if mesh.ep is None:
+        return None
+    return Boundary(mesh.ep, CollectiveKind.ALL_TO_ALL, CollectiveKind.ALL_TO_ALL)
 
 
 class _Cross(Function):

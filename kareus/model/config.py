@@ -491,14 +491,19 @@ class Parallelism:
         """
         return ((stage * self.dp + replica) * self.cp + cp) * self.tp + tp
 
-    def expert_ranks(self, stage: int) -> list[int]:
-        """Return the ranks of the first expert-parallel group of a stage: with `etp` every so manieth of neighbours."""
-        first = stage * self.gpus_per_stage
-        return [first + self.etp * place for place in range(self.ep)]
+    def expert_ranks(self, stage: int, place: int = 0) -> list[int]:
+        """Return the ranks of an expert-parallel group of a stage, that of its GPU `place`, from 0.
 
-    def expert_replica_ranks(self, stage: int) -> list[int]:
-        """Return the ranks of a stage that hold the same part of the experts as its first."""
-        first, apart = stage * self.gpus_per_stage, self.ep * self.etp
+        With `etp` these are every so manieth of neighbours.
+        """
+        together = self.ep * self.etp
+        first = stage * self.gpus_per_stage + place // together * together + place % self.etp
+        return [first + self.etp * member for member in range(self.ep)]
+
+    def expert_replica_ranks(self, stage: int, place: int = 0) -> list[int]:
+        """Return the ranks of a stage that hold the same part of the experts as its GPU `place`, from 0."""
+        apart = self.ep * self.etp
+        first = stage * self.gpus_per_stage + place % apart
         return [first + apart * replica for replica in range(self.expert_replicas)]
 
     def sharing_ranks(self, stage: int, *, over_context: bool) -> list[int]:

@@ -52,12 +52,17 @@ class Experts:
     """Groups of experts that the router ranks first (DeepSeek: `n_group`)."""
     groups_per_token: int = field(default=1, metadata=ADDED)
     """Groups that the experts of a token are chosen from."""
+    normalised: bool = field(default=True, metadata=ADDED)
+    """Whether the shares of a token's experts add up to one (`norm_topk_prob`)."""
+    balance_loss: float = field(default=0.0, metadata=ADDED)
+    """What the loss that balances experts is multiplied by before training adds it (`router_aux_loss_coef`)."""
 
     def __post_init__(self) -> None:
         within(self, 1, MOST_EXPERTS, "experts", "count", "per_token")
         within(self, 1, MOST_WIDTH, "values", "width")
         within(self, 0, MOST_WIDTH, "values", "shared_width")
         within(self, 1, MOST_EXPERTS, "groups", "groups", "groups_per_token")
+        within(self, 0, 1e6, "times", "balance_loss")
         if self.per_token > self.count:
             raise ConfigError(
                 f"per_token={self.per_token}: must be at most count ({self.count}), the experts there are."

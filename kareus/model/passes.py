@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kareus.model.block import OUTPUT, STREAM, SUM, TABLE, UPDATE
+from kareus.model.block import BALANCE, OUTPUT, STREAM, SUM, TABLE, UPDATE
 from kareus.model.communication import Exchange, Handle, Tensors
 from kareus.model.functions import Context, Later, weight_gradients_put_off
 from kareus.model.layers import RotaryTable
+from kareus.model.routing import Balance
 from kareus.model.steps import LAYERS, LayerStep, Start
 
 
@@ -23,7 +24,7 @@ class CollectiveCall:
 
     __slots__ = ("_handle", "_tensors", "exchange", "launched")
 
-    def __init__(self, exchange: Exchange, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, exchange: Exchange, tensors: Sequence[Any]) -> None:
         self.exchange = exchange
         self.launched = False
         """Whether it is in flight."""
@@ -75,6 +76,8 @@ class _OperatorRecord(Context):
     """List in which the operator's backward finds them."""
     inputs: Tensors = _NONE
     """Local inputs of an operator that runs again in backward; else nothing, since the function keeps what it needs."""
+    splits: tuple[Any, ...] = ()
+    """Of what goes to other GPUs row by row, the rows for each and the rows from each."""
     forgotten: Tensor | None = None
     """Stands among what is kept for an input that was not: that of an operator whose input is computed again."""
 
@@ -103,6 +106,7 @@ def forward_pass(
     tape: Tape | None = None,
     output: Tensor | None = None,
     entered: list[Tensors] | None = None,
+    balance: Balance | None = None,
 ) -> Pass:
     """Run layers forward, [batch, tokens, hidden] to the same.
 
@@ -113,8 +117,9 @@ def forward_pass(
         tape: takes what backward needs, if it is kept.
         output: memory for the result; None takes new memory.
         entered: takes the residual stream that every block begins with, if blocks are recomputed by `blockwise_pass`.
+        balance: counts what routers of experts choose, if that is balanced.
     """
-    stream, update = yield from _through(layers, hidden, table, tape, entered)
+    stream, update = yield from _through(layers, hidden, table, tape, entered, balance)
     yield _RESIDUAL
     return torch.add(stream, update, out=output)
 
@@ -141,10 +146,11 @@ def recomputed_pass(
     gradient: Tensor,
     later: Later | None = None,
     block_done: BlockDone | None = None,
+    balance: Balance | None = None,
 ) -> Pass:
     """Run layers forward again from what entered them, recording, then backward, as `backward_pass` does."""
     tape: Tape = []
-    yield from forward_pass(layers, hidden, table, tape)
+    yield from forward_pass(layers, hidden, table, tape, balance=balance)
     return (yield from backward_pass(tape, gradient, later, block_done))
 
 
@@ -155,6 +161,7 @@ def blockwise_pass(
     gradient: Tensor,
     later: Later | None = None,
     block_done: BlockDone | None = None,
+    balance: Balance | None = None,
 ) -> Pass:
     """Run each block forward again and then backward, the last block first.
 
@@ -168,6 +175,7 @@ def blockwise_pass(
         gradient: [batch, tokens, hidden], of what left the layers.
         later: as in `backward_pass`, likewise the next.
         block_done: see `later`.
+        balance: as in `forward_pass`.
     """
     norm: list[_OperatorRecord] = []
     gradients = {STREAM: gradient}
@@ -176,7 +184,7 @@ def blockwise_pass(
         parts = entered.pop()
         hidden = parts[0] if len(parts) == 1 else torch.cat(parts)
         first = LAYERS * len(entered)
-        yield from _through(layers[first : first + LAYERS], hidden, table, tape)
+        yield from _through(layers[first : first + LAYERS], hidden, table, tape, None, balance)
         if norm:
             yield from _unwound(norm, gradients, later)
             if block_done is not None:
@@ -198,6 +206,7 @@ def _through(  # noqa: C901, PLR0912 - see its docstring
     table: RotaryTable,
     tape: Tape | None = None,
     entered: list[Tensors] | None = None,
+    balance: Balance | None = None,
 ) -> Generator[PassEvent, None, tuple[Tensor, Tensor]]:
     """Run layers forward; returns the residual stream and the update that has yet to be added to it.
 
@@ -205,7 +214,7 @@ def _through(  # noqa: C901, PLR0912 - see its docstring
     """
     stream, update = hidden, None
     for number, steps in enumerate(layers):
-        values: dict[str, Any] = {STREAM: stream, UPDATE: update, TABLE: table}
+        values: dict[str, Any] = {STREAM: stream, UPDATE: update, TABLE: table, BALANCE: balance}
         records: list[_OperatorRecord] = []
         for step in steps:
             inputs: tuple[Any, ...] = (values[step.read],) if step.read is not None else step.taken(values)
@@ -226,7 +235,7 @@ def _through(  # noqa: C901, PLR0912 - see its docstring
                     record.forgotten = _forget(record, local[0])
                 records.append(record)
             if step.reduces is not None:
-                call = CollectiveCall(step.reduces, (outputs,))
+                call = CollectiveCall(step.reduces, (outputs, *record.splits))
                 yield call
                 (outputs,) = call.wait()
             if step.written is not None:
@@ -283,7 +292,7 @@ def _unwound(  # noqa: C901 - as `_through`
             if below.step.again is not None:  # it runs forward again first, since this one reads its output
                 again = below
         if step.gathers_gradients is not None:
-            yield from _arriving(step, step.gathers_gradients, records, gradients)
+            yield from _arriving(record, step.gathers_gradients, records, gradients)
         if gathering is not None:
             yield gathering
             record.gathered.extend(gathering.wait())
@@ -340,14 +349,14 @@ def _again(
 
 
 def _arriving(
-    step: LayerStep, exchange: Exchange, before: Sequence[_OperatorRecord], gradients: dict[str, Tensor]
+    record: _OperatorRecord, exchange: Exchange, before: Sequence[_OperatorRecord], gradients: dict[str, Tensor]
 ) -> Generator[PassEvent, None, None]:
-    """Gather the gradient of an operator's output, where its forward scattered that.
+    """Gather the gradient of an operator's output, where its forward scattered that, or send it back.
 
     With them goes what an operator `before` it in its layer did not keep of its gathered input.
     """
-    (name,) = step.writes
-    passing = [gradients[name].contiguous()]
+    (name,) = record.step.writes
+    passing = [gradients[name].contiguous(), *record.splits[::-1]]
     gathers = [r for r in before if r.step.gathers_tokens]
     for gathering in gathers:
         passing += gathering.shards
@@ -373,7 +382,7 @@ def _leaving(record: _OperatorRecord, gradients: dict[str, Tensor]) -> tuple[Ten
     Gradients of its outputs are taken from `gradients`; what the function kept is used up.
     """
     step = record.step
-    arriving = map(gradients.pop, step.writes)
+    arriving = map(gradients.pop, step.arrives)
     own = _NO_LATER
     if not step.weight_gradients:
         leaving = step.run_backward(record, *arriving)

@@ -1,7 +1,8 @@
 """Names and places of weights in published checkpoints: by other names than Llama's, fused, transposed or reordered.
 
 Names of whole weights are Llama's everywhere else: in training's checkpoints too. Norms after attention and after the
-MLP, which Llama lacks, have the names of GLM 4. Another architecture is a row of `WEIGHT_NAMES`.
+MLP, which Llama lacks, have the names of GLM 4, routers and experts those of Qwen 3. Another architecture is a row of
+`WEIGHT_NAMES`.
 """
 
 import re
@@ -120,6 +121,15 @@ WEIGHT_NAMES: Mapping[str, WeightNames] = {
         order=HeadOrder.BY_HEAD,
     ),
     "gptj": _GPTJ,
+    "mixtral": WeightNames(
+        names={
+            "mlp.gate.": "block_sparse_moe.gate.",
+            "mlp.experts.": "block_sparse_moe.experts.",
+            "gate_proj": "w1",
+            "up_proj": "w3",
+            "down_proj": "w2",
+        }
+    ),
     "helium": WeightNames(adjacent=True),
     "nemotron": WeightNames(offset_norms=True),
     "olmo2": WeightNames(

@@ -32,12 +32,13 @@ def shard_of(model: Model, parallelism: Parallelism, sequence_length: int) -> Sh
     """
     tp, cp = parallelism.tp, parallelism.cp
     chunks = 2 * cp if cp > 1 else 1
+    has_mlp = model.experts is None or bool(model.dense_layers)
     return Shard(
         hidden_size=model.hidden_size,
         head_dim=model.head_dim,
         query_heads=_divided("num_attention_heads", model.num_attention_heads, "tp", tp),
         key_value_heads=_divided("num_key_value_heads", model.num_key_value_heads, "tp", tp),
-        intermediate_size=_divided("intermediate_size", model.intermediate_size, "tp", tp),
+        intermediate_size=_divided("intermediate_size", model.intermediate_size, "tp", tp if has_mlp else 1),
         vocab_rows=_divided("vocab_size", model.vocab_size, "tp", tp),
         tokens=_divided("sequence_length", sequence_length, "2 cp", chunks) * (2 if cp > 1 else 1),
     )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from kareus.graph.recomputation import AGAIN_SUFFIX, Recomputation
 from kareus.graph.records import BIAS_GRADIENT_SUFFIX, INPUT_GRADIENT_SUFFIX, WEIGHT_GRADIENT_SUFFIX
-from kareus.model.block import OUTPUT, SUM, TABLE, Block, Layer, Wire
+from kareus.model.block import OUTPUT, SUM, TABLE, WITHOUT_GRADIENT, Block, Layer, Wire
 from kareus.model.communication import Exchange
 from kareus.model.layers import CausalAttention, Linear, OperatorModule
 
@@ -32,6 +32,8 @@ class LayerStep:
     writes: tuple[str, ...]
     has_gradient: tuple[str, ...]
     """Names of the inputs that have a gradient, in order."""
+    arrives: tuple[str, ...]
+    """Names of the outputs that have one, in order."""
     forward: Start
     backward: Start
     weight_gradients: tuple[Start, ...]
@@ -100,7 +102,9 @@ def _steps(layer: Layer, recomputation: Recomputation) -> tuple[LayerStep, ...]:
     steps = []
     for wire in reversed(layer.wires):
         finished = tuple(name for name in wire.reads if name not in later)
-        has_gradient = tuple(name for name in wire.reads if name != TABLE)
+        has_gradient, arrives = (
+            tuple(name for name in names if name not in WITHOUT_GRADIENT) for names in (wire.reads, wire.writes)
+        )
         again = None
         if recomputation is Recomputation.SELECTIVE and isinstance(wire.operator, CausalAttention):
             again = Start(f"{wire.name}{AGAIN_SUFFIX}", memory_bound=False)
@@ -111,6 +115,7 @@ def _steps(layer: Layer, recomputation: Recomputation) -> tuple[LayerStep, ...]:
             reads=wire.reads,
             writes=wire.writes,
             has_gradient=has_gradient,
+            arrives=arrives,
             forward=forward,
             backward=backward,
             weight_gradients=weight_gradients,

@@ -4,6 +4,7 @@ Plans and predictions serve all models. Nothing here imports torch.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from kareus.artifacts.records import added_fields
 from kareus.model.config import Model, NormKind
@@ -27,10 +28,13 @@ TRAINED = frozenset(
         "position_offset",
         "qk_norm_scope",
         "checkpoint",
+        "experts",
     }
 )
 """Fields with the metadata `ADDED` that the engine computes, whatever they are."""
-UNMEASURED = frozenset({"norm_placement", "branches", "rotary_share", "qk_norm_scope"})
+TRAINED_OF_EXPERTS = frozenset({"dense_layers", "normalised", "balance_loss"})
+"""Likewise fields of experts."""
+UNMEASURED = frozenset({"experts", "norm_placement", "branches", "rotary_share", "qk_norm_scope"})
 """Fields of those with which a block has operators that the profiler does not run by themselves."""
 OF_WINDOWS = ("window_tokens", "windowed_layers")
 """Fields that mean nothing where the window is as long as the sequence."""
@@ -44,25 +48,37 @@ def untrained(model: Model, sequence_length: int) -> tuple[str, ...]:
 def unmeasured(model: Model, sequence_length: int) -> tuple[str, ...]:
     """Return the features of a model whose operators are not measured on GPUs: those that are not trained, and some."""
     others = [name for name in added_fields(model) if name in UNMEASURED]
-    return *untrained(model, sequence_length), *(f"{name}={getattr(model, name)}" for name in others)
+    return *untrained(model, sequence_length), *(_named(name, getattr(model, name)) for name in others)
 
 
 def _untrained(model: Model, sequence_length: int) -> Iterator[str]:
     masks = min(model.layer_windows(sequence_length)) < sequence_length
     for name in added_fields(model):
         if name not in TRAINED and (masks or name not in OF_WINDOWS):
-            value = getattr(model, name)
-            yield (
-                name.replace("_", " ")
-                if isinstance(value, Experts | LatentAttention)
-                else name
-                if isinstance(value, tuple)
-                else f"{name}={value:g}"
-                if isinstance(value, float)
-                else f"{name}={value}"
-            )
+            yield _named(name, getattr(model, name))
+    if model.experts is not None:
+        yield from _untrained_experts(model, model.experts)
     if model.qk_norm and (model.norm is NormKind.LAYERNORM or model.qk_norm_scope is QkNormScope.OWN_HEAD):
         yield f"qk_norm with norm={model.norm}"
     scaling = model.rotary_scaling
     if isinstance(scaling, AngleScaling) and scaling.stretch is not AngleStretch.LINEAR:
         yield f"rotary_scaling.stretch={scaling.stretch}"
+
+
+def _untrained_experts(model: Model, experts: Experts) -> Iterator[str]:
+    for name in added_fields(experts):
+        if name not in TRAINED_OF_EXPERTS:
+            yield f"experts.{_named(name, getattr(experts, name))}"
+    if experts.dense_layers != tuple(range(len(experts.dense_layers))):
+        yield "experts.dense_layers that are not the first"
+    if model.branches.parallel:
+        yield f"experts with branches={model.branches}"
+
+
+def _named(name: str, value: Any) -> str:
+    """Return a field and its value; the name alone where the value is long."""
+    if isinstance(value, Experts | LatentAttention):
+        return name.replace("_", " ")
+    if isinstance(value, tuple):
+        return name
+    return f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"

@@ -4,7 +4,7 @@ Names are those of transformers' `LlamaForCausalLM` and `Qwen3ForCausalLM`. A we
 one below the other: queries, keys and values; gate and up.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,13 +16,25 @@ from torch import Tensor, nn
 
 from kareus.artifacts.files import write_atomically, write_json
 from kareus.errors import ArtifactError
-from kareus.model.communication import Communicator, group_rank, group_size
+from kareus.model.communication import Communicator, Mesh, group_rank, group_size
 from kareus.model.config import Model
 from kareus.model.features import QkNormScope
 from kareus.model.published import PREFIX, Published, as_published, published, whole_weight
 from kareus.model.weight_files import INDEX, SINGLE, check_file, indexed_files
 
+EXPERTS = {"mlp.experts_gate_up.weight": ("gate_proj", "up_proj"), "mlp.experts_down.weight": ("down_proj",)}
+"""Parameters of a block that hold weights of experts, and the names of these."""
+ALONE = Mesh()
+"""Of one GPU that holds everything."""
 EMBEDDING, LM_HEAD, POSITIONS = "model.embed_tokens.weight", "lm_head.weight", "model.embed_positions.weight"
+
+
+class OneExpert(NamedTuple):
+    """Which expert of a block a weight is of."""
+
+    number: int
+    among: int
+    """Experts of the block, which the GPUs of an expert-parallel group share out, whole."""
 
 
 class Piece(NamedTuple):
@@ -33,6 +45,8 @@ class Piece(NamedTuple):
     """Shape of the whole weight."""
     divided: int | None = None
     """Dimension that is divided over the tensor-parallel group; None if every GPU holds all of it."""
+    expert: OneExpert | None = None
+    """Whose it is, if it is an expert's."""
 
 
 def pieces(model: Model, name: str, first_layer: int) -> tuple[Piece, ...]:
@@ -55,15 +69,16 @@ def pieces(model: Model, name: str, first_layer: int) -> tuple[Piece, ...]:
         }
         return (ends[name],)
     _, block, rest = name.split(".", 2)
-    return tuple(
-        piece._replace(name=f"model.layers.{first_layer + int(block)}.{piece.name}")
-        for piece in _block_pieces(model)[rest]
-    )
+    parts = _expert_pieces(model, EXPERTS[rest]) if rest in EXPERTS else _block_pieces(model)[rest]
+    return tuple(piece._replace(name=f"model.layers.{first_layer + int(block)}.{piece.name}") for piece in parts)
 
 
-def load_weights(
-    stage: nn.Module, model: Model, folder: Path, first_layer: int, group: Communicator | None = None
-) -> None:
+def is_of_experts(name: str) -> bool:
+    """Return whether our parameter `name` holds experts, which other ranks have copies of than of other weights."""
+    return name.split(".", 2)[-1] in EXPERTS
+
+
+def load_weights(stage: nn.Module, model: Model, folder: Path, first_layer: int, mesh: Mesh = ALONE) -> None:
     """Read this GPU's shards of a stage's weights.
 
     Args:
@@ -71,7 +86,7 @@ def load_weights(
         model: the architecture.
         folder: of the checkpoint.
         first_layer: number of the stage's first block in the model.
-        group: the tensor-parallel group.
+        mesh: of this GPU.
 
     Raises:
         ArtifactError: a file or a weight is missing, or has another shape.
@@ -80,7 +95,10 @@ def load_weights(
     for path in sorted(set(files.values())):
         check_file(path)
     held = [
-        (parameter.data, [(p, _place(published(model, p.name), files)) for p in pieces(model, name, first_layer)])
+        (
+            parameter.data,
+            [(p, _place(published(model, p.name), files)) for p in held_pieces(model, name, first_layer, mesh)],
+        )
         for name, parameter in stage.named_parameters()
     ]
     places = [place for _, parts in held for _, place in parts]
@@ -91,7 +109,7 @@ def load_weights(
         paths = sorted({files[place.name] for place in places})
         opened = {path: stack.enter_context(_opened(path)) for path in paths}
         for weight, parts in held:
-            fill_rows(weight, (_shard(opened[path := files[at.name]], p, at, path, group) for p, at in parts))
+            fill_rows(weight, (_shard(opened[path := files[at.name]], p, at, path, mesh) for p, at in parts))
 
 
 def fill_rows(weight: Tensor, shards: Iterable[Tensor]) -> None:
@@ -102,25 +120,25 @@ def fill_rows(weight: Tensor, shards: Iterable[Tensor]) -> None:
         start += len(shard)
 
 
-def save_weights(
-    stage: nn.Module, model: Model, path: Path, first_layer: int, group: Communicator | None = None
-) -> None:
+def save_weights(stage: nn.Module, model: Model, path: Path, first_layer: int, mesh: Mesh = ALONE) -> None:
     """Write a stage's weights, whole; every rank of the tensor-parallel group calls this, its first one writes.
 
+    Of experts these are those of the GPU.
+
     Args:
-        stage: as in `load_weights`; likewise the next, `first_layer` and `group`.
+        stage: as in `load_weights`; likewise the next, `first_layer` and `mesh`.
         model: the architecture.
         path: the file to write, in the folder of the checkpoint.
         first_layer: see `stage`.
-        group: see `stage`.
+        mesh: see `stage`.
     """
     whole: dict[str, Tensor] = {}
     for name, parameter in stage.named_parameters():
-        held = pieces(model, name, first_layer)
-        rows = [p.shape[0] // (group_size(group) if p.divided == 0 else 1) for p in held]
+        held = held_pieces(model, name, first_layer, mesh)
+        rows = [p.shape[0] // (group_size(mesh.tp) if p.divided == 0 else 1) for p in held]
         for piece, shard in zip(held, torch.split(parameter.detach(), rows), strict=True):
-            whole[piece.name] = _whole(shard, piece, group).cpu()
-    if group_rank(group) == 0:
+            whole[piece.name] = _whole(shard, piece, mesh.tp).cpu()
+    if group_rank(mesh.tp) == 0:
         save_tensors(as_published(model, whole), path)
 
 
@@ -155,13 +173,37 @@ def save_index(folder: Path, files: Iterable[str]) -> None:
     write_json(folder / INDEX, {"metadata": {}, "weight_map": weight_map})
 
 
-def own_part(piece: Piece, group: Communicator | None) -> tuple[slice, ...]:
-    """Return the slice of a whole weight that this GPU holds."""
-    sizes = [slice(0, length) for length in piece.shape]
+def held_pieces(model: Model, name: str, first_layer: int, mesh: Mesh) -> tuple[Piece, ...]:
+    """Return those of `pieces` of which this GPU has a part: all, but of experts its own."""
+    whole = pieces(model, name, first_layer)
+    return tuple(p for p in whole if p.expert is None or p.expert.number in _experts(p.expert, mesh))
+
+
+def own_part(piece: Piece, mesh: Mesh) -> tuple[slice, ...]:
+    """Return the slice of a whole weight that this GPU holds, of those that it has a part of."""
+    sizes, group = [slice(0, length) for length in piece.shape], mesh.tp
     if piece.divided is not None:
         size = piece.shape[piece.divided] // group_size(group)
         sizes[piece.divided] = slice(size * group_rank(group), size * (group_rank(group) + 1))
     return tuple(sizes)
+
+
+def _experts(expert: OneExpert, mesh: Mesh) -> range:
+    """Return the experts of a block that this GPU holds."""
+    groups = expert.among // group_size(mesh.ep)
+    return range(groups * group_rank(mesh.ep), groups * (group_rank(mesh.ep) + 1))
+
+
+def _expert_pieces(model: Model, kinds: Sequence[str]) -> Iterator[Piece]:
+    """Yield the pieces of all experts of a block, each one's in a row."""
+    experts = model.experts
+    assert experts is not None
+    shapes = {"down_proj": (model.hidden_size, experts.width)}
+    wide = (experts.width, model.hidden_size)
+    for number in range(experts.count):
+        for kind in kinds if model.activation.gated else kinds[-1:]:
+            whose = OneExpert(number, experts.count)
+            yield Piece(f"mlp.experts.{number}.{kind}.weight", shapes.get(kind, wide), expert=whose)
 
 
 def _block_pieces(model: Model) -> dict[str, tuple[Piece, ...]]:
@@ -186,6 +228,8 @@ def _block_pieces(model: Model) -> dict[str, tuple[Piece, ...]]:
         shared = model.qk_norm_scope is QkNormScope.HEAD
         size, divided = (model.head_dim, None) if shared else (width, 0)
         pieces[f"attention.qk_norm.{kind}_weight"] = (Piece(f"self_attn.{kind[0]}_norm.weight", (size,), divided),)
+    if model.experts is not None:
+        pieces["mlp.router.weight"] = (Piece("mlp.gate.weight", (model.experts.count, hidden)),)
     for ours, theirs in whole.items():
         for kind in ("weight", "bias"):
             pieces[f"{ours}.{kind}"] = (Piece(f"{theirs}.{kind}", (hidden,)),)
@@ -219,7 +263,7 @@ def _place(place: Published, files: dict[str, Path]) -> Published:
     return place._replace(name=bare) if place.name not in files and bare in files else place
 
 
-def _shard(file: Any, piece: Piece, place: Published, path: Path, group: Communicator | None) -> Tensor:
+def _shard(file: Any, piece: Piece, place: Published, path: Path, mesh: Mesh) -> Tensor:
     try:
         stored = file.get_slice(place.name)
     except SafetensorError as error:
@@ -230,8 +274,8 @@ def _shard(file: Any, piece: Piece, place: Published, path: Path, group: Communi
         raise ArtifactError(f"{path}: {place.name} has the shape {found}, the model {whole}; choose its checkpoint.")
     if not place.is_plain:
         weight = whole_weight(place, piece.shape, _tensor(file.get_tensor(place.name)))
-        return (weight + place.less if place.less else weight)[own_part(piece, group)]
-    first, *others = own_part(piece, group)
+        return (weight + place.less if place.less else weight)[own_part(piece, mesh)]
+    first, *others = own_part(piece, mesh)
     own = (slice(place.first_row + first.start, place.first_row + first.stop), *others)
     return _tensor(stored[own[::-1]]).t() if place.transposed else _tensor(stored[own])
 

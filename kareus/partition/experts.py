@@ -135,7 +135,9 @@ def with_experts(graph: BlockGraph, dense: BlockGraph | None, sizes: Routed) -> 
 def _spliced(segments: tuple[Segment, ...], routed: Stream, *, shared: bool) -> tuple[Segment, ...]:
     """Put what experts run in the place of the MLP, or beside that of a shared expert.
 
-    With sequence parallelism the MLP is between a gather and a scatter of tokens, which experts do without.
+    With sequence parallelism the MLP is between a gather and a scatter of tokens, which experts do without. With
+    context parallelism alone a block ends with the first segment of the next; that comes first then, as in a stage,
+    whose first block begins with it.
     """
     stream: list[Operator | End] = []
     for segment in segments:
@@ -148,7 +150,9 @@ def _spliced(segments: tuple[Segment, ...], routed: Stream, *, shared: bool) -> 
     else:
         inside = stream[first:last] if shared else []
         found = [*stream[:first], *routed, *map(_renamed, inside), *stream[last:]]
-    return tuple(_segments(found, segments[0].direction))
+    *others, ending = _segments(found, segments[0].direction)
+    begins = segments[0].direction is Direction.FORWARD and ending.collective is not None
+    return (ending, *others) if begins else (*others, ending)
 
 
 def _segments(stream: Stream, direction: Direction) -> Iterator[Segment]:

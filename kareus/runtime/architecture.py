@@ -5,6 +5,7 @@ from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, PositionKind
 from kareus.model.features import QkNormScope
 from kareus.model.trainable import untrained
+from kareus.software.record import Dispatcher
 from kareus.workload.config import Workload
 from kareus.workload.graph_memory import check_captured_memory
 
@@ -41,6 +42,10 @@ def check_captures(workload: Workload, communicator: str) -> None:
         return
     if communicator != "nccl":
         raise EngineError(f"--cuda-graphs: collectives of {communicator} are not captured; {instead}, or take nccl.")
+    if workload.model.experts is not None:
+        raise EngineError(
+            f"--cuda-graphs: experts get other numbers of tokens each time, which a graph cannot have; {instead}."
+        )
     if workload.split_backward:
         raise EngineError(
             f"--cuda-graphs: weight gradients of their own (pipeline.schedule={workload.pipeline.schedule}) are not "
@@ -73,6 +78,8 @@ def check_runs(workload: Workload) -> None:
             f"parallelism.shards={parallelism.shards}: is planned, but the engine shares out model states over all "
             "replicas; leave parallelism.shards out."
         )
+    if model.experts is not None:
+        _check_expert_parallelism(workload)
     if not parallelism.shards_gradients:
         return
     degrees = [f"parallelism.{axis}={n}" for axis in ("pp", "tp") if (n := getattr(parallelism, axis)) > 1]
@@ -81,4 +88,32 @@ def check_runs(workload: Workload) -> None:
         raise EngineError(
             f"parallelism.sharding={parallelism.sharding}: is planned with {', '.join(others)}, but the engine runs it "
             "with data parallelism alone (pp=1, tp=1, cp=1) and recomputation none, selective or full."
+        )
+
+
+def _check_expert_parallelism(workload: Workload) -> None:
+    """Check that the engine runs experts as they are divided.
+
+    Raises:
+        EngineError: it does not.
+    """
+    parallelism, planned = workload.parallelism, "is planned and predicted, but the engine"
+    if parallelism.etp > 1:
+        raise EngineError(
+            f"parallelism.etp={parallelism.etp}: {planned} has whole experts on a GPU; train with etp=1 and more of ep."
+        )
+    if parallelism.shards_gradients:
+        raise EngineError(
+            f"parallelism.sharding={parallelism.sharding}: {planned} does not share out experts in every microbatch; "
+            "train with parallelism.sharding=optimizer."
+        )
+    if parallelism.tp > 1 and not parallelism.sequence_parallel:
+        raise EngineError(
+            "parallelism.sequence_parallel=false: with experts, GPUs of a tensor-parallel group route their own "
+            "tokens each; set it to true."
+        )
+    if workload.software.dispatcher is not Dispatcher.ALL_TO_ALL:
+        raise EngineError(
+            f"software.dispatcher={workload.software.dispatcher}: {planned} exchanges tokens by an all-to-all of its "
+            "communicator; train with software.dispatcher=alltoall."
         )

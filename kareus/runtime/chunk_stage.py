@@ -19,6 +19,7 @@ from kareus.graph.instruction import InstructionKey, place_in_line
 from kareus.graph.records import Direction
 from kareus.model.communication import Communicator
 from kareus.model.functions import Later
+from kareus.model.routing import Balances
 from kareus.runtime.boundary import Shapes, gathered, sent_part
 from kareus.runtime.follower import PlanFollower
 from kareus.runtime.fully_sharded import FullyShardedModel
@@ -68,6 +69,10 @@ class Scheduled(nn.Module):
         self.labels: list[Tensor] = []
         self.graphs: dict[int, MicrobatchGraphs] = {}
         """By microbatch; the others launch each operator."""
+        self.balances: Balances | None = None
+        """Of experts, if they are trained to be even."""
+        self.closes = False
+        """Whether the chunk is the last of its stage."""
         self._schedules = schedules
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -76,8 +81,12 @@ class Scheduled(nn.Module):
         is_last = self.model.head is not None
         hidden = gathered(inputs, self.shapes, self.tensor) if self.model.embedding is None else inputs
         captured = self.graphs.get(self.microbatch)
-        options = {} if captured is None else {"graphs": captured}
+        options: dict[str, Any] = {} if captured is None else {"graphs": captured}
+        if self.balances is not None:
+            options["balance"] = self.balances.of(self.microbatch)
         result: Tensor = self.model(hidden, self.labels[self.microbatch] if is_last else None, schedule, **options)
+        if self.balances is not None and self.closes:
+            self.balances.close(self.microbatch)
         return result * self.share if is_last else sent_part(result, self.shapes, self.tensor)
 
 

@@ -15,6 +15,8 @@ from torch.distributed.pipelining import schedules as runtime
 from kareus.errors import KareusError
 from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
 from kareus.graph.records import Direction
+from kareus.model.communication import Communicator
+from kareus.model.routing import Balances
 from kareus.runtime.actions import Actions
 from kareus.runtime.boundary import Shapes
 from kareus.runtime.capturing import StaticBuffers, capture_instructions, reducing_places
@@ -27,6 +29,7 @@ from kareus.runtime.messages import Receives, Sends
 from kareus.runtime.microbatch import Microbatch
 from kareus.runtime.schedules import Schedules
 from kareus.runtime.stage_model import GradientsReady, StageModel
+from kareus.workload.config import Workload
 
 
 @contextlib.contextmanager
@@ -44,6 +47,20 @@ def _ignored(part: nn.Module) -> None:
     """Take no notice of complete weight gradients."""
 
 
+def balances_of(workload: Workload, group: Communicator | None) -> Balances | None:
+    """Return what balances a workload's experts, over the ranks of `group`; None where nothing does."""
+    model = workload.model
+    if model.experts is None or not model.experts.balance_loss:
+        return None
+    return Balances(
+        model.experts,
+        blocks=model.num_layers - len(model.dense_layers),
+        tokens=workload.microbatch_size * workload.sequence_length,
+        copies=workload.parallelism.cp,
+        group=group,
+    )
+
+
 class Pipeline:
     """One stage of a pipeline, and through it the others."""
 
@@ -56,6 +73,7 @@ class Pipeline:
         schedules: Schedules,
         follower: PlanFollower,
         gradients_ready: GradientsReady = _ignored,
+        balances: Balances | None = None,
     ) -> None:
         """Run `chunks`, whose microbatches run as `schedules` says, sequentially where it says nothing.
 
@@ -68,7 +86,9 @@ class Pipeline:
             follower: plan follower of the stage.
             gradients_ready: called, while the last backwards of an iteration run, with every part of the model whose
                 weight gradients are complete.
+            balances: of experts, if they are trained to be even.
         """
+        self._balances = balances
         self._place = place
         self._shapes = shapes
         self._schedules = schedules
@@ -76,6 +96,9 @@ class Pipeline:
         self._scheduled = [
             Scheduled(model, number, schedules, shapes, place.tensor) for number, model in enumerate(chunks)
         ]
+        for scheduled in self._scheduled:
+            scheduled.balances = balances
+        self._scheduled[-1].closes = True
         self._sends = Sends(place.backward_group)
         receives = Receives(place.backward_group)
         stages = [
@@ -106,6 +129,8 @@ class Pipeline:
         labels = [torch.from_numpy(m.labels).to(device) for m in microbatches]
         for scheduled in self._scheduled:
             scheduled.share, scheduled.labels = share, labels
+        if self._balances is not None:
+            self._balances.share = share
         ids = (torch.cat([torch.from_numpy(m.ids) for m in microbatches]).to(device),)
         is_last = self._place.stage == self._place.stages - 1
         target = torch.zeros(len(microbatches)) if is_last else None  # the stage knows its labels; one each is demanded
@@ -115,6 +140,10 @@ class Pipeline:
             )
         self._sends.finish()
         return torch.stack(losses).detach().sum() if losses else None
+
+    def take_balance_loss(self) -> float:
+        """Return this rank's part of the loss that balances experts, of the iteration that has run; once."""
+        return 0.0 if self._balances is None else float(self._balances.take())
 
     def capture(self, capture: Capture, *, reduces: bool) -> int:
         """Capture the forwards and backwards of the stage, which later iterations replay; one has run before.

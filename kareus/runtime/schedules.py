@@ -74,6 +74,7 @@ def turns_of(
     *,
     recomputation: Recomputation,
     default_sm_count: int | None,
+    dense: int = 0,
 ) -> tuple[Turn, ...]:
     """Turns of two staggered nanobatches through `layers` blocks.
 
@@ -85,12 +86,13 @@ def turns_of(
         direction: of the instruction.
         recomputation: what a backward recomputes.
         default_sm_count: SMs of a collective that no choice is made for.
+        dense: blocks, the first ones, that have no experts where the others have.
 
     Raises:
         EngineError: a choice is missing, or names an operator that its partition lacks.
     """
     choices = {choice.partition: choice for choice in schedule.choices}
-    pairs = staggered(graph, layers, direction, recomputation=recomputation)
+    pairs = staggered(graph, layers, direction, recomputation=recomputation, dense=dense)
     overlaps = schedule.execution is Execution.OVERLAP
     return tuple(
         _turn(pair, pair.segment, choices if overlaps else None, default_sm_count) for pair in pairs if pair.segment

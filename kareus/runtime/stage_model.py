@@ -28,6 +28,7 @@ from kareus.model.passes import (
     forward_pass,
     recomputed_pass,
 )
+from kareus.model.routing import Balance
 from kareus.model.shards import Shard
 from kareus.model.steps import steps_of
 from kareus.profile.programs import StageShape
@@ -51,6 +52,8 @@ class Held(NamedTuple):
     """Of its nanobatches, or of itself; None where backward recomputes its blocks."""
     entered: list[list[Tensors]]
     """By nanobatch, what entered each block; empty unless backward recomputes block by block."""
+    balance: Balance | None
+    """Of its experts, if it is trained to be even."""
 
 
 class StageModel(nn.Module):
@@ -90,7 +93,19 @@ class StageModel(nn.Module):
         """
         super().__init__()
         self.embedding = Embedding(model, shard, mesh, dtype) if shape.first else None
-        self.blocks = nn.ModuleList(Block(model, shard, mesh, dtype) for _ in range(shape.layers))
+        routed = [number >= shape.dense and model.experts is not None for number in range(shape.layers)]
+        self.blocks = nn.ModuleList(
+            Block(
+                model,
+                shard,
+                mesh,
+                dtype,
+                experts=model.experts if experts else None,
+                after_dense=0 < number <= shape.dense,
+            )
+            for number, experts in enumerate(routed)
+        )
+        self._dense = shape.dense
         self.head = Head(model, shard, mesh, dtype) if shape.last else None
         self._ties = model.tie_embeddings
         self.tie()
@@ -112,6 +127,7 @@ class StageModel(nn.Module):
         labels: Tensor | None = None,
         schedule: MicrobatchSchedule = SEQUENTIAL,
         graphs: MicrobatchGraphs | None = None,
+        balance: Balance | None = None,
     ) -> Tensor:
         """Run one microbatch; `backward` of the result runs the blocks as `schedule.backward` says.
 
@@ -120,6 +136,7 @@ class StageModel(nn.Module):
             labels: [batch, tokens], on the last stage, to get the loss.
             schedule: a microbatch of one sequence runs sequentially whatever it says.
             graphs: captured by that schedule, which launch the blocks; None launches each operator.
+            balance: of the microbatch's experts, if it is to be trained.
 
         Returns:
             On the last stage, the mean loss over the tokens of this GPU (multiply it by their share of the iteration's
@@ -128,7 +145,7 @@ class StageModel(nn.Module):
         hidden: Tensor = inputs if self.embedding is None else self.embedding(inputs)
         if torch.is_grad_enabled():
             hidden = hidden if hidden.requires_grad else hidden.detach().requires_grad_()
-            hidden = apply(_Blocks, hidden, self, schedule) if graphs is None else replayed(hidden, graphs)
+            hidden = apply(_Blocks, hidden, self, schedule, balance) if graphs is None else replayed(hidden, graphs)
         else:
             hidden, _ = self.run_forward(hidden, schedule, record=False)
         if self.head is None:
@@ -137,7 +154,13 @@ class StageModel(nn.Module):
         return result
 
     def run_forward(
-        self, hidden: Tensor, schedule: MicrobatchSchedule, *, record: bool, output: Tensor | None = None
+        self,
+        hidden: Tensor,
+        schedule: MicrobatchSchedule,
+        *,
+        record: bool,
+        output: Tensor | None = None,
+        balance: Balance | None = None,
     ) -> tuple[Tensor, Held]:
         """Run the blocks forward, outside of autograd, into `output`, or into new memory.
 
@@ -159,11 +182,12 @@ class StageModel(nn.Module):
                 tapes[n] if tapes is not None else None,
                 written,
                 entered[n] if keeps_inputs else None,
+                balance,
             )
             for n, (part, written) in enumerate(zip(parts, _parts(output, splits=splits), strict=True))
         ]
         self._run(passes, Direction.FORWARD, schedule.forward)
-        return output, Held(schedule.backward, hidden.detach(), tapes, entered)
+        return output, Held(schedule.backward, hidden.detach(), tapes, entered, balance)
 
     def run_backward(self, held: Held, gradient: Tensor, output: Tensor | None = None) -> Tensor:
         """Run the blocks backward, from and to gradients of hidden states; recompute where nothing was recorded.
@@ -183,12 +207,12 @@ class StageModel(nn.Module):
         elif held.entered:
             regrouped = _regrouped(held.entered, len(gradients))
             passes = [
-                blockwise_pass(self._steps, entered, table, own, self._later, done_with)
+                blockwise_pass(self._steps, entered, table, own, self._later, done_with, held.balance)
                 for entered, own in zip(regrouped, gradients, strict=True)
             ]
         else:
             passes = [
-                recomputed_pass(self._steps, part, table, own, self._later, done_with)
+                recomputed_pass(self._steps, part, table, own, self._later, done_with, held.balance)
                 for part, own in zip(_parts(held.hidden, splits=splits), gradients, strict=True)
             ]
         direction = Direction.BACKWARD if self._later is None else Direction.INPUT_GRADIENT
@@ -257,21 +281,24 @@ class StageModel(nn.Module):
                 direction,
                 recomputation=self.recomputation,
                 default_sm_count=self._default_sm_count,
+                dense=self._dense,
             )
         return self._turns[key]
 
 
 class _Blocks(Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, stage: StageModel, schedule: MicrobatchSchedule) -> Tensor:
-        output, ctx.held = stage.run_forward(hidden, schedule, record=True)
+    def forward(
+        ctx: Any, hidden: Tensor, stage: StageModel, schedule: MicrobatchSchedule, balance: Balance | None
+    ) -> Tensor:
+        output, ctx.held = stage.run_forward(hidden, schedule, record=True, balance=balance)
         ctx.stage = stage
         return output
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         held, ctx.held = ctx.held, None
-        return ctx.stage.run_backward(held, gradient), None, None
+        return ctx.stage.run_backward(held, gradient), None, None, None
 
 
 def _regrouped(entered: list[list[Tensors]], parts: int) -> list[list[Tensors]]:

@@ -8,7 +8,10 @@ A bucket is reduced as soon as its gradients are complete, in the background: by
 same weights, or with a sharded optimizer by a reduce-scatter over the replicas, after which context-parallel ranks sum
 their shards. That second sum is begun when the next bucket is complete, by when the first has mostly ended; on GPUs a
 stream of its own waits for it, and the computation does not, except with MSCCL++, which runs one thing at a time. The
-sums of norms over tensor-parallel ranks wait for the end.
+sums of norms and routers over tensor-parallel ranks wait for the end.
+
+The experts of a block are a bucket of their own, which is reduced over the ranks of the stage that hold the same ones,
+those of context and of tensor parallelism among them.
 """
 
 import torch
@@ -18,8 +21,9 @@ from torch import nn
 from kareus.launch.process_groups import ProcessGroups
 from kareus.model.communication import Handle
 from kareus.model.communicators.process_group import Works, reduce_scatter_single
+from kareus.model.expert_layers import Router
 from kareus.model.layers import Norm, QueryKeyNorm
-from kareus.training.optimizer_sharding import OptimizerSharding, WeightBucket
+from kareus.training.optimizer_sharding import OptimizerSharding, is_expert_bucket
 
 TIED = ("embedding.weight", "head.lm_head.weight")
 """Names of the copies of a tied embedding, on the first and on the last stage."""
@@ -36,7 +40,7 @@ class BucketReduction:
             module: [name for name in sharding.buckets if name == own or name.startswith(f"{own}.")]
             for own, module in stage.named_modules()
         }
-        partial = (QueryKeyNorm, Norm) if groups.mesh.sequence_parallel else (QueryKeyNorm,)
+        partial = (QueryKeyNorm, Norm, Router) if groups.mesh.sequence_parallel else (QueryKeyNorm,)
         self._partial = {
             f"{own}.{name}"
             for own, module in stage.named_modules()
@@ -91,8 +95,8 @@ class BucketReduction:
         """Begin to reduce one bucket, and go on with the one before."""
         assert name not in self._in_flight, f"the gradients of {name} are complete once in an iteration"
         self._begin_over_context()
-        self._in_flight[name] = self._reduced(self._sharding.buckets[name])
-        if self._context is not None:
+        self._in_flight[name] = self._reduced(name)
+        if self._context is not None and not is_expert_bucket(name):
             self._scattered = name
 
     def _begin_over_context(self) -> None:
@@ -104,11 +108,14 @@ class BucketReduction:
             self._in_flight[name].wait()
             self._in_flight[name] = self._context.all_reduce([self._sharding.buckets[name].own_gradients])
 
-    def _reduced(self, bucket: WeightBucket) -> Handle:
-        if self._groups.data is not None:
-            return self._groups.data.all_reduce([bucket.gradients])
+    def _reduced(self, name: str) -> Handle:
+        bucket, groups = self._sharding.buckets[name], self._groups
+        data, group = groups.data, groups.optimizer_shards
+        if is_expert_bucket(name):
+            data, group = groups.expert_data, groups.expert_shards
+        if data is not None:
+            return data.all_reduce([bucket.gradients])
         works: list[dist.Work] = []
-        if self._groups.optimizer_shards is not None:
-            group = self._groups.optimizer_shards
+        if group is not None:
             works.append(reduce_scatter_single(bucket.own_gradients, bucket.gradients, group=group, async_op=True))
         return Works(works, (bucket.own_gradients,), (bucket.gradients,))

@@ -1,6 +1,6 @@
 """Gradient clipping by the norm of the whole model's gradient, of which each rank holds a shard."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -15,10 +15,12 @@ _TINY = 1e-6
 def gradient_norm(
     sharded: Iterable[Tensor],
     replicated: Iterable[Tensor],
+    experts: Iterable[Tensor] = (),
     *,
     tp: dist.ProcessGroup | None,
     pp: dist.ProcessGroup | None,
     dp: dist.ProcessGroup | None,
+    ep: Sequence[dist.ProcessGroup | None] = (),
 ) -> Tensor:
     """Return the Euclidean norm of the model's gradient, fp32, the same on every rank.
 
@@ -26,17 +28,25 @@ def gradient_norm(
         sharded: gradients of weights that are divided over `tp`.
         replicated: gradients of weights that all ranks of `tp` hold alike (norms), summed over it already; they count
             once. A weight that two stages hold (tied embeddings) is to be given on one of them.
+        experts: gradients of weights that are divided over `ep` alone.
         tp: ranks that share every layer; None if there is one.
         pp: ranks that hold the stages; None if there is one.
         dp: replicas that each hold a part of the gradients; None if each holds them whole.
+        ep: groups of ranks over which gradients of experts are divided.
     """
     squares = _squares(sharded)
     if tp is not None:
         dist.all_reduce(squares, group=tp)
     squares = squares + _squares(replicated).to(squares.device)
-    for group in (pp, dp):
+    if dp is not None:
+        dist.all_reduce(squares, group=dp)
+    of_experts = _squares(experts).to(squares.device)
+    for group in ep:
         if group is not None:
-            dist.all_reduce(squares, group=group)
+            dist.all_reduce(of_experts, group=group)
+    squares = squares + of_experts
+    if pp is not None:
+        dist.all_reduce(squares, group=pp)
     return squares.sqrt()
 
 

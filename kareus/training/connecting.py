@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from kareus.graph.records import CollectiveKind, Scope
 from kareus.model.communication import Communicator
-from kareus.model.parameters import embedding_parameters, reduced_parameters
+from kareus.model.parameters import embedding_parameters, expert_parameters, reduced_parameters
 from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.pipeline.transfers import gathered_parts
 from kareus.runtime.boundary import Shapes
@@ -39,7 +39,8 @@ def block_messages(workload: Workload) -> dict[str, tuple[Message, ...]]:
 
     Tensor parallelism all-reduces hidden states. With sequence parallelism it gathers them, in backward together with
     inputs of matrix products, and scatters them, each sequence by itself. Context parallelism gathers keys and values,
-    fused, and scatters their gradients. Hidden states that stages send each other in parts are gathered, too.
+    fused, and scatters their gradients. Hidden states that stages send each other in parts are gathered, too. Experts
+    get as many copies of tokens as the mean, and as many come back.
     """
     model, parallelism, batch = workload.model, workload.parallelism, workload.microbatch_size
     sequences = [batch] if batch % 2 else [batch, batch // 2]
@@ -55,9 +56,11 @@ def block_messages(workload: Workload) -> dict[str, tuple[Message, ...]]:
         values = batch * hidden // BF16_BYTES
         if parallelism.pp > 1 and gathered_parts(values, parallelism) > 1:
             tensor.append(Message(gather, batch * hidden, 1))
+    copies = 0 if model.experts is None else model.experts.per_token * hidden // parallelism.token_shards
     return {
         "tp": tuple(tensor),
         "cp": tuple(Message(kind, n * gathered, 2) for kind in kinds for n in sequences),
+        "ep": tuple(Message(CollectiveKind.ALL_TO_ALL, n * copies, 1) for n in sequences),
     }
 
 
@@ -68,7 +71,8 @@ def weight_messages(workload: Workload, stage: int) -> dict[str, tuple[Message, 
 
     `data` sums them over replicas; `shards` scatters the sums and gathers the new weights, and `cp` sums the shards
     over context parallelism; `tp` sums those of norms that are partial on the GPUs of a tensor-parallel group; `ends`
-    sums the gradient of a tied embedding over the first and the last stage.
+    sums the gradient of a tied embedding over the first and the last stage. `expert-data` and `expert-shards` are
+    `data` and `shards` of the experts of a block.
     """
     model, parallelism = workload.model, workload.parallelism
     sizes = reduced_parameters(model, parallelism)
@@ -78,18 +82,29 @@ def weight_messages(workload: Workload, stage: int) -> dict[str, tuple[Message, 
         *([Scope.HEAD] if stage == parallelism.pp - 1 else []),
     }
     parameters = sorted({size for scope in held for size in sizes[scope] if size})
-    reduced = tuple(Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * n, 1) for n in parameters)
-    scattered = tuple(Message(CollectiveKind.REDUCE_SCATTER, FP32_BYTES * n, 1) for n in parameters)
-    gathered = tuple(Message(CollectiveKind.ALL_GATHER, BF16_BYTES * n, 1) for n in parameters)
+    experts = [size] if (size := expert_parameters(model, parallelism)) else []
     table = Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * embedding_parameters(model, parallelism), 1)
     shards = [shard_length(n, parallelism.dp) for n in parameters] if parallelism.shards_states else []
     return {
-        "data": reduced,
-        "shards": (*scattered, *gathered),
+        "data": _reduced(parameters),
+        "shards": _shared_out(parameters),
+        "expert-data": _reduced(experts),
+        "expert-shards": _shared_out(experts),
         "cp": tuple(Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * n, 1) for n in shards),
         "tp": tuple(Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * n, 1) for n in _partial_sizes(workload)),
         "ends": (table,),
     }
+
+
+def _reduced(parameters: Iterable[int]) -> tuple[Message, ...]:
+    """Sums of gradients of so many parameters each."""
+    return tuple(Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * n, 1) for n in parameters)
+
+
+def _shared_out(parameters: Sequence[int]) -> tuple[Message, ...]:
+    """Sums of gradients that are scattered, and new weights that are gathered."""
+    scattered = tuple(Message(CollectiveKind.REDUCE_SCATTER, FP32_BYTES * n, 1) for n in parameters)
+    return (*scattered, *(Message(CollectiveKind.ALL_GATHER, BF16_BYTES * n, 1) for n in parameters))
 
 
 def _partial_sizes(workload: Workload) -> list[int]:
@@ -114,6 +129,9 @@ def connect_group(
                 communicator.all_reduce(whole, sm_count).wait()
             elif kind is CollectiveKind.ALL_GATHER:
                 communicator.all_gather([tensor[0] for tensor in whole], sm_count).wait()
+            elif kind is CollectiveKind.ALL_TO_ALL:
+                (rows,), alike = whole, [1] * communicator.size
+                communicator.all_to_all(rows, alike, alike, sm_count).wait()
             else:
                 communicator.reduce_scatter(whole, sm_count).wait()
 

@@ -60,7 +60,7 @@ def export_weights(stage: StageChunks, setup: RankSetup, folder: Path) -> None:
         (folder / INDEX).unlink(missing_ok=True)
     sum_over_ranks(0.0)
     if coordinate.replica == 0 and coordinate.cp == 0:  # the others have the same
-        save_weights(stage, model, folder / files[coordinate.stage], 0, setup.groups.mesh.tp)
+        save_weights(stage, model, folder / files[coordinate.stage], 0, setup.groups.mesh)
     sum_over_ranks(0.0)  # all have written theirs
     if setup.rendezvous.rank == 0:
         dtype = str(compute_dtype(setup.device)).removeprefix("torch.")

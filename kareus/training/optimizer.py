@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from kareus.launch.process_groups import ProcessGroups
-from kareus.model.communication import Communicator
+from kareus.model.communication import Mesh
 from kareus.model.config import Model
-from kareus.model.weights import pieces
+from kareus.model.weights import is_of_experts, pieces
 from kareus.training.checkpoint import StateSlice
 from kareus.training.clipping import clip, gradient_norm
 from kareus.training.full_sharding import FullSharding
@@ -75,12 +75,12 @@ class Optimizer:
             states[moment] = {name: tensor for name, tensor in own.items() if tensor is not None}
         return states
 
-    def slices(self, model: Model, group: Communicator | None) -> dict[StateSlice, Tensor]:
+    def slices(self, model: Model, mesh: Mesh) -> dict[StateSlice, Tensor]:
         """Return views of this rank's states, by what they are of the whole model's.
 
         Args:
             model: the architecture.
-            group: the tensor-parallel group.
+            mesh: of this rank.
         """
         states = self.states()
         return {
@@ -88,7 +88,7 @@ class Optimizer:
                 held.box.sizes
             )
             for shard in self._sharding.shards
-            for held in held_boxes(model, shard.name, shard.start, shard.weight.numel(), group)
+            for held in held_boxes(model, shard.name, shard.start, shard.weight.numel(), mesh)
             for state, own in states.items()
         }
 
@@ -121,13 +121,16 @@ def whole_norm(
         counts_head: False on the last stage if its head is a copy of the first stage's embedding.
     """
     named = [(p.name, p.gradient) for p in sharding.shards if counts_head or p.name != "head.lm_head.weight"]
-    divided = {n for n, _ in named if any(p.divided is not None for p in pieces(model, n, 0))}
+    of_experts = {n for n, _ in named if is_of_experts(n)}
+    divided = {n for n, _ in named if n not in of_experts and any(p.divided is not None for p in pieces(model, n, 0))}
     return gradient_norm(
         [gradient for name, gradient in named if name in divided],
-        [gradient for name, gradient in named if name not in divided],
+        [gradient for name, gradient in named if name not in divided | of_experts],
+        [gradient for name, gradient in named if name in of_experts],
         tp=groups.tensor,
         pp=groups.pipeline,
         dp=groups.optimizer_shards,
+        ep=(groups.experts, groups.expert_shards),
     )
 
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from kareus.model.communicators.process_group import all_gather_single
+from kareus.model.weights import is_of_experts
 from kareus.training.gradients import weight_gradients
 
 ALIGNMENT = 128
@@ -24,6 +25,9 @@ ALIGNMENT = 128
 
 POSITIONS = "embedding.positions"
 """Name of learned positions, and of their bucket: the last stage has none beside its copy of a tied embedding."""
+
+_OF_EXPERTS = ".experts"
+"""Ends the name of a bucket of experts."""
 
 Named = tuple[str, Tensor, Tensor]
 """Name of a weight, the weight and its gradient."""
@@ -56,36 +60,42 @@ class WeightBucket(NamedTuple):
 class OptimizerSharding:
     """Flat buffers of a stage's weights and gradients, and this rank's shards of them."""
 
-    def __init__(self, stage: nn.Module, group: dist.ProcessGroup | None) -> None:
+    def __init__(
+        self, stage: nn.Module, group: dist.ProcessGroup | None, experts: dist.ProcessGroup | None = None
+    ) -> None:
         """Make the weights of `stage` and their gradients views of flat buffers; gradients are set to zero.
 
         Args:
             stage: its weights are of one dtype and on one device.
             group: replicas that each optimize a shard; None if this rank optimizes all.
+            experts: the same of ranks that hold the same experts, whose weights are buckets of their own.
         """
-        self._group = group
-        count, own = (1, 0) if group is None else (group.size(), group.rank())
         names, weights = zip(*stage.named_parameters(), strict=True)
         buffers = dict(weight_gradients(stage))
         gradients = [buffers[name] for name in names]
         named = list(zip(names, weights, gradients, strict=True))
         parts = {bucket: list(part) for bucket, part in groupby(named, key=lambda each: bucket_of(each[0]))}
+        self._groups = {bucket: experts if is_expert_bucket(bucket) else group for bucket in parts}
+        counts = {bucket: 1 if sharers is None else sharers.size() for bucket, sharers in self._groups.items()}
         lengths = {
-            bucket: shard_length(sum(weight.numel() for _, weight, _ in part), count) for bucket, part in parts.items()
+            bucket: shard_length(sum(weight.numel() for _, weight, _ in part), counts[bucket])
+            for bucket, part in parts.items()
         }
         shapes = [weight.shape for weight in weights]
         for gradient in gradients:  # making the buffers must not take more memory than training does
             gradient.data = gradient.new_empty(0)
-        self._weights = weights[0].new_zeros(count * sum(lengths.values()))
+        self._weights = weights[0].new_zeros(sum(counts[bucket] * length for bucket, length in lengths.items()))
         self._gradients = torch.zeros_like(self._weights, dtype=torch.float32)
         self.buckets: dict[str, WeightBucket] = {}
         """Buckets by name (`bucket_of`), in the order of the stage's weights."""
         self.shards: list[WeightShard] = []
         start = 0
         for bucket, part in parts.items():
-            end = start + count * lengths[bucket]
+            sharers, length = self._groups[bucket], lengths[bucket]
+            end = start + counts[bucket] * length
             whole = slice(start, end)
-            shard = slice(start + own * lengths[bucket], start + (own + 1) * lengths[bucket])
+            first = start + (0 if sharers is None else sharers.rank()) * length
+            shard = slice(first, first + length)
             self.buckets[bucket] = WeightBucket(
                 self._weights[whole], self._weights[shard], self._gradients[whole], self._gradients[shard]
             )
@@ -95,15 +105,15 @@ class OptimizerSharding:
     @property
     def own_gradients(self) -> list[Tensor]:
         """Gradients of this rank's shards with their padding of zeros, in as few tensors as there can be."""
-        if self._group is None:
+        if not any(self._groups.values()):
             return [self._gradients]
         return [bucket.own_gradients for bucket in self.buckets.values()]
 
     def all_gather_weights(self) -> None:
         """Exchange the shards of the weights with the other replicas."""
-        if self._group is not None:
-            for bucket in self.buckets.values():
-                all_gather_single(bucket.weights, bucket.own_weights, group=self._group)
+        for name, bucket in self.buckets.items():
+            if (sharers := self._groups[name]) is not None:
+                all_gather_single(bucket.weights, bucket.own_weights, group=sharers)
 
     def zero_gradients(self) -> None:
         """Set all gradients to zero."""
@@ -123,11 +133,19 @@ class OptimizerSharding:
 
 
 def bucket_of(name: str) -> str:
-    """Return the bucket of the weight `name`: `embedding`, `POSITIONS`, `blocks.<n>`, `head.norm` or `head.lm_head`."""
+    """Return the bucket of the weight `name`.
+
+    That is `embedding`, `POSITIONS`, `blocks.<n>`, `blocks.<n>.experts`, `head.norm` or `head.lm_head`.
+    """
     if name == POSITIONS:
         return POSITIONS
     module = name.split(".")[:-1]
-    return ".".join(module[:2])
+    return ".".join(module[:2]) + (_OF_EXPERTS if is_of_experts(name) else "")
+
+
+def is_expert_bucket(bucket: str) -> bool:
+    """Return whether a bucket has the experts of a block."""
+    return bucket.endswith(_OF_EXPERTS)
 
 
 def shard_length(elements: int, count: int) -> int:

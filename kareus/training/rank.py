@@ -154,22 +154,37 @@ def _connect(setup: RankSetup) -> None:
         return
     groups, workload = setup.groups, setup.job.workload
     messages = block_messages(workload)
-    for communicator in (groups.mesh.tp, groups.mesh.cp):
+    for communicator in (groups.mesh.tp, groups.mesh.cp, groups.mesh.ep):
         if communicator is not None:
             connect_group(communicator, messages[communicator.axis], _sm_counts(setup), setup.device)
+    if groups.mesh.counts is not None:
+        groups.mesh.counts.all_gather((torch.zeros(1, device=setup.device),)).wait()
+    _connect_weights(setup)
+    connect_stages(stage_place(setup), boundary_shapes(workload, compute_dtype(setup.device)), workload.chunks)
+    synchronize(setup.device)
+
+
+def _connect_weights(setup: RankSetup) -> None:
+    """Connect the groups that sum gradients and gather weights."""
+    groups, workload = setup.groups, setup.job.workload
     of_weights = weight_messages(workload, setup.coordinate.stage)
-    own_groups = {"data": groups.data, "ends": groups.tied_embeddings, "cp": groups.mesh.cp, "tp": groups.mesh.tp}
+    own_groups = {
+        "data": groups.data,
+        "expert-data": groups.expert_data,
+        "ends": groups.tied_embeddings,
+        "cp": groups.mesh.cp,
+        "tp": groups.mesh.tp,
+    }
     for name, own in own_groups.items():
         if own is not None:
             connect_group(own, of_weights[name], {None}, setup.device)
-    for group in (groups.pipeline, groups.tensor):
+    for group in (groups.pipeline, groups.tensor, groups.experts):
         if group is not None:
             dist.all_reduce(torch.zeros(1, device=setup.device), group=group)
-    if groups.optimizer_shards is not None:
-        shards = ProcessGroupCommunicator("shards", groups.optimizer_shards)
-        connect_group(shards, of_weights["shards"], {None}, setup.device)
-    connect_stages(stage_place(setup), boundary_shapes(workload, compute_dtype(setup.device)), workload.chunks)
-    synchronize(setup.device)
+    for name, sharers in (("shards", groups.optimizer_shards), ("expert-shards", groups.expert_shards)):
+        if sharers is not None:
+            shards = ProcessGroupCommunicator(name, sharers)
+            connect_group(shards, of_weights[name], {None}, setup.device)
 
 
 def _sm_counts(setup: RankSetup) -> set[int | None]:

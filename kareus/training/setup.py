@@ -21,7 +21,7 @@ from kareus.runtime.boundary import boundary_shapes
 from kareus.runtime.chunk_stage import StagePlace
 from kareus.runtime.follower import PlanFollower, planned_steps
 from kareus.runtime.fully_sharded import FillWeights, FullyShardedModel
-from kareus.runtime.pipeline import Pipeline
+from kareus.runtime.pipeline import Pipeline, balances_of
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import GradientsReady, StageModel
 from kareus.training.checkpoint import RankCheckpoints
@@ -71,7 +71,7 @@ def make_chunks(setup: RankSetup) -> StageChunks:
     if setup.settings.cuda_graphs:
         check_captures(workload, setup.communicator)
     split, chunks = workload.parallelism.split, workload.chunks
-    shapes = chunk_shapes(split, chunks)
+    shapes = chunk_shapes(split, chunks, workload.model.dense_layers)
     shared_out = workload.parallelism.shards_gradients
     with torch.device("meta" if shared_out else "cpu"):
         models = [
@@ -137,6 +137,7 @@ def make_pipeline(
             setup.monitor.progress,
         ),
         gradients_ready,
+        balances_of(workload, setup.groups.balance),
     )
 
 

@@ -62,6 +62,8 @@ class _Measured:
     whole: _Reading
     """Time and energy with the optimizer's step."""
     loss: float
+    balance: float
+    """Loss that balances experts, as it is added; 0 without."""
     norm: float
     learning_rate: float
 
@@ -101,7 +103,7 @@ class Trainer:
         self._reduction: BucketReduction | FullSharding
         if not parallelism.shards_gradients:
             fill(self.stage)
-            self._sharding = OptimizerSharding(self.stage, setup.groups.optimizer_shards)
+            self._sharding = OptimizerSharding(self.stage, setup.groups.optimizer_shards, setup.groups.expert_shards)
             self._reduction = BucketReduction(self.stage, self._sharding, setup.groups)
             self._pipeline = make_pipeline(setup, self.stage.chunks, self._reduction.ready)
         else:
@@ -182,7 +184,7 @@ class Trainer:
         # forward and backward of all microbatches
         loss = self._pipeline.run(self._batches.next_iteration(), self._loss_weight)
         synchronize(setup.device)
-        (mean_loss,) = sum_over_ranks(self._own_loss(loss))
+        mean_loss, balance = sum_over_ranks(self._own_loss(loss), self._pipeline.take_balance_loss())
         pipeline = self._read().since(start)
         if not math.isfinite(mean_loss):
             raise EngineError(f"iteration {self.iteration}: the loss is {mean_loss}; {self._remedy()}")
@@ -210,6 +212,7 @@ class Trainer:
             reduced=reduced,
             whole=self._read().since(start),
             loss=mean_loss,
+            balance=balance,
             norm=float(norm),
             learning_rate=rate,
         )
@@ -263,10 +266,11 @@ class Trainer:
             return
         reached = throughput(setup.job.workload, measured.whole.time_s, energy_j)
         logger.info(
-            "iteration %d/%d  loss %.4f  norm %.3f  rate %.2e  %s",
+            "iteration %d/%d  loss %.4f%s  norm %.3f  rate %.2e  %s",
             self.iteration + 1,
             setup.settings.iterations,
             measured.loss,
+            f"  balance {measured.balance:.2e}" if measured.balance else "",
             measured.norm,
             measured.learning_rate,
             reached,
@@ -274,6 +278,7 @@ class Trainer:
         if self._events is not None:
             scalars = {
                 "train/loss": measured.loss,
+                **({"train/balance_loss": measured.balance} if measured.balance else {}),
                 "train/gradient_norm": measured.norm,
                 "train/learning_rate": measured.learning_rate,
                 "iteration/time_s": reached.time_s,
@@ -320,7 +325,7 @@ class Trainer:
             self._events.flush()
         state = Checkpoint(
             iteration=self.iteration,
-            tensors=self._optimizer.slices(setup.job.workload.model, setup.groups.mesh.tp),
+            tensors=self._optimizer.slices(setup.job.workload.model, setup.groups.mesh),
             random=checkpoint.random_state(),
             data=self._batches.position,
         )
@@ -345,17 +350,17 @@ class Trainer:
 
     def _first_weights(self, module: nn.Module) -> None:
         """Draw or read the weights of a part of the stage."""
-        model, tp = self._setup.job.workload.model, self._setup.groups.mesh.tp
+        model, mesh = self._setup.job.workload.model, self._setup.groups.mesh
         if self._setup.settings.weights is None:
-            draw_weights(module, model, self._setup.seed, 0, tp)
+            draw_weights(module, model, self._setup.seed, 0, mesh)
         else:
-            load_weights(module, model, self._setup.settings.weights, 0, tp)
+            load_weights(module, model, self._setup.settings.weights, 0, mesh)
 
     def _resume(self, found: Header) -> None:
         """Go on from a checkpoint, which any number of ranks may have written."""
         setup = self._setup
         self._optimizer.resume(steps=found.iteration)
-        targets = self._optimizer.slices(setup.job.workload.model, setup.groups.mesh.tp)
+        targets = self._optimizer.slices(setup.job.workload.model, setup.groups.mesh)
         random = checkpoint.load(setup.checkpoints, found, targets)
         self._optimizer.publish()
         checkpoint.restore_random_state(random)

@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from kareus.model.communication import Communicator
+from kareus.model.communication import Mesh
 from kareus.model.config import Model
-from kareus.model.weights import own_part, pieces
+from kareus.model.weights import held_pieces, own_part
 
 
 class Box(NamedTuple):
@@ -42,7 +42,7 @@ class HeldBox(NamedTuple):
     """Place of its first element in the run of elements that the rank holds; the others follow in row-major order."""
 
 
-def held_boxes(model: Model, name: str, start: int, count: int, group: Communicator | None) -> Iterator[HeldBox]:
+def held_boxes(model: Model, name: str, start: int, count: int, mesh: Mesh) -> Iterator[HeldBox]:
     """Yield the boxes of whole weights that make up a run of one of a rank's weights, in order.
 
     Args:
@@ -50,11 +50,11 @@ def held_boxes(model: Model, name: str, start: int, count: int, group: Communica
         name: of the weight, its block by its number in the model, such as `blocks.7.mlp.down.weight`.
         start: first element of the run in the flattened weight of the rank.
         count: number of elements of the run.
-        group: the tensor-parallel group.
+        mesh: of the rank.
     """
     begin = 0
-    for piece in pieces(model, name, 0):
-        part = own_part(piece, group)
+    for piece in held_pieces(model, name, 0, mesh):
+        part = own_part(piece, mesh)
         offsets, sizes = [each.start for each in part], [each.stop - each.start for each in part]
         end = begin + math.prod(sizes)
         first, last = max(start, begin), min(start + count, end)

@@ -25,7 +25,7 @@ from kareus.workload.architectures import (
     real,
     unrotated,
 )
-from kareus.workload.huggingface_values import boolean, integer, listed
+from kareus.workload.huggingface_values import boolean, integer, listed, number
 
 Dense = Callable[[Config], tuple[int, ...]]
 """Gives the blocks without experts."""
@@ -41,6 +41,7 @@ def experts_of(
     dense: Dense = lambda config: (),
     shared: Rule = lambda config: 0,
     score: RouterScore = RouterScore.SOFTMAX,
+    later: str | None = None,
     **others: Any,
 ) -> Rule:
     """Return a rule that gives a model's experts.
@@ -52,13 +53,14 @@ def experts_of(
         dense: the blocks without experts.
         shared: width of what all tokens pass.
         score: of the router.
+        later: key that later files have in the place of `count`.
         **others: further fields of the experts, each a value or a rule.
     """
 
     def rule(config: Config) -> Experts:
         further = {name: value(config) if callable(value) else value for name, value in others.items()}
         return Experts(
-            count=integer(config, count),
+            count=integer(config, later if later is not None and later in config else count),
             per_token=integer(config, per_token),
             width=integer(config, width),
             shared_width=shared(config),
@@ -108,6 +110,12 @@ def _whole(config: Config, key: str) -> int:
     return value or 0
 
 
+def _balanced(config: Config) -> float:
+    """What a balancing loss is multiplied by; 0 where there is none."""
+    key = "router_aux_loss_coef"
+    return number(config, key) if config.get(key) else 0.0
+
+
 def _ranked(key: str) -> Rule:
     """Groups of a router, where it has more than one."""
     return lambda config: integer(config, key) if config.get(key) is not None else 1
@@ -129,6 +137,9 @@ def _chunked_layers(config: Config) -> tuple[int, ...] | None:
     return tuple(layer for layer in every_block(config) if layer not in still) if still else None
 
 
+_BALANCED: Mapping[str, Any] = {"balance_loss": _balanced}
+_NORMALISED: Mapping[str, Any] = {"normalised": flag("norm_topk_prob"), **_BALANCED}
+_ROUTED: Mapping[str, Any] = {"norm_topk_prob": False, "router_aux_loss_coef": 0.001}
 _GROUPS: Mapping[str, Any] = {"groups": _ranked("n_group"), "groups_per_token": _ranked("topk_group")}
 
 
@@ -176,14 +187,21 @@ _DEEPSEEK_V3 = _deepseek(
 
 WITH_EXPERTS: Mapping[str, Architecture] = {
     "mixtral": Architecture(
-        defaults={"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "rms_norm_eps": 1e-5},
-        model={EXPERTS: experts_of("num_local_experts", "intermediate_size")},
+        defaults={
+            "num_key_value_heads": 8,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+            "rms_norm_eps": 1e-5,
+            "router_aux_loss_coef": 0.001,
+        },
+        model={EXPERTS: experts_of("num_local_experts", "intermediate_size", **_BALANCED)},
         window=every_block,
     ),
     "qwen2_moe": Architecture(
         unused=("intermediate_size",),
         defaults={
             **QWEN_WINDOW,
+            **_ROUTED,
             "decoder_sparse_step": 1,
             "moe_intermediate_size": 1408,
             "num_experts": 60,
@@ -200,13 +218,15 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
                 dense=_between,
                 shared=lambda config: integer(config, "shared_expert_intermediate_size"),
                 shared_gate=True,
+                **_NORMALISED,
             ),
         },
         window=past("max_window_layers"),
     ),
     "qwen3_moe": Architecture(
-        unused=("intermediate_size", "num_local_experts"),
+        unused=("intermediate_size",),
         defaults={
+            **_ROUTED,
             "decoder_sparse_step": 1,
             "moe_intermediate_size": 768,
             "num_experts": 128,
@@ -219,17 +239,25 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
             "qk_norm": True,
             **_BIASES,
             "intermediate_size": dense_width(_between, "intermediate_size", "moe_intermediate_size"),
-            EXPERTS: experts_of("num_experts", "moe_intermediate_size", dense=_between),
+            EXPERTS: experts_of(
+                "num_experts", "moe_intermediate_size", dense=_between, later="num_local_experts", **_NORMALISED
+            ),
         },
         window=every_block,
     ),
     "olmoe": Architecture(
-        defaults={"num_experts": 64, "num_experts_per_tok": 8, "rms_norm_eps": 1e-5},
+        defaults={
+            **_ROUTED,
+            "num_experts": 64,
+            "num_experts_per_tok": 8,
+            "rms_norm_eps": 1e-5,
+            "router_aux_loss_coef": 0.01,
+        },
         model={
             "qk_norm": True,
             "qk_norm_scope": QkNormScope.TOKEN,
             **_BIASES,
-            EXPERTS: experts_of("num_experts", "intermediate_size"),
+            EXPERTS: experts_of("num_experts", "intermediate_size", **_NORMALISED),
         },
         fixed={"clip_qkv": ()},
     ),
@@ -241,6 +269,7 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
             "num_experts_per_tok": 2,
             "num_local_experts": 8,
             "residual_multiplier": 1.0,
+            "router_aux_loss_coef": 0.001,
         },
         model={
             **_BIASES,
@@ -248,7 +277,7 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
             "embedding_scale": real("embedding_multiplier"),
             "logit_scale": over("logits_scaling"),
             "residual_scale": real("residual_multiplier"),
-            EXPERTS: experts_of("num_local_experts", "intermediate_size"),
+            EXPERTS: experts_of("num_local_experts", "intermediate_size", **_BALANCED),
         },
     ),
     "gpt_oss": Architecture(

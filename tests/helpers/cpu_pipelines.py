@@ -58,7 +58,7 @@ def make_pipeline(
         for chunk in range(workload.chunks)
     ]
     chunks = StageChunks(models, first_layers(parallelism.split, workload.chunks, stage))
-    draw_weights(chunks, workload.model, 0, 0, groups.mesh.tp)
+    draw_weights(chunks, workload.model, 0, 0, groups.mesh)
     return Pipeline(
         models,
         stage_on_cpu(stage, parallelism.pp, groups),

@@ -21,11 +21,11 @@ from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import BlockGraph
 from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import make_process_groups, sum_over_ranks
-from kareus.model.communication import Communicator
+from kareus.model.communication import Mesh
 from kareus.model.communicators.choice import Library
 from kareus.model.published import from_published
 from kareus.model.shards import shard_of
-from kareus.model.weights import load_weights, own_part, pieces
+from kareus.model.weights import held_pieces, load_weights, own_part
 from kareus.partition.detect import detect_partitions
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.profile.programs import Execution, chunk_shapes
@@ -34,7 +34,7 @@ from kareus.runtime.boundary import boundary_shapes
 from kareus.runtime.chunk_stage import ChunkStage
 from kareus.runtime.follower import PlanFollower, planned_steps
 from kareus.runtime.microbatch import Microbatch
-from kareus.runtime.pipeline import Pipeline
+from kareus.runtime.pipeline import Pipeline, balances_of
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import StageModel
@@ -42,6 +42,7 @@ from kareus.schedule.records import Choice
 from kareus.training.bucket_reduction import BucketReduction
 from kareus.training.data.batches import Batches, DataShare
 from kareus.training.data.samples import SyntheticSamples
+from kareus.training.optimizer import whole_norm
 from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.update.directions import update_directions
 from kareus.workload.config import Workload
@@ -139,11 +140,11 @@ def microbatches(workload: Workload, dp_rank: int, cp_rank: int, cp: int) -> lis
     return Batches(samples, share).next_iteration()
 
 
-def own_shard(gradients: dict[str, Tensor], workload: Workload, name: str, group: Communicator | None) -> Tensor:
+def own_shard(gradients: dict[str, Tensor], workload: Workload, name: str, mesh: Mesh) -> Tensor:
     """Return the part of transformers' gradients that is this rank's of our weight `name`."""
-    held = pieces(workload.model, name, 0)
+    held = held_pieces(workload.model, name, 0, mesh)
     whole = [from_published(workload.model, piece.name, piece.shape, gradients) for piece in held]
-    return torch.cat([each[own_part(piece, group)] for each, piece in zip(whole, held, strict=True)])
+    return torch.cat([each[own_part(piece, mesh)] for each, piece in zip(whole, held, strict=True)])
 
 
 class PipelineRank:
@@ -155,14 +156,19 @@ class PipelineRank:
         place = self.place = coordinate_of(rank, parallelism, dist.get_world_size())
         ties = workload.model.tie_embeddings
         groups = self.groups = make_process_groups(
-            place, parallelism, Library.GLOO, scratch_bytes=0, tie_embeddings=ties
+            place,
+            parallelism,
+            Library.GLOO,
+            scratch_bytes=0,
+            tie_embeddings=ties,
+            has_experts=workload.model.experts is not None,
         )
         models = self._models(of, dtype)
         self.stage = StageChunks(models, first_layers(parallelism.split, workload.chunks, place.stage))
-        load_weights(self.stage, workload.model, reference.checkpoint, 0, groups.mesh.tp)
+        load_weights(self.stage, workload.model, reference.checkpoint, 0, groups.mesh)
         self.scheduled: dict[tuple[int, int], MicrobatchSchedule] = {}
         self.follower = Watching(planned_steps(workload, None, place.stage), DryClocks(), lambda: None)
-        self.sharding = OptimizerSharding(self.stage, groups.optimizer_shards)
+        self.sharding = OptimizerSharding(self.stage, groups.optimizer_shards, groups.expert_shards)
         self.reduction = BucketReduction(self.stage, self.sharding, groups)
         self.pipeline = Pipeline(
             models,
@@ -172,8 +178,11 @@ class PipelineRank:
             self.scheduled,
             self.follower,
             self.reduction.ready,
+            balances_of(workload, groups.balance),
         )
         self.follower.stages = self.pipeline._runtime._stages
+        self.norm = torch.zeros(())
+        """Of the whole model's gradient in the last iteration."""
         self.microbatches = microbatches(workload, place.replica, place.cp, parallelism.cp)
 
     def ran(self, planned: Planned) -> dict[str, Tensor]:
@@ -190,7 +199,14 @@ class PipelineRank:
         for direction in update_directions(self.workload, self.place.stage):
             self.pipeline.begin_update(direction)
         self.pipeline.end_iteration()
-        (summed,) = sum_over_ranks(0.0 if loss is None or self.place.tp else float(loss))
+        balance = self.pipeline.take_balance_loss()
+        (summed,) = sum_over_ranks(balance + (0.0 if loss is None or self.place.tp else float(loss)))
+        self.norm = whole_norm(
+            self.sharding,
+            self.workload.model,
+            self.groups,
+            counts_head=not (self.workload.model.tie_embeddings and parallelism.pp > 1),
+        )
         gradients = {shard.name: shard.gradient.clone() for shard in self.sharding.shards if shard.gradient.numel()}
         self.sharding.zero_gradients()
         return {LOSS: torch.tensor(summed), **gradients}
@@ -199,7 +215,7 @@ class PipelineRank:
         """What transformers wrote there of what `ran` returns."""
         theirs = load_gradients(gradients)
         own = {
-            shard.name: own_shard(theirs, self.workload, shard.name, self.groups.mesh.tp).flatten()[
+            shard.name: own_shard(theirs, self.workload, shard.name, self.groups.mesh).flatten()[
                 shard.start : shard.start + shard.gradient.numel()
             ]
             for shard in self.sharding.shards
@@ -210,7 +226,7 @@ class PipelineRank:
     def _models(self, of: Case, dtype: torch.dtype) -> list[StageModel]:
         workload, parallelism = of.workload, of.workload.parallelism
         shard = shard_of(workload.model, parallelism, workload.sequence_length)
-        shapes = chunk_shapes(parallelism.split, workload.chunks)
+        shapes = chunk_shapes(parallelism.split, workload.chunks, workload.model.dense_layers)
         return [
             StageModel(
                 workload.model,

@@ -144,10 +144,10 @@ def tensor_parallel_checkpoint(rank: int, group: ProcessGroupCommunicator, folde
         save_weights(full, MODEL, folder / SINGLE, first_layer=0)
     dist.barrier()
     stage = Ends(shard_of(MODEL, degrees(RANKS, 1), TOKENS), Mesh(tp=group))
-    load_weights(stage, MODEL, folder, first_layer=0, group=group)
+    load_weights(stage, MODEL, folder, first_layer=0, mesh=Mesh(tp=group))
     for name, parameter in stage.named_parameters():
         assert torch.equal(parameter, own_rows(name, full.get_parameter(name), rank)), name
-    save_weights(stage, MODEL, folder / "again.safetensors", first_layer=0, group=group)
+    save_weights(stage, MODEL, folder / "again.safetensors", first_layer=0, mesh=Mesh(tp=group))
     if rank == 0:
         saved, expected = load_file(folder / "again.safetensors"), load_file(folder / SINGLE)
         assert saved.keys() == expected.keys()

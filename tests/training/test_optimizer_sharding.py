@@ -59,7 +59,7 @@ def make_stage(workload: Workload, dtype: torch.dtype, number: int = 0, mesh: Me
     shard, shape = shard_of(model, parallelism, workload.sequence_length), stage_shapes(parallelism.split)[number]
     chunk = StageModel(model, shard, mesh, shape, dtype, recomputation=Recomputation.STAGE)
     stage = StageChunks([chunk], first_layers(parallelism.split, 1, number))
-    draw_weights(stage, model, 0, 0, mesh.tp)
+    draw_weights(stage, model, 0, 0, mesh)
     return stage
 
 

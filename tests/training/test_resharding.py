@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import polars as pl
 import pytest
@@ -15,7 +15,7 @@ from kareus.artifacts.configuration import to_yaml
 from kareus.artifacts.tables import read_table
 from kareus.graph.recomputation import Recomputation
 from kareus.launch.mesh import coordinate_of
-from kareus.model.communication import Mesh
+from kareus.model.communication import Communicator, Mesh
 from kareus.model.config import Sharding
 from kareus.model.initial import draw_weights
 from kareus.model.shards import shard_of
@@ -70,11 +70,11 @@ LAYOUTS = [
 ]
 
 
-def optimizer_of(layout: Layout, rank: int) -> tuple[Optimizer, SimpleNamespace]:
-    """A rank's optimizer, whose weights are those that every layout begins with, and its tensor-parallel group."""
+def optimizer_of(layout: Layout, rank: int) -> tuple[Optimizer, Mesh]:
+    """A rank's optimizer, whose weights are those that every layout begins with, and its mesh."""
     workload = layout.workload
     parallelism, place = workload.parallelism, coordinate_of(rank, workload.parallelism, workload.parallelism.gpus)
-    group = SimpleNamespace(rank=place.tp, size=parallelism.tp)
+    mesh = Mesh(tp=cast("Communicator", SimpleNamespace(rank=place.tp, size=parallelism.tp)))
     shapes = chunk_shapes(parallelism.split, layout.chunks)
     shard, recomputation = shard_of(MODEL, parallelism, 16), Recomputation.STAGE
     models = [
@@ -82,7 +82,7 @@ def optimizer_of(layout: Layout, rank: int) -> tuple[Optimizer, SimpleNamespace]
         for n in range(layout.chunks)
     ]
     stage = StageChunks(models, first_layers(parallelism.split, layout.chunks, place.stage))
-    draw_weights(stage, MODEL, 0, 0, group)
+    draw_weights(stage, MODEL, 0, 0, mesh)
     whole = layout.sharding is Sharding.NONE
     replicas = None if whole else SimpleNamespace(size=lambda: layout.dp, rank=lambda: place.replica)
     optimizer = Optimizer(OptimizerSharding(stage, replicas), OptimizerSettings())
@@ -90,7 +90,7 @@ def optimizer_of(layout: Layout, rank: int) -> tuple[Optimizer, SimpleNamespace]
     for name, weight in optimizer.weights().items():
         for number, moment in enumerate(MOMENTS):
             optimizer.states()[moment][name].copy_(weight * (number + 2))
-    return optimizer, group
+    return optimizer, mesh
 
 
 def files_of(folder: Path, rank: int, ranks: int) -> RankCheckpoints:
@@ -105,10 +105,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[Layout, Path]:
         folders[layout] = tmp_path_factory.mktemp(f"layout-{number}")
         ranks = layout.workload.parallelism.gpus
         for rank in range(ranks):
-            optimizer, group = optimizer_of(layout, rank)
+            optimizer, mesh = optimizer_of(layout, rank)
             state = Checkpoint(
                 iteration=1,
-                tensors={each: tensor.clone() for each, tensor in optimizer.slices(MODEL, group).items()},
+                tensors={each: tensor.clone() for each, tensor in optimizer.slices(MODEL, mesh).items()},
                 random=random_state(),
                 data=DataPosition(samples=0, source="none"),
             )
@@ -120,8 +120,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[Layout, Path]:
 def test_any_layout_reads_the_same_state_from_any_other(written: dict[Layout, Path], reader: Layout) -> None:
     ranks = reader.workload.parallelism.gpus
     for rank in range(ranks):
-        optimizer, group = optimizer_of(reader, rank)
-        targets = optimizer.slices(MODEL, group)
+        optimizer, mesh = optimizer_of(reader, rank)
+        targets = optimizer.slices(MODEL, mesh)
         expected = {each: tensor.clone() for each, tensor in targets.items()}
         for folder in written.values():
             for tensor in targets.values():

@@ -2,6 +2,7 @@
 
 import itertools
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from helpers.builders import small_model
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kareus.model.communication import Communicator, Mesh
 from kareus.model.weights import own_part, pieces
 from kareus.training.weight_slices import Box, difference, held_boxes, intersection
 
@@ -16,8 +18,8 @@ MODEL = small_model(name="tiny", qkv_bias=True, qk_norm=True)
 WEIGHTS = ("attention.qkv.weight", "attention.qkv.bias", "attention.projection.weight", "mlp.gate_up.weight")
 
 
-def group(rank: int, size: int) -> SimpleNamespace:
-    return SimpleNamespace(rank=rank, size=size)
+def mesh(rank: int, size: int) -> Mesh:
+    return Mesh(tp=cast("Communicator", SimpleNamespace(rank=rank, size=size)))
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
@@ -29,11 +31,11 @@ def test_runs_of_all_ranks_make_up_the_whole_weights(weight: str, tp: int, cuts:
     wholes = {piece.name: torch.randn(piece.shape) for piece in held}
     found = {piece.name: torch.full(piece.shape, torch.nan) for piece in held}
     for rank in range(tp):
-        own = torch.cat([wholes[piece.name][own_part(piece, group(rank, tp))] for piece in held]).flatten()
+        own = torch.cat([wholes[piece.name][own_part(piece, mesh(rank, tp))] for piece in held]).flatten()
         ends = sorted({0, *(min(cut, len(own)) for cut in cuts), len(own)})
         for start, end in itertools.pairwise(ends):
             run = own[start:end]
-            for box in held_boxes(MODEL, name, start, end - start, group(rank, tp)):
+            for box in held_boxes(MODEL, name, start, end - start, mesh(rank, tp)):
                 everything = Box((0,) * len(box.box.sizes), tuple(wholes[box.name].shape))
                 target = found[box.name][box.box.slices_in(everything)]
                 assert target.isnan().all(), "no element is held twice"
@@ -43,7 +45,7 @@ def test_runs_of_all_ranks_make_up_the_whole_weights(weight: str, tp: int, cuts:
 
 def test_a_run_of_a_divided_weight_is_at_most_three_boxes() -> None:
     """Columns 24 to 47 of the second of two GPUs: part of a row, rows, part of a row."""
-    down = list(held_boxes(MODEL, "blocks.0.mlp.down.weight", 30, 60, group(1, 2)))
+    down = list(held_boxes(MODEL, "blocks.0.mlp.down.weight", 30, 60, mesh(1, 2)))
     assert [(held.box, held.start) for held in down] == [
         (Box((1, 30), (1, 18)), 0),
         (Box((2, 24), (1, 24)), 18),

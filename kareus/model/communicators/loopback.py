@@ -78,6 +78,14 @@ class LoopbackCommunicator(TokenCollectives):
             target.copy_(joined[: len(target)])
         return self._transfer(moves, tuple(into), sm_count, adds=True)
 
+    def all_to_all(
+        self, rows: Tensor, sends: Sequence[int], receives: Sequence[int], sm_count: int | None = None
+    ) -> Transfer:
+        """As `Communicator.all_to_all`; what comes are rows that were given, over and over."""
+        received = rows.new_empty(sum(receives), *rows.shape[1:])
+        source = rows if rows.numel() else self._peer(rows, 1)
+        return self._transfer([(source, received)], (received,), sm_count, adds=False)
+
     def _transfer(
         self, moves: Sequence[tuple[Tensor, Tensor]], results: Tensors, sm_count: int | None, *, adds: bool
     ) -> Transfer:

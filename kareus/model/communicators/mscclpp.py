@@ -90,6 +90,12 @@ class MscclppCommunicator(TokenCollectives):
         """As `Communicator.reduce_scatter`."""
         return self.others.reduce_scatter(tensors, sm_count, into)
 
+    def all_to_all(
+        self, rows: Tensor, sends: Sequence[int], receives: Sequence[int], sm_count: int | None = None
+    ) -> Handle:
+        """As `Communicator.all_to_all`."""
+        return self.others.all_to_all(rows, sends, receives, sm_count)
+
     def _in_place(self, tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Tensors onto themselves, in parts that the scratch buffer takes: weight gradients may be larger."""
         room = self._scratch.bytes()

@@ -66,6 +66,12 @@ class NcclCommunicator(TokenCollectives):
         """As `Communicator.reduce_scatter`."""
         return self._limited(sm_count).reduce_scatter(tensors, into=into)
 
+    def all_to_all(
+        self, rows: Tensor, sends: Sequence[int], receives: Sequence[int], sm_count: int | None = None
+    ) -> Works:
+        """As `Communicator.all_to_all`."""
+        return self._limited(sm_count).all_to_all(rows, sends, receives)
+
     def _limited(self, sm_count: int | None) -> ProcessGroupCommunicator:
         if sm_count is None:
             return self._default

@@ -71,3 +71,11 @@ class ProcessGroupCommunicator(TokenCollectives):
         parts = tuple([t.new_empty(t.shape[1:]) for t in tensors] if into is None else into)
         joined = [t.flatten(0, 1) for t in tensors] if into is None else list(tensors)
         return Works([self.group.reduce_scatter_tensor_coalesced(list(parts), joined)], parts, tensors)
+
+    def all_to_all(
+        self, rows: Tensor, sends: Sequence[int], receives: Sequence[int], sm_count: int | None = None
+    ) -> Works:
+        """As `Communicator.all_to_all`."""
+        received = rows.new_empty(sum(receives), *rows.shape[1:])
+        work = self.group.alltoall_base(received, rows, list(receives), list(sends), dist.AllToAllOptions())
+        return Works([work], (received,), (rows,))

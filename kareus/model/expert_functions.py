@@ -1,0 +1,184 @@
+"""The operators of a block of experts as functions with their own backward, as `kareus.model.functions` has others.
+
+Tokens are [batch, tokens, hidden], copies [copies, hidden]. What is sent to other GPUs says in `splits` how many rows
+go to and come from each rank.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn import functional
+
+from kareus.model.communication import Communicator
+from kareus.model.functions import add_or_put_off, add_product
+from kareus.model.routing import Balance, Route, route_of
+
+
+class RouterFunction(Function):
+    """Scores of all experts, x weight^T, and x itself; the gradients of both are summed in the product's epilogue."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, weight_gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits, [batch, tokens, experts], and tokens."""
+        ctx.save_for_backward(x, weight)
+        ctx.weight_gradient = weight_gradient
+        return functional.linear(x, weight), x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, passed: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of x; add that of the weight, or put that off."""
+        x, weight = ctx.saved_tensors
+        rows, weight_gradient = gradient.flatten(0, 1), ctx.weight_gradient
+        x_gradient = torch.addmm(passed.flatten(0, 1), rows, weight).view_as(x)
+        add_or_put_off(lambda: add_product(weight_gradient, rows.t(), x.flatten(0, 1)))
+        return x_gradient, None, None
+
+
+class ChooseFunction(Function):
+    """The experts of each token, their shares, and where its copies go; keeps probabilities in fp32, and choices."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        balance: Balance | None,
+        per_token: int,
+        normalised: bool,  # noqa: FBT001
+        group: Communicator | None,
+    ) -> tuple[Tensor, Route]:
+        """Return shares, [batch, tokens, experts of a token], and the route."""
+        probabilities = logits.flatten(0, 1).softmax(-1, dtype=torch.float32)
+        best, chosen = probabilities.topk(per_token, dim=-1)
+        route = route_of(chosen, logits.shape[-1], group)
+        if balance is not None:
+            balance.add(route, probabilities)
+        ctx.save_for_backward(probabilities, chosen)
+        ctx.balance, ctx.normalised, ctx.shape, ctx.dtype = balance, normalised, logits.shape, logits.dtype
+        shares = best / best.sum(-1, keepdim=True) if normalised else best
+        return shares.to(logits.dtype).view(*logits.shape[:2], per_token), route
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of the logits, with that of the balance."""
+        probabilities, chosen = ctx.saved_tensors
+        of_best = gradient.flatten(0, 1).float()
+        if ctx.normalised:
+            best = probabilities.gather(-1, chosen)
+            total = best.sum(-1, keepdim=True)
+            of_best = (of_best - (of_best * best).sum(-1, keepdim=True) / total) / total
+        of_each = torch.zeros_like(probabilities)
+        if ctx.balance is not None:
+            of_each += ctx.balance.gradient(probabilities.device)
+        of_each.scatter_add_(-1, chosen, of_best)
+        weighted = probabilities * of_each
+        logits = weighted - probabilities * weighted.sum(-1, keepdim=True)
+        return logits.to(ctx.dtype).view(ctx.shape), None, None, None, None
+
+
+class PermuteFunction(Function):
+    """Copies of tokens in the order of their experts; keeps nothing but the route."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, route: Route) -> Tensor:
+        """Return copies, [tokens x experts of a token, hidden]."""
+        ctx.route, ctx.shape, ctx.splits = route, tokens.shape, (route.sends, route.receives)
+        return tokens.flatten(0, 1)[route.order // route.per_token]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of tokens, the sum over those of their copies."""
+        route = ctx.route
+        copies = gradient[route.place].view(-1, route.per_token, gradient.shape[-1])
+        return copies.sum(1).view(ctx.shape), None
+
+
+class SortFunction(Function):
+    """Copies that came from several ranks in the order of this rank's experts."""
+
+    @staticmethod
+    def forward(ctx: Any, copies: Tensor, route: Route) -> Tensor:
+        """Return them in that order."""
+        ctx.route = route
+        return copies[route.sorting]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return gradients in the order in which copies came."""
+        return gradient[ctx.route.unsorting], None
+
+
+class UnsortFunction(Function):
+    """Results in the order in which the copies came."""
+
+    @staticmethod
+    def forward(ctx: Any, results: Tensor, route: Route) -> Tensor:
+        """Return them in that order."""
+        ctx.route, ctx.splits = route, (route.receives, route.sends)
+        return results[route.unsorting]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return gradients in the order of this rank's experts."""
+        return gradient[ctx.route.sorting], None
+
+
+class GroupedLinearFunction(Function):
+    """A matrix product for each expert of a rank with the rows of its copies, of which there may be none.
+
+    `weight` is [experts x outputs, inputs], one expert's below the other's, `weight_gradient` as it, fp32.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, route: Route, weight: Tensor, weight_gradient: Tensor) -> Tensor:
+        """Return x weight^T of each expert, [copies, outputs]."""
+        ctx.save_for_backward(x, weight)
+        ctx.route, ctx.weight_gradient, ctx.splits = route, weight_gradient, (route.receives, route.sends)
+        weights = weight.view(len(route.rows), -1, weight.shape[-1])
+        product = x.new_empty(len(x), weights.shape[1])
+        for rows, own, out in zip(torch.split(x, route.rows), weights, torch.split(product, route.rows), strict=True):
+            torch.mm(rows, own.t(), out=out)
+        return product
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of x; add those of the weights, or put that off."""
+        x, weight = ctx.saved_tensors
+        counts, weight_gradient = ctx.route.rows, ctx.weight_gradient
+        shape = (len(counts), -1, weight.shape[-1])
+        x_gradient = torch.empty_like(x)
+        rows = torch.split(gradient, counts)
+        for each, own, out in zip(rows, weight.view(shape), torch.split(x_gradient, counts), strict=True):
+            torch.mm(each, own, out=out)
+
+        def add() -> None:
+            totals = weight_gradient.view(shape)
+            for total, left, right in zip(totals, rows, torch.split(x, counts), strict=True):
+                if len(left):
+                    add_product(total, left.t(), right)
+
+        add_or_put_off(add)
+        return x_gradient, None, None, None
+
+
+class MergeFunction(Function):
+    """The sum of a token's results, each times its share; keeps both."""
+
+    @staticmethod
+    def forward(ctx: Any, results: Tensor, shares: Tensor, route: Route, scale: float) -> Tensor:
+        """Return `scale` times that sum, [batch, tokens, hidden]; results are in the order of experts."""
+        ctx.save_for_backward(results, shares)
+        ctx.route, ctx.scale = route, scale
+        by_token = results[route.place].view(*shares.shape, results.shape[-1])
+        return torch.einsum("btkh,btk->bth", by_token, shares) * scale
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of results and shares."""
+        results, shares = ctx.saved_tensors
+        route, gradient = ctx.route, gradient * ctx.scale
+        by_token = results[route.place].view(*shares.shape, results.shape[-1])
+        of_shares = torch.einsum("btkh,bth->btk", by_token, gradient)
+        of_results = (shares[..., None] * gradient[:, :, None]).flatten(0, 2)
+        return of_results[route.order], of_shares, None, None

@@ -1,0 +1,76 @@
+"""The operators of a block of experts as modules, as `kareus.model.layers` has those of other blocks."""
+
+import torch
+from torch.autograd import Function
+
+from kareus.model import expert_functions
+from kareus.model.communication import Boundary, Communicator, Mesh
+from kareus.model.experts import Experts
+from kareus.model.layers import Linear, OperatorModule
+
+
+class Router(Linear):
+    """Scores of all experts for each token; whole on every GPU.
+
+    With sequence parallelism a GPU sees its own tokens only: the gradient of the weight has to be summed over the
+    tensor-parallel group before the optimizer steps.
+    """
+
+    function: type[Function] = expert_functions.RouterFunction
+
+
+class Choose(OperatorModule):
+    """The experts of each token, their shares, and where its copies go, which GPUs tell each other."""
+
+    function: type[Function] = expert_functions.ChooseFunction
+
+    def __init__(self, experts: Experts, mesh: Mesh) -> None:
+        super().__init__()
+        self._settings = (experts.per_token, experts.normalised, mesh.counts)
+
+    def settings(self) -> tuple[int, bool, Communicator | None]:
+        """Of logits [batch, tokens, experts] and the balance of the microbatch, if there is one."""
+        return self._settings
+
+
+class Permute(OperatorModule):
+    """Copies of tokens in the order of their experts, which go to the GPUs of these."""
+
+    function: type[Function] = expert_functions.PermuteFunction
+
+
+class Sort(OperatorModule):
+    """Copies that came from several GPUs in the order of this one's experts."""
+
+    function: type[Function] = expert_functions.SortFunction
+
+
+class Unsort(OperatorModule):
+    """Results in the order in which copies came; they go back to where these came from."""
+
+    function: type[Function] = expert_functions.UnsortFunction
+
+
+class GroupedLinear(Linear):
+    """A matrix product for each expert of this GPU; the weight has one expert's outputs below the other's."""
+
+    function: type[Function] = expert_functions.GroupedLinearFunction
+
+    def __init__(
+        self, experts: int, inputs: int, outputs: int, dtype: torch.dtype, *, after: Boundary | None = None
+    ) -> None:
+        super().__init__(inputs, experts * outputs, dtype, after=after)
+
+
+class Merge(OperatorModule):
+    """The sum of a token's results, each times its share."""
+
+    function: type[Function] = expert_functions.MergeFunction
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self._scale = scale
+
+    def settings(self) -> tuple[float]:
+        """What the sum is multiplied by."""
+        return (self._scale,)
