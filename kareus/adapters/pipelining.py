@@ -150,11 +150,11 @@ def layout_of(schedule: _PipelineSchedule) -> RankLayout:
     stages = stages_of(schedule)
     rank, ranks = stages[0].group_rank, stages[0].group_size
     for chunk, stage in enumerate(stages):
-        planned = place_in_line(rank, chunk, ranks)
-        if stage.stage_index != planned:
+        planned, folded = (place_in_line(rank, chunk, ranks, folded=folded) for folded in (False, True))
+        if stage.stage_index not in (planned, folded):
             raise EngineError(
                 f"stage {stage.stage_index} on pipeline rank {rank}: plans have stage {planned} there; use a schedule "
-                "that deals stages out in turns, such as Interleaved1F1B."
+                "that deals stages out in turns, such as Interleaved1F1B, or in a V, such as ZBVZeroBubble."
             )
     return RankLayout(
         rank=dist.get_rank(),

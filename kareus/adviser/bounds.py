@@ -17,7 +17,7 @@ from kareus.arrays import Array, Indices
 from kareus.gpu_model.waiting import least_waiting_w, total_energy_j
 from kareus.graph.records import Direction, instruction_directions
 from kareus.pareto import ROUNDING
-from kareus.profile.programs import StageShape, chunk_shapes
+from kareus.profile.programs import StageShape, laid_out_shapes
 from kareus.workload.config import Workload
 
 SLOWEST = 2.2
@@ -160,9 +160,7 @@ def stage_costs(
     """
     directions = instruction_directions(split_backward=workload.split_backward)
     own: list[dict[Direction, list[Priced]]] = [{d: [] for d in directions} for _ in updates]
-    for (stage, _), shape in chunk_shapes(
-        workload.parallelism.split, workload.chunks, workload.model.dense_layers
-    ).items():
+    for (stage, _), shape in laid_out_shapes(workload).items():
         for direction in directions:
             own[stage][direction].append(priced(stage, shape, direction))
     return [

@@ -9,7 +9,7 @@ from kareus.artifacts.records import ADDED
 from kareus.gpu_model.launching import LaunchesAhead
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Parallelism, Sharding
-from kareus.pipeline.config import PipelineSchedule
+from kareus.pipeline.config import CHUNKS_OF_V, PipelineSchedule
 from kareus.software.record import driven, spans_nodes
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import divisors
@@ -251,6 +251,11 @@ def _pipelines(base: Workload, pp: int, constraints: Constraints) -> Iterator[tu
             yield PipelineSchedule.ONE_FORWARD_ONE_BACKWARD, 1
         return
     for schedule in allowed:
+        if schedule.folds:
+            enough = base.model.num_layers >= CHUNKS_OF_V * pp
+            if enough and CHUNKS_OF_V in (constraints.chunks or (CHUNKS_OF_V,)):
+                yield schedule, CHUNKS_OF_V
+            continue
         if schedule is not PipelineSchedule.INTERLEAVED:
             if not constraints.chunks or 1 in constraints.chunks:
                 yield schedule, 1

@@ -251,12 +251,14 @@ def full_line(advice: Advice) -> str:
 
 def unset_line(advice: Advice) -> str:
     """Return a word on a chosen layout that the software which trains has no setting for, or nothing."""
-    unset = without_setting(advice.chosen.layout.candidate.workload)
+    workload = advice.chosen.layout.candidate.workload
+    unset = without_setting(workload)
     if not unset:
         return ""
+    runs = "torchtitan (kareus export --format torchtitan)" if workload.pipeline.schedule.folds else "Kareus' engine"
     return (
-        f"{advice.question.base.software.name} has no setting for {', '.join(unset)}: run the plan with Kareus' "
-        "engine, or ask for what it has, such as schedule=1f1b"
+        f"{advice.question.base.software.name} has no setting for {', '.join(unset)}: run the plan with {runs}, or ask "
+        "for what it has, such as schedule=1f1b"
     )
 
 

@@ -29,7 +29,7 @@ from kareus.graph.records import Batch, Direction, instruction_directions
 from kareus.pipeline.instructions import Instruction, shape_instructions, shape_of
 from kareus.pipeline.solver.dag import Dag, earliest_starts_s, makespan, shape_dag
 from kareus.pipeline.transfers import transfers_s
-from kareus.profile.programs import StageShape, chunk_shapes, weights_of
+from kareus.profile.programs import StageShape, laid_out_shapes, weights_of
 from kareus.software.trainers import ClockPace, ObeyingTrainer
 from kareus.update.costs import pass_times, update_costs
 from kareus.update.directions import update_directions
@@ -212,13 +212,13 @@ class LayoutPredictor:
         if not workload.iteration.include_update:
             return [{} for _ in parallelism.split]
         structure = self._costs.of(workload)
-        shapes = chunk_shapes(parallelism.split, workload.chunks, workload.model.dense_layers)
+        shapes = laid_out_shapes(workload)
         found = []
         for stage in range(parallelism.pp):
             own = tuple(shapes[stage, chunk] for chunk in range(workload.chunks))
             placed = stage * parallelism.gpus_per_stage % workload.linked_gpus
             degrees = (parallelism.dp, parallelism.pp, parallelism.sharding, parallelism.shards, placed)
-            ends = (stage == 0, stage == parallelism.pp - 1)
+            ends = (stage == 0, stage == parallelism.head_stage)
             between = parallelism.pp if workload.chunks > 1 else 0  # backwards between those of two chunks
             how = (workload.recomputation, workload.split_backward, between, sequential)
             key = (id(structure), own, degrees, ends, how)
@@ -287,7 +287,7 @@ def _most_waiting_w(workload: Workload) -> float:
 def _kinds(workload: Workload) -> list[tuple[InstructionKind, StageShape]]:
     """Kinds of instructions of microbatches, and the shape that each computes."""
     directions = instruction_directions(split_backward=workload.split_backward)
-    shapes = chunk_shapes(workload.parallelism.split, workload.chunks, workload.model.dense_layers)
+    shapes = laid_out_shapes(workload)
     return [
         (InstructionKind(stage, chunk, direction), shape)
         for (stage, chunk), shape in shapes.items()

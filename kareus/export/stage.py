@@ -74,7 +74,8 @@ def _megatron(exported: ExportedPlan) -> list[str | None]:
 
 
 def _torchtitan(exported: ExportedPlan) -> list[str | None]:
-    return [schedule_csv(exported.plan), schedule_notes(exported.plan, exported.workload)]
+    folded = exported.workload.parallelism.folded
+    return [schedule_csv(exported.plan, folded=folded), schedule_notes(exported.plan, exported.workload)]
 
 
 def _trace(exported: ExportedPlan) -> list[str | None]:

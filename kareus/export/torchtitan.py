@@ -5,7 +5,8 @@ instruction, in order of execution: the number of the stage, `F` for a forward, 
 gradients or `W` for its weight gradients, and the number of the microbatch (`_PipelineScheduleRuntime._load_csv`,
 PyTorch 2.13). Its reader knows no comments, so that what the file leaves out is said in a second file.
 
-PyTorch counts the chunks of an interleaved pipeline as stages: stage `chunk x ranks + rank`.
+PyTorch counts the chunks of a rank as stages: stage `chunk x ranks + rank`, or in a V for the second chunk the ranks
+backwards.
 """
 
 import re
@@ -16,8 +17,9 @@ from kareus.errors import ArtifactError, ConfigError
 from kareus.export.comments import header, starts_with
 from kareus.graph.instruction import InstructionKey, place_in_line
 from kareus.graph.records import Direction
+from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.document import Plan
-from kareus.profile.programs import chunk_shapes
+from kareus.profile.programs import laid_out_shapes
 from kareus.workload.config import Workload
 
 LETTERS = {
@@ -26,12 +28,14 @@ LETTERS = {
     Direction.INPUT_GRADIENT: "I",
     Direction.WEIGHT_GRADIENT: "W",
 }
+CLASSES = {PipelineSchedule.ZERO_BUBBLE_V: "ZBVZeroBubble", PipelineSchedule.DUALPIPE_V: "DualPipeV"}
+"""PyTorch's schedules that place chunks on ranks as these do (`get_schedule_class`, PyTorch 2.13)."""
 NOTES = "About a pipeline schedule for torchtitan, by Kareus"
 CELL = re.compile(r"\d+[FBIW]\d+")
 
 
-def schedule_csv(plan: Plan) -> str:
-    """Return the text of the file.
+def schedule_csv(plan: Plan, *, folded: bool = False) -> str:
+    """Return the text of the file, with `folded` of stages that a microbatch passes there and back.
 
     Raises:
         ConfigError: the plan has one stage, of which torchtitan makes no pipeline.
@@ -42,17 +46,18 @@ def schedule_csv(plan: Plan) -> str:
             f"plan '{plan.selector}' of {plan.workload}: has one stage, so that torchtitan makes no pipeline and reads "
             "no schedule; choose one clock for its steps by kareus.adapters.steps.choose_clock."
         )
-    rows = ([_cell(key, stages) for key, i in stage.keyed if i in stage.passes] for stage in plan.stages)
+    rows = ([_cell(key, stages, folded=folded) for key, i in stage.keyed if i in stage.passes] for stage in plan.stages)
     return "".join(",".join(row) + "\n" for row in rows)
 
 
 def schedule_notes(plan: Plan, workload: Workload) -> str:
     """Return what the schedule carries and leaves out, and the settings that belong to it."""
-    parallelism, chunks = workload.parallelism, workload.chunks
+    parallelism, usual = workload.parallelism, "Interleaved1F1B" if workload.chunks > 1 else "1F1B"
+    named = CLASSES.get(workload.pipeline.schedule, usual)
     modules = ",".join("[" + ",".join(f'"{name}"' for name in part) + "]" for part in _modules(workload))
     settings = [
         f"--parallelism.pipeline_parallel_degree {parallelism.pp}",
-        f"--parallelism.pipeline_parallel_schedule {'Interleaved1F1B' if chunks > 1 else '1F1B'}",
+        f"--parallelism.pipeline_parallel_schedule {named}",
         f"--training.local_batch_size {workload.microbatch_size * workload.num_microbatches}",
         f"--parallelism.pipeline_parallel_microbatch_size {workload.microbatch_size}",
         f"--training.seq_len {workload.sequence_length}",
@@ -85,15 +90,16 @@ def is_schedule_notes(path: Path) -> bool:
     return starts_with(path, NOTES)
 
 
-def _cell(key: InstructionKey, stages: int) -> str:
-    return f"{place_in_line(key.stage, key.chunk, stages)}{LETTERS[key.direction]}{key.microbatch}"
+def _cell(key: InstructionKey, stages: int, *, folded: bool) -> str:
+    return f"{place_in_line(key.stage, key.chunk, stages, folded=folded)}{LETTERS[key.direction]}{key.microbatch}"
 
 
 def _modules(workload: Workload) -> list[list[str]]:
     """Names of torchtitan's modules of every stage in PyTorch's order: the blocks that the plan has there."""
-    shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
+    shapes = laid_out_shapes(workload)
     stages, parts, first = workload.parallelism.pp, [], 0
-    for stage, chunk in sorted(shapes, key=lambda place: place_in_line(place[0], place[1], stages)):
+    folded = workload.parallelism.folded
+    for stage, chunk in sorted(shapes, key=lambda place: place_in_line(place[0], place[1], stages, folded=folded)):
         last = first + shapes[stage, chunk].layers
         parts.append([f"layers.{n}" for n in range(first, last)])
         first = last

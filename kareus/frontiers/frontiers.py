@@ -17,7 +17,7 @@ from kareus.frontiers.tables import MICROBATCH
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
 from kareus.partition.names import expected_partitions
-from kareus.profile.programs import Execution, chunk_shapes, profiled_executions
+from kareus.profile.programs import Execution, laid_out_shapes, profiled_executions
 from kareus.schedule.records import Choice
 from kareus.update.costs import pass_times, update_costs
 
@@ -82,9 +82,7 @@ def frontiers_of(
     """
     rows = []
     fastest_s: dict[InstructionKind, float] = {}
-    for (stage, chunk), shape in chunk_shapes(
-        config.parallelism.split, config.chunks, config.model.dense_layers
-    ).items():
+    for (stage, chunk), shape in laid_out_shapes(config).items():
         for direction in instruction_directions(split_backward=config.split_backward):
             kind = InstructionKind(stage, chunk, direction)
             points = {e: instructions.get((kind, e), ()) for e in profiled_executions(graphs, direction)}

@@ -42,6 +42,9 @@ class InstructionKey(NamedTuple):
         return f"{self.direction} of microbatch {self.microbatch} on stage {self.stage}{chunk}"
 
 
-def place_in_line(stage: int, chunk: int, stages: int) -> int:
-    """Chunks that a microbatch passes before this one: chunk 0 of every stage, then chunk 1 of every stage, and on."""
-    return chunk * stages + stage
+def place_in_line(stage: int, chunk: int, stages: int, *, folded: bool = False) -> int:
+    """Chunks that a microbatch passes before this one: chunk 0 of every stage, then chunk 1 of every stage, and on.
+
+    With `folded` it passes every other chunk from the last stage to the first: two chunks are a V.
+    """
+    return chunk * stages + (stages - 1 - stage if folded and chunk % 2 else stage)

@@ -24,7 +24,7 @@ from typing import Any
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import ActivationKind, Sharding
-from kareus.pipeline.config import PipelineSchedule
+from kareus.pipeline.config import CHUNKS_OF_V, PipelineSchedule
 
 SHARDINGS = tuple(Sharding)
 """From nothing shared out to everything; of two settings the one that shares out more counts."""
@@ -162,6 +162,8 @@ def _pipeline(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
     if pp == 1:
         return {"pipeline": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)}
     keys: dict[str, Any] = {"pipeline": schedule}
+    if any(schedule == one for one in PipelineSchedule if one.folds):
+        return keys | {"pipeline.chunks": CHUNKS_OF_V}
     if chunks is not None and chunks > 1:
         keys = {"pipeline": str(PipelineSchedule.INTERLEAVED), "pipeline.chunks": chunks}
     elif interleaves:

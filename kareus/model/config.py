@@ -409,6 +409,10 @@ class Parallelism:
     """Replicas that share out model states among themselves, neighbours in the order of ranks; the groups of so many
     hold copies (hybrid sharding, HSDP). Null: all replicas."""
 
+    folded: bool = field(default=False, metadata=ADDED)
+    """Whether blocks pass the stages there and back, in two chunks each, so that the first stage also has the last
+    blocks and the LM head. Resolved from the pipeline's schedule."""
+
     def __post_init__(self) -> None:
         within(self, 1, 1_000_000, "GPUs", "dp", "pp", "tp", "cp", "ep", "etp")
         if self.gpus > MOST_GPUS:
@@ -431,6 +435,11 @@ class Parallelism:
         if self.layers_per_stage is None:
             raise ConfigError("parallelism.layers_per_stage: null; use a configuration that `kareus resolve` wrote.")
         return self.layers_per_stage
+
+    @property
+    def head_stage(self) -> int:
+        """Stage that has the LM head."""
+        return 0 if self.folded else self.pp - 1
 
     @property
     def token_shards(self) -> int:

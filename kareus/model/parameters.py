@@ -16,7 +16,7 @@ def scope_parameters(model: Model, parallelism: Parallelism) -> dict[Scope, int]
     are.
     """
     table = embedding_parameters(model, parallelism)
-    shares = model.tie_embeddings and parallelism.pp == 1
+    shares = model.tie_embeddings and parallelism.head_stage == 0
     head_bias = model.vocab_size // parallelism.tp if model.head_bias else 0
     parts = {
         Scope.BLOCK: _block_parameters(model, parallelism, model.experts),

@@ -14,6 +14,8 @@ from kareus.update.config import IterationConfig
 
 MOST_DEADLINES = 1000
 """Plans of a frontier; neighbours of 64 differ by about 1 % in time."""
+CHUNKS_OF_V = 2
+"""Chunks of each stage where blocks pass the stages there and back."""
 
 
 class PipelineSchedule(StrEnum):
@@ -24,11 +26,20 @@ class PipelineSchedule(StrEnum):
     INTERLEAVED = "interleaved"
     """1F1B over several chunks of layers on each stage."""
     ZERO_BUBBLE_H1 = "zb-h1"
+    ZERO_BUBBLE_V = "zb-v"
+    """Two chunks on each stage, the second on the way back, with the weight gradients later."""
+    DUALPIPE_V = "dualpipe-v"
+    """Likewise, in another order: a forward of one chunk is beside a backward of the other."""
+
+    @property
+    def folds(self) -> bool:
+        """Whether blocks pass the stages there and back, so that the first stage has the first and the last of them."""
+        return self in (PipelineSchedule.ZERO_BUBBLE_V, PipelineSchedule.DUALPIPE_V)
 
     @property
     def splits_backward(self) -> bool:
         """Whether a backward is two instructions: input gradients, and weight gradients later."""
-        return self is PipelineSchedule.ZERO_BUBBLE_H1
+        return self is PipelineSchedule.ZERO_BUBBLE_H1 or self.folds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +47,9 @@ class PipelineConfig:
     """The pipeline schedule and the resolution of its frontier."""
 
     schedule: PipelineSchedule
-    """Order of instructions: `1f1b`, `gpipe`, `interleaved` or `zb-h1`."""
+    """Order of instructions: `1f1b`, `gpipe`, `interleaved`, `zb-h1`, `zb-v` or `dualpipe-v`."""
     chunks: int
-    """Parts into which each stage's layers are cut (virtual stages); more than 1 only if interleaved."""
+    """Parts into which each stage's layers are cut (virtual stages): more than 1 if interleaved, 2 in a V."""
     deadlines: int
     """Deadlines between the fastest and the most frugal iteration for which a plan is made."""
 
@@ -46,10 +57,12 @@ class PipelineConfig:
         check_deadlines(self.deadlines)
         within(self, 1, 10_000, "chunks", "chunks")
         interleaves = self.schedule is PipelineSchedule.INTERLEAVED
-        if interleaves != (self.chunks > 1):
+        allowed = self.chunks == CHUNKS_OF_V if self.schedule.folds else interleaves == (self.chunks > 1)
+        if not allowed:
+            expected = CHUNKS_OF_V if self.schedule.folds else "2 or more" if interleaves else 1
             raise ConfigError(
-                f"chunks={self.chunks}: must be {'2 or more' if interleaves else '1'} with "
-                f"schedule={self.schedule}; choose the schedule as a whole, by pipeline=interleaved say."
+                f"chunks={self.chunks}: must be {expected} with schedule={self.schedule}; choose the schedule as a "
+                "whole, by pipeline=interleaved say."
             )
 
 

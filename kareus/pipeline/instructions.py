@@ -11,10 +11,17 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from kareus.errors import ScheduleError
-from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
+from kareus.graph.instruction import NO_MICROBATCH, InstructionKey, place_in_line
 from kareus.graph.records import MEETING, UPDATING, Direction
 from kareus.pipeline.config import PipelineSchedule, PipelineSlice
-from kareus.pipeline.schedules import gpipe, interleaved, one_forward_one_backward, zero_bubble_h1
+from kareus.pipeline.schedules import (
+    dualpipe_v,
+    gpipe,
+    interleaved,
+    one_forward_one_backward,
+    zero_bubble_h1,
+    zero_bubble_v,
+)
 from kareus.pipeline.schedules.deadlock import order_of_dependency
 from kareus.pipeline.schedules.extent import Extent
 from kareus.update.directions import update_directions
@@ -26,6 +33,8 @@ SCHEDULES: dict[PipelineSchedule, Callable[[int, Extent], Sequence[InstructionKe
     PipelineSchedule.GPIPE: gpipe.stage_order,
     PipelineSchedule.INTERLEAVED: interleaved.stage_order,
     PipelineSchedule.ZERO_BUBBLE_H1: zero_bubble_h1.stage_order,
+    PipelineSchedule.ZERO_BUBBLE_V: zero_bubble_v.stage_order,
+    PipelineSchedule.DUALPIPE_V: dualpipe_v.stage_order,
 }
 """By schedule, the function that gives the order of a stage from its number and the size of the pipeline."""
 
@@ -103,14 +112,15 @@ def pipeline_instructions(
     for stage, directions in zip(range(stages), updates or [()] * stages, strict=True):
         keys += SCHEDULES[schedule](stage, extent)
         keys += [InstructionKey(stage, 0, NO_MICROBATCH, direction) for direction in directions]
-    return instructions_in(keys)
+    return instructions_in(keys, folded=schedule.folds)
 
 
-def instructions_in(keys: Sequence[InstructionKey]) -> tuple[Instruction, ...]:
+def instructions_in(keys: Sequence[InstructionKey], *, folded: bool = False) -> tuple[Instruction, ...]:
     """Return the instructions of an iteration that runs in this order, generated or written by hand.
 
     Args:
         keys: every instruction of the iteration, those of each stage in order of execution.
+        folded: whether microbatches pass the stages there and back, as of `place_in_line`.
 
     Raises:
         ScheduleError: an instruction is there twice, its input is never computed, or some wait for one another in a
@@ -120,13 +130,13 @@ def instructions_in(keys: Sequence[InstructionKey]) -> tuple[Instruction, ...]:
     if len(numbers) < len(keys):
         twice = next(key for number, key in enumerate(keys) if numbers[key] != number)
         raise ScheduleError(f"the pipeline's order has {twice} twice; keep one of them.")
-    last = max(key.stage for key in keys), max(key.chunk for key in keys)
+    line = _Line(1 + max(key.stage for key in keys), 1 + max(key.chunk for key in keys), folded)
     readies = _ready_numbers(keys)
     instructions: list[Instruction] = []
     ran: dict[int, list[int]] = {}  # by stage, the numbers of its instructions so far
     for number, key in enumerate(keys):
         own = ran.setdefault(key.stage, [])
-        inputs = readies.get(key.direction, ()) if key.direction in UPDATING else _input_numbers(numbers, key, last)
+        inputs = readies.get(key.direction, ()) if key.direction in UPDATING else _input_numbers(numbers, key, line)
         waits = {*own[-1:], *inputs}
         instructions.append(Instruction(key, len(own), tuple(sorted(waits))))
         own.append(number)
@@ -158,13 +168,13 @@ def _ready_numbers(keys: Sequence[InstructionKey]) -> dict[Direction, list[int]]
     return readies
 
 
-def _input_numbers(numbers: Mapping[InstructionKey, int], key: InstructionKey, last: tuple[int, int]) -> list[int]:
+def _input_numbers(numbers: Mapping[InstructionKey, int], key: InstructionKey, line: "_Line") -> list[int]:
     """Return the number of the instruction that produces the input of `key`; empty where the input is the data.
 
     Raises:
         ScheduleError: no instruction produces it.
     """
-    source = _input_of(key, last)
+    source = _input_of(key, line)
     if source is None:
         return []
     if source not in numbers:
@@ -172,22 +182,31 @@ def _input_numbers(numbers: Mapping[InstructionKey, int], key: InstructionKey, l
     return [numbers[source]]
 
 
-def _input_of(key: InstructionKey, last: tuple[int, int]) -> InstructionKey | None:
-    """Return what produces the input of an instruction: activations flow up through the stages, gradients down.
+class _Line(NamedTuple):
+    """The chunks of a pipeline as a microbatch passes them."""
 
-    Args:
-        key: the instruction.
-        last: the last stage and its last chunk, where activations turn into gradients.
+    stages: int
+    chunks: int
+    folded: bool
+
+    def at(self, place: int) -> tuple[int, int]:
+        """Return stage and chunk at a place, from 0."""
+        chunk, stage = divmod(place, self.stages)
+        return (self.stages - 1 - stage if self.folded and chunk % 2 else stage), chunk
+
+
+def _input_of(key: InstructionKey, line: _Line) -> InstructionKey | None:
+    """Return what produces the input of an instruction: activations flow up through the chunks, gradients down.
+
+    After the last chunk activations turn into gradients.
     """
-    last_stage, last_chunk = last
     if key.direction is Direction.WEIGHT_GRADIENT:
         return key._replace(direction=Direction.INPUT_GRADIENT)
-    if key.direction is Direction.FORWARD:
-        if key.stage > 0:
-            return key._replace(stage=key.stage - 1)
-        return key._replace(stage=last_stage, chunk=key.chunk - 1) if key.chunk else None
-    if key.stage < last_stage:
-        return key._replace(stage=key.stage + 1)
-    if key.chunk < last_chunk:
-        return key._replace(stage=0, chunk=key.chunk + 1)
-    return key._replace(direction=Direction.FORWARD)
+    step = -1 if key.direction is Direction.FORWARD else 1
+    place = place_in_line(key.stage, key.chunk, line.stages, folded=line.folded) + step
+    if place < 0:
+        return None
+    if place == line.stages * line.chunks:
+        return key._replace(direction=Direction.FORWARD)
+    stage, chunk = line.at(place)
+    return key._replace(stage=stage, chunk=chunk)

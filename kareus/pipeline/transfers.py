@@ -52,12 +52,12 @@ def transfers_s(config: PipelineSlice) -> tuple[float, ...]:
     Returns:
         One time for each boundary, `pp - 1` in all; the boundary `n` lies between the stages `n` and `n + 1`. With
         several chunks on a stage one more, between the last stage and the first: there a microbatch goes from one chunk
-        to the next.
+        to the next. In a V it stays on the last stage then.
     """
     parallelism, gpu = config.parallelism, config.gpu
     message = boundary_message(config)
     gather_s = message.gathered_bytes / (gpu.link_gb_per_s * 1e9)
-    boundaries = parallelism.pp - (config.chunks == 1)
+    boundaries = parallelism.pp - (config.chunks == 1 or parallelism.folded)
     return tuple(
         message.sent_bytes / (_gb_per_s(gpu, parallelism, boundary) * 1e9) + gather_s for boundary in range(boundaries)
     )

@@ -16,7 +16,7 @@ from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.solver.dag import earliest_starts, iteration_dag, makespan
 from kareus.pipeline.warm import warm_energy_j
 from kareus.plans.document import Plan, PlannedInstruction
-from kareus.profile.programs import Execution, StageShape, chunk_shapes
+from kareus.profile.programs import Execution, StageShape, laid_out_shapes
 from kareus.schedule.config import sm_allocations
 from kareus.schedule.records import Choice
 from kareus.workload.config import Workload
@@ -52,7 +52,7 @@ def check_plan(plan: Plan, workload: Workload, name: str, path: Path, launches: 
     pipeline = cut(workload, "pipeline")
     _check_order(plan, pipeline, path)
     _check_statements(plan, workload, name, path)
-    shapes = chunk_shapes(workload.parallelism.split, workload.chunks, workload.model.dense_layers)
+    shapes = laid_out_shapes(workload)
     for stage in plan.stages:
         for key, instruction in stage.keyed:
             where = f"{path}: {place(key)}"

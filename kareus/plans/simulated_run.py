@@ -21,7 +21,7 @@ from kareus.graph.program import Program
 from kareus.graph.records import UPDATING, Batch, BlockGraph
 from kareus.pipeline.solver.dag import earliest_starts_s, iteration_dag
 from kareus.plans.document import Plan, PlannedInstruction
-from kareus.profile.programs import StageShape, chunk_shapes, instruction_program, weights_of
+from kareus.profile.programs import StageShape, instruction_program, laid_out_shapes, weights_of
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import tokens_per_iteration
 from kareus.workload.slices import cut
@@ -86,7 +86,7 @@ def instruction_costs(
         graphs: operator graphs of its block.
         known: costs of steps, taken from and added to.
     """
-    shapes = chunk_shapes(workload.parallelism.split, workload.chunks, workload.model.dense_layers)
+    shapes = laid_out_shapes(workload)
     worked_out: dict[Any, TimeAndPower] = {}
     costs = []
     for key, i in keyed:

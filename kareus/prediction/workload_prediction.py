@@ -30,8 +30,8 @@ from kareus.prediction.update_prediction import UpdatePredictions, update_predic
 from kareus.profile.programs import (
     Execution,
     StageShape,
-    chunk_shapes,
     instruction_program,
+    laid_out_shapes,
     profiled_executions,
     weights_of,
 )
@@ -215,9 +215,7 @@ def instruction_programs(workload: Workload, execution: Execution) -> Instructio
     sm_count = workload.default_collective_sm_count
     made: dict[tuple[StageShape, ShardedWeights | None, Direction], Program] = {}
     of_kind: dict[InstructionKind, Program] = {}
-    for (stage, chunk), shape in chunk_shapes(
-        workload.parallelism.split, workload.chunks, workload.model.dense_layers
-    ).items():
+    for (stage, chunk), shape in laid_out_shapes(workload).items():
         weights = weights_of(workload, stage, shape, sm_count)
         for direction in instruction_directions(split_backward=workload.split_backward):
             possible = profiled_executions(graphs, direction)

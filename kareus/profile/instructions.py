@@ -17,10 +17,10 @@ from kareus.profile.config import ProfileSlice
 from kareus.profile.measure import Profiler, identity_of
 from kareus.profile.programs import (
     Execution,
-    chunk_shapes,
     component_programs,
     default_partition_program,
     instruction_program,
+    laid_out_shapes,
     profiled_executions,
     weights_of,
 )
@@ -123,9 +123,7 @@ def _instruction_programs(graphs: dict[Batch, BlockGraph], config: ProfileSlice)
             software=config.software,
             weights=weights_of(config, stage, shape, config.testbed.default_collective_sm_count),
         )
-        for (stage, chunk), shape in chunk_shapes(
-            config.parallelism.split, config.chunks, config.model.dense_layers
-        ).items()
+        for (stage, chunk), shape in laid_out_shapes(config).items()
         for direction in _directions(config)
         for execution in profiled_executions(graphs, direction)
     }

@@ -7,12 +7,15 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Protocol
 
+from kareus.graph.instruction import place_in_line
 from kareus.graph.interleave import Pair, block_passes, partition_of, stages_with_all_pairs, staggered
 from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
 from kareus.graph.split_backward import pass_segments
+from kareus.model.config import Model, Parallelism
 from kareus.profile.sharded import (
     COMPUTING_GRADIENTS,
     ShardedWeights,
@@ -50,39 +53,62 @@ class StageShape:
 
 
 def chunk_shapes(
-    layers_per_stage: Sequence[int], chunks: int, dense_layers: Collection[int] = ()
+    layers_per_stage: Sequence[int], chunks: int, dense_layers: Collection[int] = (), *, folded: bool = False
 ) -> dict[tuple[int, int], StageShape]:
     """Return the shapes by stage and chunk.
 
-    A microbatch passes the first chunk of every stage, then the second of every stage.
+    A microbatch passes the first chunk of every stage, then the second of every stage; see `place_in_line`.
 
     Args:
         layers_per_stage: blocks on each stage, a multiple of `chunks`; or less, where embedding or head take the place
             of blocks in the first chunk of the first stage or the last of the last.
         chunks: equal parts into which every stage is cut; 1 where stages are whole.
         dense_layers: numbers of the blocks of a mixture of experts that have none.
+        folded: whether the second chunks are passed from the last stage to the first.
     """
     stages = len(layers_per_stage)
-    ends = (0, 0), (stages - 1, chunks - 1)
+    ends = (0, 0), (0 if folded else stages - 1, chunks - 1)
     shapes = {}
     for stage, layers in enumerate(layers_per_stage):
         whole = -(-layers // chunks)
         for place in [(stage, chunk) for chunk in range(chunks)]:
             taken = chunks * whole - layers if place in ends else 0
             shapes[place] = StageShape(layers=whole - taken, first=place == ends[0], last=place == ends[1])
-    return _with_dense(shapes, dense_layers) if dense_layers else shapes
+    return _with_dense(shapes, dense_layers, folded=folded) if dense_layers else shapes
 
 
 def _with_dense(
-    shapes: dict[tuple[int, int], StageShape], dense_layers: Collection[int]
+    shapes: dict[tuple[int, int], StageShape], dense_layers: Collection[int], *, folded: bool
 ) -> dict[tuple[int, int], StageShape]:
     """Return shapes that say how many of their blocks are dense; a model's blocks pass the chunks in turn."""
-    found, passed = dict(shapes), 0
-    for place in sorted(shapes, key=lambda place: (place[1], place[0])):
+    found, passed, stages = dict(shapes), 0, 1 + max(stage for stage, _ in shapes)
+    for place in sorted(shapes, key=lambda place: place_in_line(place[0], place[1], stages, folded=folded)):
         layers = range(passed, passed + shapes[place].layers)
         passed = layers.stop
         found[place] = replace(shapes[place], dense=sum(layer in layers for layer in dense_layers))
     return found
+
+
+class LaidOut(Protocol):
+    """A workload, or a slice of it, that says which blocks are where."""
+
+    @property
+    def model(self) -> Model:
+        """The network."""
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """Its layout, resolved."""
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of each stage's layers."""
+
+
+def laid_out_shapes(config: LaidOut) -> dict[tuple[int, int], StageShape]:
+    """Return the shapes of a workload by stage and chunk."""
+    own = config.parallelism
+    return chunk_shapes(own.split, config.chunks, config.model.dense_layers, folded=own.folded)
 
 
 def stage_shapes(layers_per_stage: Sequence[int]) -> tuple[StageShape, ...]:

@@ -73,6 +73,11 @@ def check_runs(workload: Workload) -> None:
             f"(model.qk_norm_scope={model.qk_norm_scope}) would have to be summed over the GPUs that share the heads; "
             "train with tp=1, and more of dp or pp."
         )
+    if workload.pipeline.schedule.folds:
+        raise EngineError(
+            f"pipeline.schedule={workload.pipeline.schedule}: is planned and predicted, but the engine passes stages "
+            "in one direction; train with torchtitan (kareus export --format torchtitan), or plan pipeline=zb-h1."
+        )
     if parallelism.copies > 1 and parallelism.shards_states:
         raise EngineError(
             f"parallelism.shards={parallelism.shards}: is planned, but the engine shares out model states over all "

@@ -14,7 +14,7 @@ from kareus.launch.process_groups import ProcessGroups
 from kareus.launch.rendezvous import Rendezvous
 from kareus.model.layers import rotary_table
 from kareus.model.shards import Shard, shard_of
-from kareus.profile.programs import chunk_shapes
+from kareus.profile.programs import laid_out_shapes
 from kareus.runtime.actions import actions_of
 from kareus.runtime.architecture import check_captures, check_runs, check_trains
 from kareus.runtime.boundary import boundary_shapes
@@ -71,7 +71,7 @@ def make_chunks(setup: RankSetup) -> StageChunks:
     if setup.settings.cuda_graphs:
         check_captures(workload, setup.communicator)
     split, chunks = workload.parallelism.split, workload.chunks
-    shapes = chunk_shapes(split, chunks, workload.model.dense_layers)
+    shapes = laid_out_shapes(workload)
     shared_out = workload.parallelism.shards_gradients
     with torch.device("meta" if shared_out else "cpu"):
         models = [

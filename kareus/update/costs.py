@@ -52,7 +52,7 @@ from kareus.model.parameters import (
     scope_parameters,
 )
 from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
-from kareus.profile.programs import StageShape, chunk_shapes, outer_segments, sequential_steps
+from kareus.profile.programs import StageShape, laid_out_shapes, outer_segments, sequential_steps
 from kareus.software.kernels import weight_cast
 from kareus.software.record import Reduction, Software
 from kareus.update.collectives import (
@@ -209,13 +209,13 @@ def _gathering(
     costs the same.
     """
     whole = _collectives(config, gathers, clocks_mhz)
-    pieces = config.parallelism.split[stage] + (stage == 0) + (stage == config.parallelism.pp - 1)
+    pieces = config.parallelism.split[stage] + (stage == 0) + (stage == config.parallelism.head_stage)
     waiting_s = pieces * _messages_s(config, gathers)
     whole += np.array([np.full_like(clocks_mhz, waiting_s), idle_power_w(config.gpu, clocks_mhz) * waiting_s])
     if not config.software.gather_beside_forward:
         return whole
     parts = scope_parameters(config.model, config.parallelism)
-    shapes = chunk_shapes(config.parallelism.split, config.chunks, config.model.dense_layers)
+    shapes = laid_out_shapes(config)
     chunks = [even_buckets(shapes[stage, chunk]) for chunk in range(config.chunks)]
     buckets = stage_buckets(config.parallelism.pp, chunks, passes.forward_s)
     total = sum(parts[scope] for scope, _ in buckets)
@@ -261,14 +261,14 @@ def stage_expert_parameters(config: UpdateSubject, stage: int) -> int:
 
 def stage_parts(config: UpdateSubject, stage: int) -> dict[Scope, int]:
     """Return how often a stage has each part of a model."""
-    shapes = chunk_shapes(config.parallelism.split, config.chunks, config.model.dense_layers)
+    shapes = laid_out_shapes(config)
     own = [shapes[stage, chunk] for chunk in range(config.chunks)]
     dense = sum(shape.dense for shape in own)
     counts = {
         Scope.BLOCK: sum(shape.layers for shape in own) - dense,
         Scope.DENSE_BLOCK: dense,
         Scope.EMBEDDING: int(stage == 0),
-        Scope.HEAD: int(stage == config.parallelism.pp - 1),
+        Scope.HEAD: int(stage == config.parallelism.head_stage),
     }
     return {scope: count for scope, count in counts.items() if count}
 
@@ -337,7 +337,7 @@ def _buckets(
     config: UpdateSubject, graph: BlockGraph, stage: int, backward_s: Sequence[float], known: KnownSteps
 ) -> list[tuple[Scope, float]]:
     """Buckets of a stage as `stage_buckets`, by what segments take; none before the last if weight gradients wait."""
-    shapes = chunk_shapes(config.parallelism.split, config.chunks, config.model.dense_layers)
+    shapes = laid_out_shapes(config)
     own = [shapes[stage, chunk] for chunk in range(config.chunks)]
     seconds = {shape: _segment_s(config, graph, shape, known) for shape in dict.fromkeys(own)}
     of_chunks = [buckets_of(graph, shape, seconds[shape], recomputation=config.recomputation) for shape in own]

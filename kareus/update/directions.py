@@ -37,5 +37,5 @@ def update_directions(config: Replicated, stage: int) -> tuple[Direction, ...]:
 
 def exchanges(config: Replicated, stage: int) -> bool:
     """Return whether `stage` holds a copy of tied embeddings that another stage holds, too."""
-    last = config.parallelism.pp - 1
+    last = config.parallelism.head_stage
     return config.model.tie_embeddings and last > 0 and stage in (0, last)

@@ -47,8 +47,8 @@ def communicator_bytes(workload: Workload, stage: int) -> int:
     channels += own * ((parallelism.dp > 1) + (parallelism.copies > 1))
     channels += SUM_CHANNELS * (parallelism.tp > 1)
     if parallelism.pp > 1:
-        ends = stage in (0, parallelism.pp - 1)
-        channels += MESSAGE_CHANNELS + own * (workload.model.tie_embeddings and ends)
+        tied = workload.model.tie_embeddings and parallelism.head_stage > 0
+        channels += MESSAGE_CHANNELS + own * (tied and stage in (0, parallelism.head_stage))
     return RING_BYTES * channels + _message_bytes(workload, stage)
 
 
@@ -57,6 +57,6 @@ def _message_bytes(workload: Workload, stage: int) -> int:
     stages = workload.parallelism.pp
     if stages == 1:
         return 0
-    around = workload.chunks > 1  # the last stage sends to the first one, too
+    around = workload.chunks > 1 and not workload.parallelism.folded  # the last stage sends to the first one, too
     neighbours = 2 if around else (stage > 0) + (stage < stages - 1)
     return neighbours * MESSAGE_CHANNELS * (RECEIVED_BYTES + SENT_BYTES)

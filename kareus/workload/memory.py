@@ -38,11 +38,11 @@ from kareus.model.parameters import expert_parameters, scope_parameters
 from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.partition.experts import routed_sizes
 from kareus.pipeline.transfers import gathered_parts
-from kareus.profile.programs import chunk_shapes
+from kareus.profile.programs import laid_out_shapes
 from kareus.software.kernels import MASK_BYTES
 from kareus.workload.communicators import communicator_bytes
 from kareus.workload.config import Workload
-from kareus.workload.pipelining import most_delayed, most_in_flight, most_received_ahead
+from kareus.workload.pipelining import in_flight_and_delayed, most_received_ahead
 
 GIB = 2**30
 TIGHT = 0.05
@@ -165,19 +165,23 @@ def stage_memory(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
     model, parallelism = workload.model, workload.parallelism
     tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
     boundary = boundary_bytes(model, parallelism, tokens)
-    kept, recomputed = kept_bytes(workload, -(-layers // workload.chunks), tokens, least_dense(workload, stage))
+    piece = -(-layers // workload.chunks)
+    kept, recomputed = kept_bytes(workload, piece, tokens, least_dense(workload, stage))
     kept_scores, score_gradients = score_bytes(workload)
-    is_last = stage == parallelism.pp - 1
-    in_flight, passing = most_in_flight(workload, stage), most_received_ahead(workload, stage) + 1
+    is_last, passing = stage == parallelism.head_stage, most_received_ahead(workload, stage) + 1
     message = boundary // gathered_parts(boundary // BF16_BYTES, parallelism)
     before_norm = boundary if stage == 0 and model.embedding_norm else 0
-    waiting, working = in_flight * (kept + before_norm), recomputed
+    working, delayed_bytes = recomputed, 0
     if workload.split_backward:
         head = head_split_bytes(model, parallelism, tokens) if is_last else 0
         later = block_split_bytes(model, parallelism, tokens)
-        waiting += most_delayed(workload, stage) * (layers * later + head)
+        delayed_bytes = piece * later + head
         last_block = boundary + block_bytes(workload, tokens) + kept_scores
-        working = max(recomputed, (layers - 1) * later + last_block - kept) + head
+        working = max(recomputed, (piece - 1) * later + last_block - kept) + head
+    waiting = max(
+        in_flight * (kept + before_norm) + delayed * delayed_bytes
+        for in_flight, delayed in in_flight_and_delayed(workload, stage)
+    )
     weights, gradients, states = state_bytes(workload, stage, layers)
     return MemoryEstimate(
         stage=stage,
@@ -198,7 +202,7 @@ def least_dense(workload: Workload, stage: int) -> int:
     """Return the blocks without experts of the chunk of a stage that has fewest of them, and so keeps most."""
     if not workload.model.dense_layers:
         return 0
-    shapes = chunk_shapes(workload.parallelism.split, workload.chunks, workload.model.dense_layers)
+    shapes = laid_out_shapes(workload)
     return min(shapes[stage, chunk].dense for chunk in range(workload.chunks))
 
 
@@ -304,7 +308,7 @@ def _whole_bytes(workload: Workload, stage: int, layers: int) -> tuple[int, int]
     """
     model, parallelism = workload.model, workload.parallelism
     parts = scope_parameters(model, parallelism)
-    is_first, is_last = stage == 0, stage == parallelism.pp - 1
+    is_first, is_last = stage == 0, stage == parallelism.head_stage
     block, embedding = parts[Scope.BLOCK], is_first * parts[Scope.EMBEDDING]
     outer = embedding + is_last * parts[Scope.HEAD]
     head = outer if is_first and is_last and model.tie_embeddings else outer - embedding
@@ -326,17 +330,17 @@ def stage_dense_blocks(workload: Workload, stage: int) -> int:
     """Blocks of a stage that have no experts where others of the model do."""
     if not workload.model.dense_layers:
         return 0
-    shapes = chunk_shapes(workload.parallelism.split, workload.chunks, workload.model.dense_layers)
+    shapes = laid_out_shapes(workload)
     return sum(shapes[stage, chunk].dense for chunk in range(workload.chunks))
 
 
 def stage_parameters(model: Model, parallelism: Parallelism, stage: int, layers: int, dense: int = 0) -> int:
-    """Parameters on one GPU of a stage. A tied embedding is on the first stage and, as the LM head, on the last.
+    """Parameters on one GPU of a stage. A tied embedding is on the first stage and, as the LM head, on the head's.
 
     `dense` of the blocks have no experts where others of the model do.
     """
     parts = scope_parameters(model, parallelism)
-    outer = (parts[Scope.EMBEDDING] if stage == 0 else 0) + (parts[Scope.HEAD] if stage == parallelism.pp - 1 else 0)
+    outer = (stage == 0) * parts[Scope.EMBEDDING] + (stage == parallelism.head_stage) * parts[Scope.HEAD]
     return (layers - dense) * parts[Scope.BLOCK] + dense * parts.get(Scope.DENSE_BLOCK, 0) + outer
 
 

@@ -40,15 +40,12 @@ ELSEWHERE = {
 """Keys that mean something in other places."""
 
 
-V_SHAPED = "two chunks a stage in a V are not planned; the nearest are pipeline=zb-h1 and pipeline=interleaved"
 UNSUPPORTED: Mapping[str, str] = {
     "parallelism.sharding=hybrid": "how many replicas share out weights (HSDP) has to be said; the nearest is "
     "parallelism.sharding=full with parallelism.shards=N, such as 8, a node of them",
     "recomputation=offload": "activations stay on the GPU or are computed again; the nearest is recomputation=full",
-    "pipeline=dualpipe": V_SHAPED,
-    "pipeline=dualpipe-v": V_SHAPED,
-    "pipeline=zb-v": V_SHAPED,
-    "pipeline=zbv": V_SHAPED,
+    "pipeline=dualpipe": "two copies of the weights are not planned; the nearest is pipeline=dualpipe-v",
+    "pipeline=zbv": "the nearest is pipeline=zb-v",
     "gpu=mi300x": "GPUs of AMD have no model here; the nearest is gpu=h200",
     "precision=fp16": "the nearest is precision=bf16, which costs the same but for scaling the loss",
 }

@@ -213,15 +213,15 @@ def checked_but_for_memory(workload: Workload) -> Workload:
 def with_split(workload: Workload) -> Workload:
     """The workload with `layers_per_stage` set: as given, as usual for its model, or balanced.
 
-    Its vocabulary has the rows that its software pads it to. Sequence parallelism means nothing on one GPU, and is
-    turned off where `tp` is 1, so that equal workloads are equal.
+    Its vocabulary has the rows that its software pads it to, and its stages are a V if its schedule is one. Sequence
+    parallelism means nothing on one GPU, and is turned off where `tp` is 1, so that equal workloads are equal.
 
     Raises:
         RefusedWorkloadError: no split fits, or the one given does not.
     """
-    own, software = workload.parallelism, workload.software
+    own, software = replace(workload.parallelism, folded=workload.pipeline.schedule.folds), workload.software
     rows = software.padded(workload.model.vocab_size, own.tp)
-    workload = replace(workload, model=replace(workload.model, vocab_size=rows))
+    workload = replace(workload, model=replace(workload.model, vocab_size=rows), parallelism=own)
     split = layers_per_stage(workload)
     shares_tokens = own.sequence_parallel and own.tp > 1
     return replace(workload, parallelism=replace(own, layers_per_stage=split, sequence_parallel=shares_tokens))

@@ -28,7 +28,8 @@ def layers_per_stage(workload: Workload) -> tuple[int, ...]:
     if given is None:
         return usual_split(workload)
     split = _checked("parallelism.layers_per_stage", given, workload.model, workload.parallelism)
-    if not _cuts_into(split, chunks):
+    whole = workload.parallelism.folded and any(layers % chunks for layers in split)
+    if whole or not _cuts_into(split, chunks):
         raise RefusedWorkloadError(
             f"parallelism.layers_per_stage={list(split)}: every stage must have a multiple of pipeline.chunks "
             f"({chunks}) blocks, the first and the last one less where embedding or head takes the place of one; leave "
@@ -49,13 +50,14 @@ def usual_split(workload: Workload) -> tuple[int, ...]:
         raise RefusedWorkloadError(
             f"parallelism.pp={parallelism.pp}: must be at most model.num_layers ({model.num_layers}), a block each."
         )
-    known = model.layers_per_stage.get(parallelism.pp)
+    folded = parallelism.folded
+    known = None if folded else model.layers_per_stage.get(parallelism.pp)
     if known is not None:
         checked = _checked(f"model.layers_per_stage.{parallelism.pp}", known, model, parallelism)
         if not any(layers % chunks for layers in checked):
             return checked
     if model.num_layers % chunks or model.num_layers < parallelism.pp * chunks:
-        even = even_split(model.num_layers, parallelism.pp, chunks)
+        even = None if folded else even_split(model.num_layers, parallelism.pp, chunks)
         if even and model.num_layers >= parallelism.pp * chunks:
             return even
         raise RefusedWorkloadError(
@@ -64,11 +66,13 @@ def usual_split(workload: Workload) -> tuple[int, ...]:
             "use another number of chunks."
         )
     head = head_flops(model) / block_flops(model, workload.sequence_length, recomputation=workload.recomputation)
-    split = filled_split if workload.software.fills_stages else balanced_split
-    return tuple(chunks * n for n in split(model.num_layers // chunks, parallelism.pp, head / chunks))
+    pieces, stages = model.num_layers // chunks, parallelism.pp
+    if workload.software.fills_stages and not folded:
+        return tuple(chunks * n for n in filled_split(pieces, stages, head / chunks))
+    return tuple(chunks * n for n in balanced_split(pieces, stages, head / chunks, parallelism.head_stage))
 
 
-def balanced_split(num_layers: int, stages: int, head_blocks: float) -> tuple[int, ...]:
+def balanced_split(num_layers: int, stages: int, head_blocks: float, head_stage: int | None = None) -> tuple[int, ...]:
     """Split equal blocks so that the largest stage is as small as possible, then the second largest, and so on.
 
     Every stage starts with one block; each further block goes where the result is smallest. Blocks being equal, that
@@ -78,10 +82,11 @@ def balanced_split(num_layers: int, stages: int, head_blocks: float) -> tuple[in
     Args:
         num_layers: blocks to place.
         stages: pipeline stages, at most `num_layers`.
-        head_blocks: work of the LM head, in blocks; it is on the last stage.
+        head_blocks: work of the LM head, in blocks.
+        head_stage: stage that has it; the last one if None.
     """
-    layers = [1] * stages
-    queue = [(2.0 + (head_blocks if stage == stages - 1 else 0.0), -stage) for stage in range(stages)]
+    layers, last = [1] * stages, stages - 1 if head_stage is None else head_stage
+    queue = [(2.0 + (head_blocks if stage == last else 0.0), -stage) for stage in range(stages)]
     heapq.heapify(queue)
     for _ in range(num_layers - stages):
         work, negative_stage = queue[0]

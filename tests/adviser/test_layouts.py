@@ -47,6 +47,14 @@ def test_constraints_narrow_layouts(base, layouts):
     assert not set(found) & set(layouts)
 
 
+def test_pipelines_in_a_v_are_enumerated_where_they_are_asked_for(base, layouts):
+    assert not any(one.schedule.folds for one in layouts)
+    asked = Constraints(pp=(4,), schedule=(PipelineSchedule.ZERO_BUBBLE_V, PipelineSchedule.DUALPIPE_V))
+    assert {(one.schedule, one.chunks) for one in layouts_of(base, 64, 512, asked)} == {
+        (schedule, 2) for schedule in asked.schedule
+    }
+
+
 def test_refusals_are_those_of_resolve(base, layouts):
     some = layouts[:: len(layouts) // 25]
     found = sort_layouts(base, some)

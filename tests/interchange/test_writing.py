@@ -13,6 +13,7 @@ from kareus.export.layouts import MODEL_FIELDS
 from kareus.interchange.reading import read_training
 from kareus.interchange.table import trainer_named, trainer_of
 from kareus.interchange.writing import LAYOUT, OF_MORE, layout_said, no_setting, written
+from kareus.pipeline.config import PipelineSchedule
 from kareus.workload.resolve import resolve
 
 ENDS = {"megatron-lm": "sh", "torchtitan": "toml", "nanotron": "yaml", "axolotl": "yaml"}
@@ -38,7 +39,7 @@ SAYS = {
         "parallelism.dp": [1, 2, 8],
         "parallelism.sequence_parallel": [True, False],
         "parallelism.sharding": ["none", "full"],
-        "pipeline.schedule": ["1f1b", "gpipe", "interleaved"],
+        "pipeline.schedule": ["1f1b", "gpipe", "interleaved", "zb-v", "dualpipe-v"],
         "recomputation": ["none", "selective", "full"],
         "precision": ["bf16", "fp8", "mxfp8"],
     },
@@ -95,6 +96,8 @@ def layouts(draw, trainer):
         chosen.pop("pipeline.schedule", None)
     elif chosen.get("pipeline.schedule") == "interleaved":
         chunks = draw(st.sampled_from([2, 3]), label="chunks")
+    elif PipelineSchedule(chosen.get("pipeline.schedule", "1f1b")).folds:
+        chunks = 2
     split = [blocks * chunks] * pp
     if pp > 1 and trainer == "megatron-lm" and draw(st.booleans(), label="ends"):
         split[0], split[-1] = split[0] + (-1 if chunks > 1 else 1), split[-1] - 1  # for embedding and head

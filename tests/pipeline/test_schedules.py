@@ -7,16 +7,20 @@ import pytest
 from helpers.pipelines import BI, BW, B, F, order_text, parsed
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch.distributed.pipelining import ScheduleDualPipeV, ScheduleZBVZeroBubble
+from torch.distributed.pipelining.schedules import _Action, _ComputationType
 
 from kareus.errors import ScheduleError
-from kareus.graph.instruction import InstructionKey
+from kareus.graph.instruction import InstructionKey, place_in_line
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.instructions import Instruction, instructions_in, pipeline_instructions
 from kareus.pipeline.schedules.deadlock import order_of_dependency
-from kareus.pipeline.solver.dag import build_dag, makespan
-from kareus.workload.pipelining import most_delayed, most_in_flight
+from kareus.pipeline.solver.dag import build_dag, earliest_starts, makespan
+from kareus.workload.pipelining import in_flight_and_delayed, most_delayed, most_in_flight
 
-ONE_F_ONE_B, GPIPE, INTERLEAVED, ZB_H1 = PipelineSchedule
+ONE_F_ONE_B, GPIPE, INTERLEAVED, ZB_H1, ZB_V, DUALPIPE_V = PipelineSchedule
+IN_A_V = {ZB_V: ScheduleZBVZeroBubble, DUALPIPE_V: ScheduleDualPipeV}
+"""PyTorch's orders of the same schedules."""
 
 
 def generated(schedule: PipelineSchedule, stages: int, microbatches: int, chunks: int = 1) -> list[str]:
@@ -62,13 +66,16 @@ def sized(schedule: PipelineSchedule, stages: int, microbatches: int, chunks: in
 
 
 unhurried = settings(max_examples=50)
+quarters = st.integers(1, 12).map(lambda n: n / 4)
 
 
 @st.composite
 def pipelines(draw, schedules=tuple(PipelineSchedule)):
     """A schedule, stages, microbatches and chunks that resolving accepts."""
     schedule = draw(st.sampled_from(schedules))
-    stages = draw(st.integers(2 if schedule is INTERLEAVED else 1, 5))
+    stages = draw(st.integers(2 if schedule is INTERLEAVED or schedule.folds else 1, 5))
+    if schedule.folds:
+        return schedule, stages, draw(st.integers(1 if schedule is ZB_V else 2 * stages, 14)), 2
     if schedule is INTERLEAVED:
         return schedule, stages, stages * draw(st.integers(1, 4)), draw(st.integers(2, 4))
     return schedule, stages, draw(st.integers(stages if schedule is ZB_H1 else 1, 12)), 1
@@ -84,7 +91,7 @@ def instructions_of(drawn) -> tuple[Instruction, ...]:
 def test_every_chunk_runs_each_microbatch_once_each_way(drawn):
     schedule, stages, microbatches, chunks = drawn
     done = [i.key for i in instructions_of(drawn)]
-    directions = (F, BI, BW) if schedule is ZB_H1 else (F, B)
+    directions = (F, BI, BW) if schedule.splits_backward else (F, B)
     assert len(done) == len(set(done)) == stages * chunks * microbatches * len(directions)
     assert set(done) == {
         (s, c, m, d) for s in range(stages) for c in range(chunks) for m in range(microbatches) for d in directions
@@ -95,11 +102,13 @@ def test_every_chunk_runs_each_microbatch_once_each_way(drawn):
 @given(pipelines())
 def test_a_microbatch_runs_forward_then_backward_then_weights(drawn):
     """Simulated, since an instruction starts only when everything that it waits for has ended."""
-    _, stages, microbatches, chunks = drawn
+    schedule, stages, microbatches, chunks = drawn
     instructions = instructions_of(drawn)
     dag = build_dag(instructions, [0.0] * stages)
     place = {number: n for n, number in enumerate(dag.order)}
-    up = [(s, c) for c in range(chunks) for s in range(stages)]
+    back = [(s, 1) for s in reversed(range(stages))]
+    looped = [(s, c) for c in range(chunks) for s in range(stages)]
+    up = looped[:stages] + back if schedule.folds else looped
     for m in range(microbatches):
         own = [(i.key, place[n]) for n, i in enumerate(instructions) if i.key.microbatch == m]
         at = {(key.direction, key.stage, key.chunk): n for key, n in own}
@@ -146,15 +155,81 @@ def test_zero_bubble_holds_no_more_than_the_first_stage_of_1f1b(drawn):
         assert most == most_delayed(sized(*drawn), stage)
 
 
+@unhurried
+@given(pipelines(tuple(IN_A_V)))
+def test_orders_in_a_v_are_those_of_pytorch(drawn):
+    """Whole backwards are input and weight gradients here, and what PyTorch overlaps follows one another."""
+    schedule, stages, microbatches, _ = drawn
+    size = SimpleNamespace(pp_group_size=stages, num_stages=2 * stages, _n_microbatches=microbatches)
+    instructions = instructions_of(drawn)
+    for stage in range(stages):
+        theirs = IN_A_V[schedule]._calculate_single_rank_operations(size, stage)
+        ours = [i.key for i in instructions if i.key.stage == stage]
+        lines = [(place_in_line(stage, key.chunk, stages, folded=True), key.direction, key.microbatch) for key in ours]
+        assert lines == [single for action in theirs if action is not None for single in single_actions(action)]
+
+
+def single_actions(action: _Action):
+    """What an action of PyTorch does, one after the other: place in line, direction and microbatch."""
+    split = {
+        _ComputationType.FORWARD: (F,),
+        _ComputationType.FULL_BACKWARD: (BI, BW),
+        _ComputationType.BACKWARD_INPUT: (BI,),
+        _ComputationType.BACKWARD_WEIGHT: (BW,),
+    }
+    for own in action.sub_actions or (action,):
+        yield from ((own.stage_index, direction, own.microbatch_index) for direction in split[own.computation_type])
+
+
+@unhurried
+@given(pipelines((ZB_V,)), quarters)
+def test_stages_of_zb_v_never_wait_where_all_takes_equally_long(drawn, time_s):
+    """The property that gives it its name (Qi et al., section 6), with enough microbatches to fill the pipeline."""
+    _, stages, microbatches, _ = drawn
+    assume(microbatches >= 2 * stages - 1)
+    instructions = instructions_of(drawn)
+    starts_s = earliest_starts(build_dag(instructions, [0.0] * stages), [time_s] * len(instructions))
+    for stage in range(stages):
+        own = [start_s for start_s, i in zip(starts_s, instructions, strict=True) if i.key.stage == stage]
+        assert [start_s - own[0] for start_s in own] == pytest.approx([n * time_s for n in range(len(own))])
+
+
+@unhurried
+@given(pipelines((DUALPIPE_V,)), quarters)
+def test_dualpipe_v_leaves_half_the_bubble_that_its_authors_give(drawn, time_s):
+    """Half of (p - 1) (tF&B + tB - 3 tW) of a chunk (DualPipe's table of bubbles), where all takes equally long.
+
+    There a forward and the backward beside it end together; here what the forward gives is sent before the backward.
+    """
+    _, stages, _, chunks = drawn
+    left_s = bubble_s(drawn, forward=time_s, input_gradient=time_s, weight_gradient=time_s)
+    assert left_s == pytest.approx((stages - 1) * (3 * time_s + 2 * time_s - 3 * time_s) / chunks / 2)
+
+
+@unhurried
+@given(pipelines(tuple(IN_A_V)))
+def test_pairs_in_a_v_are_what_a_stage_holds_at_some_time(drawn):
+    """Passes in flight and those delayed, of which the memory estimate takes the costliest."""
+    _, stages, _, _ = drawn
+    for stage in range(stages):
+        in_flight, delayed, seen = 0, 0, set()
+        for i in (i for i in instructions_of(drawn) if i.key.stage == stage):
+            in_flight += i.key.direction is F
+            if i.key.direction is not BW:
+                seen.add((in_flight, delayed))
+            in_flight -= i.key.direction is BI
+            delayed += (i.key.direction is BI) - (i.key.direction is BW)
+        pairs = in_flight_and_delayed(sized(*drawn), stage)
+        assert set(pairs) <= seen
+        assert all(any(a <= n and b <= d for n, d in pairs) for a, b in seen)
+
+
 def bubble_s(drawn, **seconds: float) -> float:
     """Iteration time less the work of a stage, for these seconds of a direction over all chunks of a stage."""
     _, stages, _, chunks = drawn
     instructions = instructions_of(drawn)
     times_s = [seconds[i.key.direction.replace("-", "_")] / chunks for i in instructions]
     return makespan(build_dag(instructions, [0.0] * stages), times_s) - sum(times_s) / stages
-
-
-quarters = st.integers(1, 12).map(lambda n: n / 4)
 
 
 @unhurried
@@ -242,7 +317,9 @@ def test_a_deadlocked_order_is_refused_with_its_cycle(orders, message):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("gpipe", 1), ("zb-h1", 1), ("interleaved", 3)])
+@pytest.mark.parametrize(
+    ("schedule", "chunks"), [("1f1b", 1), ("gpipe", 1), ("zb-h1", 1), ("interleaved", 3), ("zb-v", 2)]
+)
 def test_instructions_are_in_the_order_of_the_standard_library(schedule, chunks):
     instructions = pipeline_instructions(PipelineSchedule(schedule), 4, 12, chunks=chunks)
     waits = [instruction.depends_on for instruction in instructions]

@@ -25,6 +25,8 @@ LETTERS = {
     Direction.INPUT_GRADIENT: "I",
     Direction.WEIGHT_GRADIENT: "W",
 }
+IN_ONE_DIRECTION = [schedule for schedule in PipelineSchedule if not schedule.folds]
+"""What the engine runs."""
 WHEN_SENT = {"SEND_F": ("RECV_F", 1), "SEND_B": ("RECV_B", -1)}
 """What a message is received as, and how many chunks further on."""
 
@@ -32,7 +34,7 @@ WHEN_SENT = {"SEND_F": ("RECV_F", 1), "SEND_B": ("RECV_B", -1)}
 @st.composite
 def pipelines(draw: st.DrawFn) -> tuple[tuple[Instruction, ...], list[float]]:
     """Any schedule of any size, and any times of its instructions."""
-    schedule = draw(st.sampled_from(PipelineSchedule))
+    schedule = draw(st.sampled_from(IN_ONE_DIRECTION))
     stages = draw(st.integers(1, 5))
     interleaves = schedule is PipelineSchedule.INTERLEAVED
     chunks = draw(st.integers(2, 4)) if interleaves and stages > 1 else 1
@@ -155,7 +157,7 @@ def test_messages_are_sent_in_the_order_of_planned_readiness(backward_s: float, 
     assert order in " ".join(texts(actions_in(instructions, times_s))[1])
 
 
-@pytest.mark.parametrize("schedule", PipelineSchedule)
+@pytest.mark.parametrize("schedule", IN_ONE_DIRECTION)
 @pytest.mark.parametrize("stages", [2, 3, 4, 6])
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_a_stage_holds_no_more_received_tensors_than_planned(

@@ -1,27 +1,34 @@
 """Loss, balancing loss and every gradient of mixtures of experts are those of transformers, in fp32."""
 
 import dataclasses
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 import transformers
-from helpers.builders import software
+from helpers.builders import small_model, software
 from helpers.hugging_face import LOSS, load_gradients
-from helpers.numerics import TOLERANCE, Case, PipelineRank, Reference, microbatches
+from helpers.numerics import TOLERANCE, Case, PipelineRank, Reference, microbatches, overlapped
 from helpers.trainings import tiny_workload
 from helpers.worlds import departure, spawn
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch
 from kareus.model.config import Model, Sharding
+from kareus.model.experts import Experts
+from kareus.model.trainable import untrained
 from kareus.partition.extract import extract
+from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.profile.programs import Execution
+from kareus.runtime.architecture import check_runs
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
+from kareus.software.record import Dispatcher
 from kareus.workload.config import Workload
 from kareus.workload.huggingface import read_model
 
@@ -94,30 +101,43 @@ def by_expert(model: Model, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def prepared(kind: str, folder: Path, ep: int = 1, **layout: Any) -> tuple[Case, Reference]:
+class Prepared(NamedTuple):
+    case: Case
+    reference: Reference
+    halves: bool
+    """Whether what is planned of it may have two nanobatches."""
+
+
+def prepared(kind: str, folder: Path, ep: int = 1, **layout: Any) -> Prepared:
     """A layout, and what transformers computes of the same batch."""
     folder.mkdir()
     model = saved(kind, folder)
     options = {"sequence_length": TOKENS, "software": software(), "sequence_parallel": "tp" in layout} | layout
     workload = tiny_workload(model=model, **options)
     workload = dataclasses.replace(workload, parallelism=dataclasses.replace(workload.parallelism, ep=ep))
-    graph = extract(model, workload.parallelism, 2, TOKENS, software=workload.software)[Batch.MICROBATCH]
+    graphs = extract(model, workload.parallelism, 2, TOKENS, software=workload.software)
+    halves = Batch.NANOBATCH in graphs
     gradients = folder.with_suffix(".safetensors")
     save_expected(model, folder, workload, gradients)
-    return Case(workload, graph), Reference(folder, gradients)
+    graph = graphs[Batch.NANOBATCH if halves else Batch.MICROBATCH]
+    return Prepared(Case(workload, graph), Reference(folder, gradients), halves or ep == 1)
 
 
-def check_cases(rank: int, cases: list[tuple[Case, Reference]]) -> None:
-    """Sequential, staggered, and one of each; what exchanges tokens sequentially alone."""
-    for of, reference in cases:
+def check_cases(rank: int, cases: list[Prepared]) -> None:
+    """Sequential, staggered, with every collective beside an operator, and one of each."""
+    for of, reference, halves in cases:
         running = PipelineRank(rank, of, reference)
         expected = running.expected(reference.gradients)
         whole = [gradient for name, gradient in load_gradients(reference.gradients).items() if name != LOSS]
         norm = torch.stack([gradient.square().sum() for gradient in whole]).sum().sqrt()
         workload = of.workload
         places = [(c, m) for c in range(workload.chunks) for m in range(workload.num_microbatches)]
-        mixed = [MicrobatchSchedule(), HALVED, MicrobatchSchedule(HALVED.forward)]
-        for schedules in ([MicrobatchSchedule()], [HALVED], mixed)[: 1 if workload.parallelism.ep > 1 else 3]:
+        runs = [[MicrobatchSchedule()]]
+        if halves:
+            beside = overlapped(of)
+            mixed = [MicrobatchSchedule(beside.forward), HALVED, MicrobatchSchedule(HALVED.forward, beside.backward)]
+            runs += [[HALVED], [beside], mixed]
+        for schedules in runs:
             planned = {place: schedules[n % len(schedules)] for n, place in enumerate(places)}
             ours = running.ran((planned,) * workload.parallelism.pp)
             assert departure(ours, expected) <= TOLERANCE, (workload.model.name, workload.parallelism, schedules)
@@ -157,3 +177,46 @@ def test_four_ranks_compute_what_mixtures_do(tmp_path: Path) -> None:
     ]
     cases = [prepared(kind, tmp_path / f"{n}", **layout) for n, (kind, layout) in enumerate(layouts)]
     spawn(4, check_cases, tmp_path, cases)
+
+
+@pytest.mark.parametrize(
+    ("kind", "features"),
+    [
+        ("mixtral", ()),
+        ("qwen3_moe", ()),
+        ("qwen2_moe", ("experts.shared_width=5632", "experts.shared_gate=True")),
+        ("gpt_oss", ("attention_sinks=True", "experts.biases=True")),
+        ("deepseek_v3", ("latent attention", "experts.score=sigmoid")),
+    ],
+)
+def test_what_the_engine_lacks_of_mixtures_is_named(kind: str, features: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(CONFIG_MAPPING[kind]().to_json_string(use_diff=False))
+    assert set(features) <= set(untrained(read_model(tmp_path), 16))
+    assert bool(features) is bool(untrained(read_model(tmp_path), 16))
+
+
+@pytest.mark.parametrize(
+    ("degrees", "changes", "message"),
+    [
+        ({"etp": 2, "ep": 1}, {}, "parallelism.etp=2: is planned and predicted, but the engine has whole experts"),
+        ({"tp": 2, "dp": 1}, {}, "parallelism.sequence_parallel=false: with experts"),
+        ({"sharding": Sharding.FULL}, {}, "parallelism.sharding=full: is planned and predicted, but the engine"),
+        ({}, {"dispatcher": Dispatcher.FLEX}, "software.dispatcher=flex: is planned and predicted, but the engine"),
+    ],
+)
+def test_experts_that_are_divided_otherwise_are_refused(
+    degrees: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    model = small_model(experts=Experts(count=4, per_token=2, width=8))
+    workload = tiny_workload(dp=2, model=model)
+    check_runs(workload)
+    parallelism = dataclasses.replace(workload.parallelism, **degrees)
+    other = dataclasses.replace(workload.software, **changes)
+    with pytest.raises(EngineError, match=re.escape(message)):
+        check_runs(dataclasses.replace(workload, parallelism=parallelism, software=other))
+
+
+def test_a_pipeline_in_a_v_is_refused() -> None:
+    pipeline = PipelineConfig(schedule=PipelineSchedule.ZERO_BUBBLE_V, chunks=2, deadlines=2)
+    with pytest.raises(EngineError, match=r"pipeline\.schedule=zb-v: is planned and predicted, but the engine passes"):
+        check_runs(tiny_workload(pp=2, pipeline=pipeline))

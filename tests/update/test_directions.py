@@ -19,8 +19,9 @@ SIZES = [
     (schedule, stages, microbatches, chunks)
     for schedule in PipelineSchedule
     for stages, microbatches in itertools.product((1, 2, 3), (3, 6))
-    for chunks in ((2,) if schedule is PipelineSchedule.INTERLEAVED else (1,))
-    if microbatches % stages == 0 and (schedule is not PipelineSchedule.INTERLEAVED or stages > 1)
+    for chunks in ((2,) if schedule is PipelineSchedule.INTERLEAVED or schedule.folds else (1,))
+    if microbatches % stages == 0 and (chunks == 1 or stages > 1)
+    if schedule is not PipelineSchedule.DUALPIPE_V or microbatches >= 2 * stages
 ]
 
 

@@ -28,6 +28,8 @@ ROOT = Path(__file__).parents[2]
 STAGES, MICROBATCHES = 4, 4
 UPDATES = STAGES + 2
 """Instructions of the update: one on every stage, and an exchange of tied embeddings on the first and the last."""
+PLANNED = [schedule for schedule in PipelineSchedule if schedule is not PipelineSchedule.DUALPIPE_V]
+"""Of the two in a V one."""
 SMALL = (
     *(f"parallelism.{key}" for key in (f"pp={STAGES}", "tp=4")),
     *(f"model.{key}" for key in ("num_layers=8", "vocab_size=8192")),
@@ -100,26 +102,28 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folders = {str(PipelineSchedule.INTERLEAVED): planned(results, PipelineSchedule.INTERLEAVED)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kareus.report.workload.stage.save", save_empty)
-        others = [schedule for schedule in PipelineSchedule if schedule is not PipelineSchedule.INTERLEAVED]
+        others = [schedule for schedule in PLANNED if schedule is not PipelineSchedule.INTERLEAVED]
         return folders | {str(schedule): planned(results, schedule) for schedule in others}
 
 
-@pytest.mark.parametrize("pipeline", PipelineSchedule)
+@pytest.mark.parametrize("pipeline", PLANNED)
 def test_every_instruction_is_planned_with_points_of_its_own(folders, pipeline):
-    folder, chunks = folders[pipeline], 2 if pipeline == "interleaved" else 1
-    directions = ("forward", "input-gradient", "weight-gradient") if pipeline == "zb-h1" else ("forward", "backward")
+    folder, chunks = folders[pipeline], 2 if pipeline is PipelineSchedule.INTERLEAVED or pipeline.folds else 1
+    split = ("forward", "input-gradient", "weight-gradient")
+    updates = STAGES if pipeline.folds else UPDATES  # in a V one stage has both ends
+    directions = split if pipeline.splits_backward else ("forward", "backward")
     instructions = read_table(folder / "pipeline/instructions.parquet", INSTRUCTIONS)
-    assert len(instructions) == STAGES * chunks * MICROBATCHES * len(directions) + UPDATES
+    assert len(instructions) == STAGES * chunks * MICROBATCHES * len(directions) + updates
     iteration = read_table(folder / "pipeline/iteration.parquet", ITERATION)
     assert iteration["points"].list.len().unique().to_list() == [len(instructions)]
     microbatch = read_table(folder / "frontier/microbatch.parquet", MICROBATCH)
     for (method,), points in microbatch.group_by("method"):
         kinds = points.select("stage", "chunk", "direction").unique()
-        assert len(kinds) == STAGES * chunks * len(directions) + UPDATES, method
-    assert set(microbatch["direction"]) == {*directions, "embedding-exchange", "update"}
+        assert len(kinds) == STAGES * chunks * len(directions) + updates, method
+    assert set(microbatch["direction"]) == {*directions, *(() if pipeline.folds else ("embedding-exchange",)), "update"}
 
 
-@pytest.mark.parametrize("pipeline", PipelineSchedule)
+@pytest.mark.parametrize("pipeline", PLANNED)
 def test_the_page_draws_the_plan_of_every_pipeline(folders, pipeline):
     page = (folders[pipeline] / "report/page.html").read_text()
     plan = json.loads((folders[pipeline] / "plan/fastest.json").read_text())
@@ -128,7 +132,7 @@ def test_the_page_draws_the_plan_of_every_pipeline(folders, pipeline):
         LETTERS[instruction["direction"]]
         if instruction["direction"] in UPDATING
         else f"{LETTERS[instruction['direction']]}{instruction['microbatch']}"
-        + (f".{instruction['chunk']}" if pipeline is PipelineSchedule.INTERLEAVED else "")
+        + (f".{instruction['chunk']}" if pipeline is PipelineSchedule.INTERLEAVED or pipeline.folds else "")
         for stage in plan["stages"]
         for instruction in stage["instructions"]
     ]

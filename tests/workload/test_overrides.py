@@ -68,7 +68,7 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         ("gpu=b400", f"gpu=b400: unknown option; allowed: {GPUS}."),
         (
             "parallelism.foo=3",
-            "parallelism.foo=3: unknown key; parallelism has: cp, dp, ep, etp, layers_per_stage, pp, "
+            "parallelism.foo=3: unknown key; parallelism has: cp, dp, ep, etp, folded, layers_per_stage, pp, "
             "sequence_parallel, sharding, shards, tp.",
         ),
         (
@@ -101,7 +101,8 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         ),
         (
             "pipeline=",
-            "pipeline=: 'pipeline' takes the name of an option (1f1b, gpipe, interleaved, zb-h1); to change one of its "
+            "pipeline=: 'pipeline' takes the name of an option (1f1b, dualpipe-v, gpipe, interleaved, zb-h1, "
+            "zb-v); to change one of its "
             "keys, write pipeline.key=value.",
         ),
         ("+seed=4", "+seed=4: no key can be added; to change one that exists, write it without '+'."),

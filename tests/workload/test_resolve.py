@@ -94,6 +94,12 @@ TOO_LARGE = "llama3.2-3b_pp2-tp8_mbs16_seq4096_a100"
             "num_microbatches=3: must be at least parallelism.pp (4) with pipeline.schedule=zb-h1, which fills the "
             "drain with as many weight gradients; use more, or pipeline=1f1b.",
         ),
+        (["pipeline=zb-v", "parallelism.pp=1"], "parallelism.pp=1: must be 2 or more with pipeline.schedule=zb-v."),
+        (
+            ["pipeline=dualpipe-v", "num_microbatches=3"],
+            "num_microbatches=3: must be at least twice parallelism.pp (2) with pipeline.schedule=dualpipe-v, which "
+            "runs forwards beside backwards; use more, or pipeline=zb-v.",
+        ),
         (["parallelism.pp=29"], "parallelism.pp=29: must be at most model.num_layers (28), a block each."),
     ],
 )
