@@ -10,6 +10,7 @@ gives the same keys.
 - `rank_batch`: sequences of a replica between two steps of gradient accumulation, cut in microbatches by a pipeline.
 - `layers_per_chunk`, `first_layers`, `last_layers`, `even_layers`, `embedding_counts`, `head_counts`: blocks of chunks
   and stages, which are even but for the ends, and whether embedding and head count as one (Megatron Core).
+- `stage_layout`: blocks of every chunk by a text (likewise).
 - `recipe`: of formats of 8 bits the one that is meant, where another setting says that there are any (Megatron Core).
 - `recomputed`, `recomputed_by`, `recomputed_layers`: what is recomputed, and in pieces of how many blocks (likewise).
 - `model`: an option of the group `model`, or a file; `model.*`: fields of its record, and `model.expansion`, the width
@@ -23,6 +24,7 @@ from typing import Any
 
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
+from kareus.interchange.stage_layout import layout_split, layout_text
 from kareus.model.config import ActivationKind, Sharding
 from kareus.pipeline.config import CHUNKS_OF_V, PipelineSchedule
 
@@ -61,6 +63,7 @@ OVERRIDES: Mapping[str, str] = {
     "layers_per_chunk": "pipeline.chunks",
     "first_layers": "parallelism.layers_per_stage",
     "last_layers": "parallelism.layers_per_stage",
+    "stage_layout": "parallelism.layers_per_stage",
     "recipe": "precision",
     "recomputed": "recomputation",
     "recomputed_by": "recomputation",
@@ -159,6 +162,8 @@ def _pipeline(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
         lost.append(f"blocks of a virtual stage, where the number of blocks is not given: taken as {taken} a stage")
     if chunks is None and interleaves:
         chunks = 2
+    if pp > 1 and terms.get("stage_layout") is not None:
+        return _laid_out(str(terms["stage_layout"]), pp, lost)
     if pp == 1:
         return {"pipeline": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)}
     keys: dict[str, Any] = {"pipeline": schedule}
@@ -170,6 +175,18 @@ def _pipeline(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
         keys = {"pipeline": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)}
     split = _split(terms, pp, layers)
     return keys | ({"parallelism.layers_per_stage": split} if split else {})
+
+
+def _laid_out(text: str, stages: int, lost: list[str]) -> dict[str, Any]:
+    """Return what a text says of the blocks of each chunk."""
+    found = layout_split(text, stages)
+    if found is None:
+        lost.append(f"blocks of each stage by a text ({text}): taken as even")
+        return {"pipeline": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)}
+    split, chunks = found
+    schedule = PipelineSchedule.INTERLEAVED if chunks > 1 else PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
+    several = {"pipeline.chunks": chunks} if chunks > 1 else {}
+    return {"pipeline": str(schedule), **several, "parallelism.layers_per_stage": split}
 
 
 def _split(terms: TrainerTerms, pp: int, layers: Any) -> list[Any] | None:
@@ -206,6 +223,9 @@ def _layer_terms(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     elif len(split) > 1 and len(set(split)) > 1 and len(set(split[1:-1])) <= 1:
         yield "first_layers", split[0]
         yield "last_layers", split[-1]
+    elif len(set(split)) > 1:
+        yield "stage_layout", layout_text(split, chunks)
+        yield "pipeline.chunks", 1  # the text says how many there are
     recomputation, piece = workload["recomputation"], split[0] // chunks
     if recomputation == Recomputation.SELECTIVE:
         yield "recomputed", "selective"

@@ -4,6 +4,7 @@ What is not said is found by reading the written text again: it is what comes ba
 """
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -166,7 +167,7 @@ def _argument(key: str, value: Any, *, launches: bool) -> str:
     option = f"--{key if launches else key.replace('_', '-')}"
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # for options of whole numbers, such as a base of angles
-    return option if value is True else f"{option} {value}"
+    return option if value is True else f"{option} {shlex.quote(str(value))}"
 
 
 def _as_toml(_table: TrainerTable, settings: Mapping[str, Any]) -> str:

@@ -101,6 +101,8 @@ def layouts(draw, trainer):
     split = [blocks * chunks] * pp
     if pp > 1 and trainer == "megatron-lm" and draw(st.booleans(), label="ends"):
         split[0], split[-1] = split[0] + (-1 if chunks > 1 else 1), split[-1] - 1  # for embedding and head
+    if pp > 2 and trainer == "megatron-lm" and draw(st.booleans(), label="uneven"):
+        split[draw(st.integers(1, pp - 2), label="more")] += chunks
     if chosen["recomputation"] == "stage" and len(set(split)) > 1:
         chosen["recomputation"] = "full"  # uneven stages have no setting
     if chosen.get("parallelism.sharding") == "gradients" and pp > 1:

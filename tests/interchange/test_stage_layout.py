@@ -1,0 +1,41 @@
+"""Blocks of chunks by Megatron Core's text: read as they were written, and as its user guide has them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kareus.interchange.stage_layout import layout_split, layout_text
+
+
+@given(
+    chunks=st.integers(1, 4),
+    pieces=st.lists(st.integers(1, 9), min_size=2, max_size=8),
+    ends=st.tuples(st.booleans(), st.booleans()),
+)
+def test_blocks_are_read_as_they_were_written(chunks: int, pieces: list[int], ends: tuple[bool, bool]) -> None:
+    """With embedding and head in the place of a block of a chunk, too."""
+    split = [chunks * piece for piece in pieces]
+    for place, is_less in zip((0, -1), ends, strict=True):
+        split[place] -= is_less and pieces[place] > 1
+    assert layout_split(layout_text(split, chunks), len(split)) == (split, chunks)
+
+
+@pytest.mark.parametrize(
+    ("text", "stages", "found"),
+    [
+        ("Et*3|(tt|)*2t,L", 4, ([3, 2, 2, 1], 1)),
+        ("E,t*4|t*4|t*4|t*4,L", 4, ([4, 4, 4, 4], 1)),
+        ("Et*2|t*3|t*2|t*3L", 2, ([4, 6], 2)),
+        ("Et|t*2|t*2|t*2|t*2|tL", 3, ([3, 4, 3], 2)),
+        ("Et*3|t,m|L", 2, None),
+        ("Et*3|(tt|)*29,m|L", 16, None),
+        ("t*3E|t*3L", 2, None),
+        ("Et*3|x|tL", 3, None),
+        ("Et*3|t*3|tL", 2, None),
+        ("((t)*9999)*9999", 1, None),
+    ],
+)
+def test_a_text_is_a_split_where_stages_have_blocks_and_equal_chunks(
+    text: str, stages: int, found: tuple[list[int], int] | None
+) -> None:
+    assert layout_split(text, stages) == found
