@@ -97,7 +97,7 @@ train --workload {empty} --iterations 1 --output {empty} --communicator gloo | p
 plan --output results/x | plan --output /no/where/look | plan testbed=cuda | plan --method best | plan --tokens -1
 plan parallelism.tp=7 | predict gpu=b900 | predict --method kareus | predict --frequency 3 | predict --frequency fast
 predict microbatch_size=64 | resolve --config-dir {empty} | resolve --output /no/where/results | resolve --config-dir
-campaign | campaign papers | campaign ../paper | campaign paper gpu=b900 | campaign paper --output /no/where/x
+campaign papers | campaign ../paper | campaign paper gpu=b900 | campaign paper --output /no/where/x
 campaign quickstart parallelism.tp=7 | emulate 3gpus | emulate 10240gpus --results {empty}
 emulate 10240gpus emulation.stragglers=[0] | verify /no/where | verify {file} | results /no/where | results {empty}
 results {folder} --newest 0 | results {results} --campaign nope | results {results} --match nope

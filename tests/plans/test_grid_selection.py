@@ -130,6 +130,6 @@ def test_units_are_read_as_typed_and_as_names_of_files_spell_them(text, limit):
 
 
 def test_what_only_knows_times_and_energies_refuses_them():
-    with pytest.raises(ConfigError, match="ramp: limits power over an iteration"):
+    with pytest.raises(ConfigError, match="ramp: limits how power moves within an iteration"):
         check_costs_suffice(parse_selector("ramp=2kW/s"))
     check_costs_suffice(Selector(parse_selector("power=2kW").goal, 2e3))
