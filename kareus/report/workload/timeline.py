@@ -56,8 +56,8 @@ TIPS: tuple[Tip, ...] = (
 )
 
 
-Clocks = tuple[int, int]
-"""Clocks (MHz) of the darkest and the lightest colour of instructions."""
+ClockSpan = tuple[int, int]
+"""ClockSpan (MHz) of the darkest and the lightest colour of instructions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def paired_figure(
     title: str,
     drawn: tuple[Drawn, Drawn],
     headings: tuple[str, str],
-    clocks: Clocks,
+    clocks: ClockSpan,
     *,
     has_files: bool = True,
 ) -> Figure:
@@ -160,12 +160,12 @@ def _height(plan: Plan) -> int:
     return min(LANE_PX * len(plan.stages), MOST_LANES_PX)
 
 
-def clocks_of(plans: Sequence[Plan]) -> Clocks:
+def clocks_of(plans: Sequence[Plan]) -> ClockSpan:
     """Return the clocks that colours of plans span."""
     return _spanned([i.frequency_mhz for plan in plans for _, i in plan.keyed])
 
 
-def _spanned(clocks_mhz: Sequence[int]) -> Clocks:
+def _spanned(clocks_mhz: Sequence[int]) -> ClockSpan:
     return min(clocks_mhz), max(*clocks_mhz, min(clocks_mhz) + 1)
 
 
@@ -209,7 +209,7 @@ def how_it_runs(i: PlannedInstruction) -> str:
     return "; ".join([str(i.execution), *choices])
 
 
-def _chart(drawn: tuple[Drawn, Drawn], headings: tuple[str, str], clocks: Clocks) -> alt.VConcatChart:
+def _chart(drawn: tuple[Drawn, Drawn], headings: tuple[str, str], clocks: ClockSpan) -> alt.VConcatChart:
     x = alt.X("start_s:Q", title=None, axis=alt.Axis(labels=False, ticks=False), scale=alt.Scale(nice=False, zero=True))
     lanes = [  # the legend of the first is for both
         _lanes(one.data, x, clocks, heading, has_legend=one is drawn[0]).properties(height=_height(one.plan), width=900)
@@ -225,7 +225,7 @@ def _chart(drawn: tuple[Drawn, Drawn], headings: tuple[str, str], clocks: Clocks
     )
 
 
-def _colour(clocks: Clocks, *, has_legend: bool) -> alt.Color:
+def _colour(clocks: ClockSpan, *, has_legend: bool) -> alt.Color:
     legend = alt.Legend(
         title="clock (MHz)",
         orient="top",
@@ -238,7 +238,7 @@ def _colour(clocks: Clocks, *, has_legend: bool) -> alt.Color:
     return alt.Color("frequency_mhz:Q", scale=scale, legend=legend if has_legend else None)
 
 
-def _lanes(data: str, x: alt.X, clocks: Clocks, heading: str, *, has_legend: bool) -> alt.LayerChart:
+def _lanes(data: str, x: alt.X, clocks: ClockSpan, heading: str, *, has_legend: bool) -> alt.LayerChart:
     y = alt.Y("stage:O", title="stage", axis=alt.Axis(ticks=False, domain=False, grid=False))
     base = chart_of(data, f"{data}_bars").encode(x=x, x2=alt.X2("end_s:Q"), y=y)
     waiting = (
