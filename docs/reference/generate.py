@@ -120,6 +120,7 @@ SECTIONS = (
     Section(title="Parallelism", group="parallelism"),
     Section(title="Pipeline", group="pipeline"),
     Section(title="Iteration", group="iteration"),
+    Section(title="Training", group="training"),
     Section(title="GPU", group="gpu"),
     Section(title="Search space", group="space"),
     Section(title="Search", group="search"),

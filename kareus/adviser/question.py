@@ -13,6 +13,7 @@ from kareus.artifacts.records import closest, suggest
 from kareus.errors import ConfigError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import MOST_GPUS, Sharding
+from kareus.model.training_options import check_options
 from kareus.pipeline.config import PipelineSchedule
 from kareus.software.trainers import ObeyingTrainer, trainer_by_name, trainer_of
 from kareus.workload.compose import compose
@@ -116,6 +117,7 @@ def ask(
     composition, *more = compose(others, config_dir)
     if more:
         raise ConfigError(f"{' '.join(others)}: is {1 + len(more)} workloads; give one value for each key.")
+    check_options(composition.workload.training)
     return Question(
         base=composition.workload,
         overrides=tuple(others),

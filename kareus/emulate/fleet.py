@@ -13,7 +13,7 @@ from kareus.model.config import Sharding
 from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.pipeline.solver.frontier import PlannedIteration
 from kareus.workload.config import Workload
-from kareus.workload.memory import stage_parameters
+from kareus.workload.state_memory import stage_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,14 @@
 """Configuration of the stage that composes microbatch frontiers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kareus.artifacts.configuration import narrowed
-from kareus.artifacts.records import content_hash
+from kareus.artifacts.records import ADDED, content_hash
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
+from kareus.model.training_options import PLAIN, TrainingOptions
 from kareus.software.record import Software
 from kareus.update.config import IterationConfig
 
@@ -29,6 +30,7 @@ class FrontierSlice:
     software: Software
     precision: Precision
     linked_gpus: int
+    training: TrainingOptions = field(default=PLAIN, metadata=ADDED)
 
 
 def frontier_hash(config: object) -> str:

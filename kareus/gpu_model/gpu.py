@@ -184,6 +184,10 @@ class Gpu:
     """GPUs of a job that wait for the slowest among them; 1 where the coefficients are those of such a job."""
     nvlink_domain: int | None = field(default=None, metadata=ADDED)
     """GPUs that NVLink connects, of one node or of several; None: those of one node."""
+    host_gb_per_s: float = field(default=25.0, metadata=ADDED)
+    """Bandwidth of one GPU to the memory of its host, in one direction, of copies from pinned memory."""
+    host_memory_gb_per_s: float = field(default=51.2, metadata=ADDED)
+    """Bandwidth of the host's memory that one GPU's share of its processors has."""
     fp4_speedup: float = field(default=1.0, metadata=ADDED)
     """As `fp8_speedup`, of 4 bits; 1 on GPUs without, whose tensor cores have no scales of blocks (MX) either."""
 
@@ -267,6 +271,7 @@ class Gpu:
         within(self, 0.01, 1_000_000, "GiB", "memory_gib")
         within(self, 0.01, 10_000_000, "TFLOP/s", "bf16_tflops")
         within(self, 0.01, 1e12, "GB/s", "hbm_gb_per_s", "link_gb_per_s", "node_gb_per_s")  # so much costs no time
+        within(self, 0.01, 1e12, "GB/s", "host_gb_per_s", "host_memory_gb_per_s")
         within(self, 1, 10_000, "GPUs", "gpus_per_node")
         if self.nvlink_domain is not None:
             within(self, self.gpus_per_node, 10_000, "GPUs", "nvlink_domain")

@@ -13,10 +13,20 @@ MODEL_VERSION = "9"
 measurements are not mixed in; what comes with a coefficient of its own does not, since that is one of these numbers."""
 
 _OF_NO_PREDICTION = frozenset(
-    {"memory_gib", "search_frequencies", "clock_change", "uncertainty", "kernel_uncertainty", "job_gpus"}
+    {
+        "memory_gib",
+        "search_frequencies",
+        "clock_change",
+        "uncertainty",
+        "kernel_uncertainty",
+        "job_gpus",
+        "host_gb_per_s",
+        "host_memory_gb_per_s",
+    }
 )
-"""Fields of a GPU that no predicted time or energy depends on, or that the job sets: what fits into it, which clocks
-are searched and what a plan pays for changing them, the estimates themselves, and of how many GPUs the job is."""
+"""Fields of a GPU that no measured time or energy depends on, or that the job sets: what fits into it, which clocks are
+searched and what a plan pays for changing them, the estimates themselves, of how many GPUs the job is, and the host's
+memory, which only offloading needs."""
 
 _OF_NO_KERNEL = frozenset(
     {"launches_ahead", "blocking_power_w", "waiting_shares", "job_gpus", "nvlink_domain", "fp4_speedup"}

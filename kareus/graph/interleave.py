@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kareus.graph.recomputation import Recomputation, block_backward
+from kareus.graph.recomputation import Recomputation, block_backward, recomputed_blocks
 from kareus.graph.records import (
     CORE_ATTENTION,
     INPUT_GRADIENT_SUFFIX,
@@ -35,6 +35,7 @@ from kareus.graph.records import (
     Direction,
     Operator,
     Partition,
+    PartlyRecomputedGraph,
     Scope,
     Segment,
 )
@@ -122,11 +123,16 @@ def _passes(
 ) -> tuple[list[tuple[Segment, ...]], list[tuple[Segment, ...]]]:
     """Return the forwards that a pass through equal blocks begins with, and what follows."""
     own = pass_segments(graph.forward, block_backward(graph, recomputation), direction)
-    if direction not in RECOMPUTING or not recomputation.repeats_blocks:
+    if direction not in RECOMPUTING or recomputation is Recomputation.NONE:
         return [], [own] * layers
-    if recomputation is Recomputation.FULL:
-        return [], [(*graph.forward, *own)] * layers
-    return [graph.forward] * layers, [own] * layers
+    if recomputation is Recomputation.STAGE:
+        return [graph.forward] * layers, [own] * layers
+    again = (*graph.forward, *own) if recomputation is Recomputation.FULL else own
+    keeping = pass_segments(graph.forward, graph.backward, direction)
+    chosen = recomputed_blocks(layers)
+    if isinstance(graph, PartlyRecomputedGraph):
+        chosen = recomputed_blocks(layers, graph.every, graph.first)
+    return [], [again if recomputes else keeping for recomputes in reversed(chosen)]
 
 
 def staggered(

@@ -29,6 +29,16 @@ class Recomputation(StrEnum):
         return self in (Recomputation.FULL, Recomputation.STAGE)
 
 
+def recomputed_blocks(layers: int, every: int = 1, first: int | None = None) -> tuple[bool, ...]:
+    """Return whether each of the blocks of a stage, or of its chunk, is recomputed.
+
+    torchtitan counts blocks and takes each `every`-th (`activation_checkpoint.selective_ac_option`); Megatron takes the
+    first of each chunk (`--recompute-method block`).
+    """
+    last = layers if first is None else min(first, layers)
+    return tuple(block < last and (block + 1) % every == 0 for block in range(layers))
+
+
 def block_backward(graph: BlockGraph, recomputation: Recomputation) -> tuple[Segment, ...]:
     """Return the backward of one block, with what runs again amid it.
 
@@ -38,15 +48,15 @@ def block_backward(graph: BlockGraph, recomputation: Recomputation) -> tuple[Seg
     if recomputation is not Recomputation.SELECTIVE:
         return graph.backward
     attention = [o for s in graph.forward for o in s.operators if o.is_core_attention]
-    late = next(o for s in graph.backward for o in s.operators if o.name == PROJECTION_WEIGHT_GRADIENT)
+    late = tuple(o for s in graph.backward for o in s.operators if o.name == PROJECTION_WEIGHT_GRADIENT)
     again = tuple(replace(o, name=f"{o.name}{AGAIN_SUFFIX}") for o in attention)
-    return tuple(_with_attention(_without(segment, late), (*again, late)) for segment in graph.backward)
+    return tuple(_with_attention(_without(segment, late), (*again, *late)) for segment in graph.backward)
 
 
-def _without(segment: Segment, late: Operator) -> Segment:
-    kept = tuple(o for o in segment.operators if o != late)
+def _without(segment: Segment, late: tuple[Operator, ...]) -> Segment:
+    kept = tuple(o for o in segment.operators if o not in late)
     tail = segment.operators[len(segment.operators) - segment.independent_tail :]
-    return replace(segment, operators=kept, independent_tail=len([o for o in tail if o != late]))
+    return replace(segment, operators=kept, independent_tail=len([o for o in tail if o not in late]))
 
 
 def _with_attention(segment: Segment, added: tuple[Operator, ...]) -> Segment:

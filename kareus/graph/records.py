@@ -282,3 +282,13 @@ class BlockGraph:
     dense_forward: tuple[Segment, ...] = ()
     """Forward of a block of a mixture of experts that has an MLP in their place; nothing where there is none."""
     dense_backward: tuple[Segment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartlyRecomputedGraph(BlockGraph):
+    """A graph of which some blocks are recomputed and others keep all that their backward reads."""
+
+    every: int
+    """Every so manieth block of a stage, or of its chunk, is recomputed."""
+    first: int | None
+    """Blocks of a stage, or of its chunk, from the first on, among which these are; None: all."""

@@ -11,7 +11,8 @@ from kareus.errors import EngineError
 from kareus.launch.torch_version import check_torch_version
 from kareus.model.precision import ADAMW_BYTES, FP32_BYTES
 from kareus.workload.config import Workload
-from kareus.workload.memory import GIB, stage_parameters
+from kareus.workload.memory import GIB
+from kareus.workload.state_memory import stage_parameters
 
 STATE_BYTES = FP32_BYTES + ADAMW_BYTES
 """Bytes of a parameter on a CPU: weight, gradient and both moments of AdamW, all in fp32."""

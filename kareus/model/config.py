@@ -305,9 +305,10 @@ class Model:
         Of s tokens with a window of w, s w - w^2 / 2 pairs do (without one w is s); in chunks of w, w^2 / 2 pairs of
         each.
         """
-        return tuple(self._twice_pairs(window, sequence_length) for window in self.layer_windows(sequence_length))
+        return tuple(self.twice_pairs_within(window, sequence_length) for window in self.layer_windows(sequence_length))
 
-    def _twice_pairs(self, window: int, tokens: int) -> int:
+    def twice_pairs_within(self, window: int, tokens: int) -> int:
+        """Return the same of one block with a window, which is at most as long as the tokens."""
         if self.chunked_windows:
             whole, rest = divmod(tokens, window)
             return whole * window**2 + rest**2

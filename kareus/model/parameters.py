@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from kareus.graph.records import Scope
 from kareus.model.config import Model, Parallelism, Sharding
 from kareus.model.experts import Experts
+from kareus.model.training_options import PLAIN, TrainingOptions, adapters
 
 
 def scope_parameters(model: Model, parallelism: Parallelism) -> dict[Scope, int]:
@@ -122,18 +123,36 @@ def _beside_table(model: Model) -> int:
     return rows * model.hidden_size + (model.norm_parameters if model.embedding_norm else 0)
 
 
-def reduced_parameters(model: Model, parallelism: Parallelism) -> dict[Scope, tuple[int, ...]]:
+def reduced_parameters(
+    model: Model, parallelism: Parallelism, options: TrainingOptions = PLAIN
+) -> dict[Scope, tuple[int, ...]]:
     """Return the parameters on one GPU whose gradients are reduced at once, of each of `scope_parameters`.
 
     What is beside the embedding of tokens is apart from it, so that the first and the last stage shard a tied one
-    alike. Routed experts are left out: they are reduced over other ranks.
+    alike. Routed experts are left out: they are reduced over other ranks; so are frozen weights.
     """
+    if options.trains_adapters:
+        trained = trained_parameters(model, parallelism, options)
+        return {scope: (parameters,) if parameters else () for scope, parameters in trained.items()}
     parts, beside = scope_parameters(model, parallelism), _beside_table(model)
     parts[Scope.BLOCK] -= expert_parameters(model, parallelism)
     reduced: dict[Scope, tuple[int, ...]] = {scope: (parameters,) for scope, parameters in parts.items()}
     if beside:
         reduced[Scope.EMBEDDING] = (parts[Scope.EMBEDDING] - beside, beside)
     return reduced
+
+
+def trained_parameters(model: Model, parallelism: Parallelism, options: TrainingOptions) -> dict[Scope, int]:
+    """Return those of `scope_parameters` that are trained: all of them, or those of adapters of blocks alone."""
+    if not options.trains_adapters:
+        return scope_parameters(model, parallelism)
+    own = sum(adapter.parameters for adapter in adapters(model, parallelism, options))
+    return {Scope.BLOCK: own, Scope.EMBEDDING: 0, Scope.HEAD: 0}
+
+
+def trained_expert_parameters(model: Model, parallelism: Parallelism, options: TrainingOptions) -> int:
+    """Return those of `expert_parameters` that are trained."""
+    return 0 if options.trains_adapters else expert_parameters(model, parallelism)
 
 
 def used_matrices(model: Model, *, dense: bool) -> int:

@@ -1,12 +1,13 @@
 """Configuration of the stage that extracts partitions, and the name of what is extracted."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kareus.artifacts.configuration import narrowed
-from kareus.artifacts.records import content_hash
+from kareus.artifacts.records import ADDED, content_hash
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
+from kareus.model.training_options import PLAIN, TrainingOptions
 from kareus.software.record import Software
 
 
@@ -23,6 +24,7 @@ class PartitionSlice:
     software: Software
     precision: Precision
     linked_gpus: int
+    training: TrainingOptions = field(default=PLAIN, metadata=ADDED)
 
 
 def subject_of(config: object) -> str:

@@ -8,12 +8,14 @@ from kareus.errors import KareusError, RefusedWorkloadError
 from kareus.graph.number_formats import Precision
 from kareus.graph.records import Batch, BlockGraph, Partition
 from kareus.model.config import AttentionKernel, Model, Parallelism
+from kareus.model.training_options import TrainingOptions
 from kareus.partition.detect import detect_partitions, graph_of
 from kareus.partition.events import Trace
 from kareus.partition.experts import routed_sizes, with_experts
 from kareus.partition.latent import with_latent_attention
 from kareus.partition.layers import with_layers
 from kareus.partition.names import Extracted, expected_partitions
+from kareus.partition.options import with_training_options
 from kareus.partition.place import ExchangedCopies, placed
 from kareus.partition.structure import dimensions_of, structure_of
 from kareus.partition.trace_cache import cached_template
@@ -55,6 +57,10 @@ class GraphConfig(Protocol):
     def linked_gpus(self) -> int:
         """Consecutive ranks that NVLink connects."""
 
+    @property
+    def training(self) -> TrainingOptions:
+        """What else is trained otherwise than usual."""
+
 
 def operator_graphs(config: GraphConfig) -> dict[Batch, BlockGraph]:
     """Return the operator graphs of a workload as its software launches them; errors as of `extract`."""
@@ -69,15 +75,13 @@ def operator_graphs(config: GraphConfig) -> dict[Batch, BlockGraph]:
         software,
     )
     copies = exchanged_copies(model, software)
-    return {
-        batch: placed(
-            of_software(graph, software, config.precision, model, parallelism, sizes[batch]),
-            parallelism,
-            config.linked_gpus,
-            copies,
-        )
-        for batch, graph in graphs.items()
-    }
+
+    def launched(graph: BlockGraph, size: int) -> BlockGraph:
+        by_software = of_software(graph, software, config.precision, model, parallelism, size)
+        with_nodes = placed(by_software, parallelism, config.linked_gpus, copies)
+        return with_training_options(with_nodes, config.training, model, parallelism, software, config.sequence_length)
+
+    return {batch: launched(graph, sizes[batch]) for batch, graph in graphs.items()}
 
 
 def exchanged_copies(model: Model, software: Software) -> ExchangedCopies | None:

@@ -1,5 +1,6 @@
 """Reading the tables of the operator graph and of the partitions, without torch."""
 
+import itertools
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +14,8 @@ from kareus.partition.tables import PARTITIONS, SEGMENTS
 Record = TypeVar("Record")
 READ = (Scope.BLOCK, Scope.EMBEDDING, Scope.HEAD)
 """Parts of a model that every graph has."""
+FROZEN = (Scope.EMBEDDING, Direction.BACKWARD)
+"""Part that a graph of frozen weights has not."""
 
 
 def read_graphs(path: Path) -> dict[Batch, BlockGraph]:
@@ -64,14 +67,15 @@ def _graph(rows: list[dict[str, Any]], path: Path) -> BlockGraph:
                 f"{path}: {segment.scope} {segment.direction}: position {position} follows {len(before)} rows; {REDO}."
             )
         parts[segment.scope, segment.direction] = (*before, segment)
-    missing = [f"{scope} {direction}" for scope in READ for direction in TRACED if (scope, direction) not in parts]
+    wanted = [place for place in itertools.product(READ, TRACED) if place != FROZEN]
+    missing = [f"{scope} {direction}" for scope, direction in wanted if (scope, direction) not in parts]
     if missing:
         raise ArtifactError(f"{path}: no segments of {', '.join(missing)}; {REDO}.")
     return BlockGraph(
         forward=parts[Scope.BLOCK, Direction.FORWARD],
         backward=parts[Scope.BLOCK, Direction.BACKWARD],
         embedding_forward=parts[Scope.EMBEDDING, Direction.FORWARD],
-        embedding_backward=parts[Scope.EMBEDDING, Direction.BACKWARD],
+        embedding_backward=parts.get((Scope.EMBEDDING, Direction.BACKWARD), ()),  # none where it is frozen
         head_forward=parts[Scope.HEAD, Direction.FORWARD],
         head_backward=parts[Scope.HEAD, Direction.BACKWARD],
         dense_forward=parts.get((Scope.DENSE_BLOCK, Direction.FORWARD), ()),

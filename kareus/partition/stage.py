@@ -9,6 +9,7 @@ import polars as pl
 
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.stage import OutputTable, TableStage
+from kareus.model.training_options import check_options
 from kareus.partition.config import PartitionSlice, subject_of
 from kareus.partition.extract import batch_sizes, operator_graphs, partitions_of
 from kareus.partition.rows import partition_rows, segment_rows
@@ -38,6 +39,7 @@ def modules_of(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _compute(config: PartitionSlice) -> dict[str, pl.DataFrame]:
+    check_options(config.training)
     graphs = operator_graphs(config)
     return {
         "segments": SEGMENTS.frame(segment_rows(graphs)),

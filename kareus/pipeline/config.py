@@ -1,14 +1,16 @@
 """The pipeline schedule: the record of Hydra group `pipeline`, and what the stage reads."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kareus.artifacts.ranges import check_within, within
+from kareus.artifacts.records import ADDED
 from kareus.errors import ConfigError
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
+from kareus.model.training_options import PLAIN, TrainingOptions
 from kareus.software.record import Software
 from kareus.update.config import IterationConfig
 
@@ -85,6 +87,7 @@ class PipelineSlice:
     linked_gpus: int
     ambient_c: float | None
     """Temperature of the air that cools the GPUs, if it is known."""
+    training: TrainingOptions = field(default=PLAIN, metadata=ADDED)
 
     @property
     def split_backward(self) -> bool:

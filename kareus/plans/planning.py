@@ -15,6 +15,7 @@ from kareus.artifacts.provenance import TestbedIdentity
 from kareus.errors import ConfigError
 from kareus.frontiers.frontiers import compose_frontiers
 from kareus.graph.records import Batch, BlockGraph
+from kareus.model.training_options import check_options
 from kareus.partition.extract import operator_graphs, partitions_of
 from kareus.pipeline.frontiers import solve_iteration
 from kareus.pipeline.methods import METHODS, Method
@@ -86,6 +87,7 @@ def quietly() -> Iterator[None]:
 
 def _tables(workload: Workload, methods: Sequence[Method]) -> PlannedTables:
     """Run the stages one after the other."""
+    check_options(workload.training)
     graphs = operator_graphs(workload)
     testbed = open_testbed(workload.testbed, workload.gpu, workload.protocol.predecessor_power_w, workload.seed)
     profiled = profile_instructions(cut(workload, "profile"), graphs, memory_profiler(testbed, workload.protocol))

@@ -16,6 +16,7 @@ from kareus.arrays import Array
 from kareus.artifacts.records import content_hash
 from kareus.gpu_model.trust import known_uncertainty, time_numbers_of, trust
 from kareus.graph.number_formats import Precision
+from kareus.model.training_options import PLAIN
 from kareus.prediction.lines import read_lines, table_text
 from kareus.software.record import of_dense_times
 from kareus.workload.config import Workload
@@ -128,7 +129,7 @@ def error_of(workload: Workload) -> PairError | None:
 
     Fits, and what is left out of them, are of products in 16 bits and of dense models: experts have none.
     """
-    if workload.precision is Precision.FP8 or workload.model.experts is not None:
+    if workload.precision is Precision.FP8 or workload.model.experts is not None or workload.training.changed:
         return None
     name, runs = numbers_for(workload), workload.software.measured
     if runs is not None and runs.made_for == name:
@@ -162,6 +163,9 @@ def time_percent(workload: Workload) -> float:
 
 def error_words(workload: Workload) -> str:
     """Return in words how far predictions of a workload's time and energy are off, or what is known instead."""
+    if options := workload.training.changed:
+        usual = error_words(replace(workload, training=PLAIN))
+        return f"not measured with training.{', training.'.join(options)}; without: {usual}"
     if known_uncertainty(workload.gpu) is not None:
         return trust(workload.gpu)
     pair, software = error_of(workload), workload.software.name

@@ -60,6 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
 def prediction_lines(name: str, workload: Workload, found: "Prediction") -> Iterator[str]:
     """Yield a prediction for people, in lines of at most 100 columns but for the first."""
     from kareus.prediction.errors import error_words  # noqa: PLC0415 - as above
+    from kareus.prediction.training_lines import training_lines  # noqa: PLC0415 - as above
 
     memory, collectives = found.memory, found.collectives
     yield (
@@ -82,6 +83,7 @@ def prediction_lines(name: str, workload: Workload, found: "Prediction") -> Iter
         f"{tightness(workload, memory)}"
     )
     yield f"model        {size_words(workload.model, workload.sequence_length)}"
+    yield from training_lines(workload)
     yield (
         f"collectives  {collectives.alone_s:.3f} s alone, {collectives.hidden_s:.3f} s of it beside computation, "
         f"{collectives.exposed_s:.3f} s exposed"

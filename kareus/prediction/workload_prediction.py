@@ -26,6 +26,7 @@ from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.iteration import ComposedIteration, iteration_cost
 from kareus.pipeline.solver.dag import iteration_dag
 from kareus.prediction.breakdown import COLLECTIVES, InstructionCost, instruction_cost
+from kareus.prediction.host_copies import copied, with_copies
 from kareus.prediction.update_prediction import UpdatePredictions, update_predictions
 from kareus.profile.programs import (
     Execution,
@@ -76,8 +77,8 @@ class ComponentPrediction:
     name: str
     """A kind of operator in the blocks (`gemm`, `attention`, `attention-backward`, `memory`), `collectives` (what those
     of the blocks add), `embedding`, `head`, `overhead` (what the host adds, and what isolated steps miss), `waiting`,
-    or a part of the update: `gradient reduction`, `embedding exchange`, `gradient norm`, `optimizer step`, `weight
-    gathering`, `weight casting`."""
+    `copies to the host` (what of them outlasts a pass), or a part of the update: `gradient reduction`, `embedding
+    exchange`, `gradient norm`, `optimizer step`, `optimizer on the host`, `weight gathering`, `weight casting`."""
     time_s: float
     """Time of one GPU, the mean over all GPUs; components add up to the iteration."""
     energy_j: float
@@ -146,6 +147,7 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
     programs = instruction_programs(workload, PREDICTED[method])
     known: KnownSteps = {}
     costs = programs.each(lambda kind, own: instruction_cost(workload.gpu, own, kind.direction, clock_mhz, known))
+    costs = {kind: with_copies(workload, kind, cost, clock_mhz) for kind, cost in costs.items()}
     behaviours = {kind: cost.behaviour for kind, cost in costs.items()}
     updates = update_predictions(workload, programs.graphs[Batch.MICROBATCH], behaviours, clock_mhz, known)
     time_s, energy_j = composed(workload, behaviours, updates, clock_mhz)
@@ -175,6 +177,7 @@ def predict_time_s(workload: Workload) -> float:
     programs, known = instruction_programs(workload, Execution.SEQUENTIAL), dict[Any, Any]()
     clock = float(workload.gpu.maximum_clock_mhz)
     behaviours = programs.each(lambda _, program: run_tally(workload.gpu, tally(program), clock, known))
+    behaviours = {kind: copied(workload, kind, cost, clock) for kind, cost in behaviours.items()}
     updates = update_predictions(workload, programs.graphs[Batch.MICROBATCH], behaviours, int(clock), known)
     return composed(workload, behaviours, updates, clock).time_s
 

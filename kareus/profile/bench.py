@@ -99,6 +99,8 @@ class Bench:
         """
         gpu = to_plain(self.config.gpu)
         del gpu["search_frequencies"], gpu["clock_change"], gpu["kernel_uncertainty"]
+        for of_host in ("host_gb_per_s", "host_memory_gb_per_s"):  # no measured program copies to the host
+            gpu.pop(of_host, None)
         if gpu["uncertainty"] is not None:
             del gpu["uncertainty"]["estimated_for"]
         testbed = to_plain(self.config.testbed)

@@ -1,12 +1,14 @@
 """The protocol of a measurement: the record of Hydra group `protocol`, and what the stage `profile` reads."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kareus.artifacts.ranges import within
+from kareus.artifacts.records import ADDED
 from kareus.gpu_model.gpu import MOST_W, Gpu
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
+from kareus.model.training_options import PLAIN, TrainingOptions
 from kareus.software.record import Software
 from kareus.testbed.config import TestbedConfig
 
@@ -55,3 +57,4 @@ class ProfileSlice:
     software: Software
     precision: Precision
     linked_gpus: int
+    training: TrainingOptions = field(default=PLAIN, metadata=ADDED)

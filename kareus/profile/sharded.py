@@ -23,8 +23,9 @@ from kareus.gpu_model.network import Placement, placement_of
 from kareus.graph.program import Step
 from kareus.graph.records import CollectiveKind, Direction, PlacedCollective, Scope
 from kareus.model.config import Model, Parallelism
-from kareus.model.parameters import scope_parameters
+from kareus.model.parameters import scope_parameters, trained_parameters
 from kareus.model.precision import BF16_BYTES
+from kareus.model.training_options import TrainingOptions
 from kareus.software.record import Software
 
 COMPUTING_GRADIENTS = (Direction.BACKWARD, Direction.WEIGHT_GRADIENT)
@@ -49,6 +50,10 @@ class WeightLayout(Protocol):
     @property
     def software(self) -> Software:
         """Software that sums the gradients."""
+
+    @property
+    def training(self) -> TrainingOptions:
+        """What else is trained otherwise than usual."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +90,17 @@ def sharded_weights(
     ranks = parallelism.sharing_ranks(stage, over_context=software.shares_over_context)
     placement = placement_of(ranks, config.gpu.linked_gpus(parallelism.gpus))
     gather = partial(_placed, CollectiveKind.ALL_GATHER, BF16_BYTES, len(ranks), placement)
-    reduce = partial(_placed, CollectiveKind.REDUCE_SCATTER, software.gradient_bytes, len(ranks), placement)
+    gradient_bytes = config.training.gradient_bytes(software.gradient_bytes)
+    reduce = partial(_placed, CollectiveKind.REDUCE_SCATTER, gradient_bytes, len(ranks), placement)
+    trained = trained_parameters(config.model, parallelism, config.training)
     outer = first * parts[Scope.EMBEDDING] + last * parts[Scope.HEAD]
+    outer_trained = first * trained[Scope.EMBEDDING] + last * trained[Scope.HEAD]
     gathers = parallelism.shards_weights
     return ShardedWeights(
         gather=gather(parts[Scope.BLOCK]) if gathers else None,
-        reduce=reduce(parts[Scope.BLOCK]),
+        reduce=reduce(trained[Scope.BLOCK]),
         outer_gather=gather(outer) if gathers and outer else None,
-        outer_reduce=reduce(outer) if outer else None,
+        outer_reduce=reduce(outer_trained) if outer_trained else None,
         sm_count=sm_count,
     )
 

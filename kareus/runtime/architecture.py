@@ -67,6 +67,11 @@ def check_runs(workload: Workload) -> None:
             heads are, where a norm sees all of them.
     """
     parallelism, model = workload.parallelism, workload.model
+    if changed := workload.training.changed:
+        raise EngineError(
+            f"training.{changed[0]}: is planned and predicted, but the engine trains all weights in fp32 states on "
+            "sequences of one document; leave it out, or train with the trainer that has it (kareus export)."
+        )
     if parallelism.tp > 1 and model.qk_norm and model.qk_norm_scope is QkNormScope.TOKEN:
         raise EngineError(
             f"parallelism.tp={parallelism.tp}: is planned, but norms over all heads of a token "

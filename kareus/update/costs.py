@@ -18,6 +18,7 @@ stages that reduce none, before the gradient norm.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -46,12 +47,14 @@ from kareus.graph.records import (
 from kareus.model.config import Model, Parallelism
 from kareus.model.parameters import (
     embedding_parameters,
-    expert_parameters,
     partial_parameters,
     reduced_parameters,
     scope_parameters,
+    trained_expert_parameters,
+    trained_parameters,
 )
-from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
+from kareus.model.precision import BF16_BYTES, FP32_BYTES
+from kareus.model.training_options import MasterWeights, TrainingOptions
 from kareus.profile.programs import StageShape, laid_out_shapes, outer_segments, sequential_steps
 from kareus.software.kernels import weight_cast
 from kareus.software.record import Reduction, Software
@@ -119,6 +122,10 @@ class UpdateSubject(Protocol):
     def default_collective_sm_count(self) -> int:
         """SMs of collectives that nothing is chosen for."""
 
+    @property
+    def training(self) -> TrainingOptions:
+        """What else is trained otherwise than usual."""
+
 
 class PassTimes(NamedTuple):
     """Times of what runs beside the collectives of a stage's update, each by chunk."""
@@ -179,24 +186,51 @@ def step_costs(config: UpdateSubject, stage: int, passes: PassTimes, clocks_mhz:
     parallelism, gpu = config.parallelism, config.gpu
     held, experts = stage_parameters(config, stage), stage_expert_parameters(config, stage)
     own = _shard(config, held - experts) + _expert_shard(config, experts)
-    norm = [_memory_bound("norm", read=FP32_BYTES * own, written=0)]
+    options = config.training
+    gradient = options.gradient_bytes(FP32_BYTES)
+    on_host = round(options.offload_optimizer * own)
+    norm = [_memory_bound("norm", read=gradient * own, written=0)]
     step = [
-        _memory_bound("clip", read=FP32_BYTES * own, written=FP32_BYTES * own),
-        _memory_bound("adamw", read=(FP32_BYTES + ADAMW_BYTES) * own, written=ADAMW_BYTES * own),
-        _memory_bound("publish", read=FP32_BYTES * own, written=BF16_BYTES * own),
-        _memory_bound("zero", read=0, written=FP32_BYTES * (own if parallelism.shards_gradients else held)),
+        _memory_bound("clip", read=gradient * own, written=gradient * own),
+        *_adamw(options, gradient, own - on_host),
+        _memory_bound("zero", read=0, written=gradient * (own if parallelism.shards_gradients else held)),
     ]
     sums = _collectives(config, norm_collectives(parallelism, gpu, stage), clocks_mhz)
     if Direction.GRADIENT_REDUCTION not in update_directions(config, stage):
         sums += _norm_sums(config, stage, clocks_mhz)
     gathers = gather_collectives(parallelism, gpu, config.software, stage, held - experts)
     gathers += expert_gather_collectives(parallelism, gpu, stage, experts)
+    casts = FORMATS[config.precision].is_cast and not options.trains_adapters  # frozen weights stay cast
     return {
         "gradient norm": _operators(gpu, norm, clocks_mhz) + sums,
         "optimizer step": _operators(gpu, step, clocks_mhz),
+        **({"optimizer on the host": _on_host(config, on_host, gradient, clocks_mhz)} if on_host else {}),
         **({"weight gathering": _gathering(config, stage, gathers, passes, clocks_mhz)} if gathers else {}),
-        **({"weight casting": _weight_casts(config, stage, clocks_mhz)} if FORMATS[config.precision].is_cast else {}),
+        **({"weight casting": _weight_casts(config, stage, clocks_mhz)} if casts else {}),
     }
+
+
+def _adamw(options: TrainingOptions, gradient: int, parameters: int) -> list[Operator]:
+    """Return the operators that step and publish weights; without whole master weights, those in 16 bits are read."""
+    states, master = options.state_bytes, options.master_weights is MasterWeights.FP32
+    read = gradient + states + (0 if master else BF16_BYTES)
+    return [
+        _memory_bound("adamw", read=round(read * parameters), written=round(states * parameters)),
+        _memory_bound("publish", read=FP32_BYTES * parameters * master, written=BF16_BYTES * parameters),
+    ]
+
+
+def _on_host(config: UpdateSubject, parameters: int, gradient: int, clocks_mhz: Array) -> CostsByClock:
+    """What the GPU waits for the host that steps some of the parameters: for its memory, or the link if that is slower.
+
+    Gradients go there and new weights in 16 bits come back beside the step, piece by piece (Ren et al., ZeRO-Offload,
+    ATC 2021, section 4); the host moves what `adamw` and `publish` move on a GPU.
+    """
+    gpu = config.gpu
+    moved = sum(o.bytes_read + o.bytes_written for o in _adamw(config.training, gradient, parameters))
+    sent = max(gradient, BF16_BYTES) * parameters
+    waiting_s = max(moved / (gpu.host_memory_gb_per_s * 1e9), sent / (gpu.host_gb_per_s * 1e9))
+    return np.array([np.full_like(clocks_mhz, waiting_s), idle_power_w(gpu, clocks_mhz) * waiting_s])
 
 
 def _gathering(
@@ -214,7 +248,7 @@ def _gathering(
     whole += np.array([np.full_like(clocks_mhz, waiting_s), idle_power_w(config.gpu, clocks_mhz) * waiting_s])
     if not config.software.gather_beside_forward:
         return whole
-    parts = scope_parameters(config.model, config.parallelism)
+    parts = trained_parameters(config.model, config.parallelism, config.training)
     shapes = laid_out_shapes(config)
     chunks = [even_buckets(shapes[stage, chunk]) for chunk in range(config.chunks)]
     buckets = stage_buckets(config.parallelism.pp, chunks, passes.forward_s)
@@ -249,14 +283,14 @@ def _shard(config: UpdateSubject, parameters: int) -> int:
 
 
 def stage_parameters(config: UpdateSubject, stage: int) -> int:
-    """Return the parameters on one GPU of a stage."""
-    return _of_stage(scope_parameters(config.model, config.parallelism), config, stage)
+    """Return the parameters on one GPU of a stage that are trained."""
+    return _of_stage(trained_parameters(config.model, config.parallelism, config.training), config, stage)
 
 
 def stage_expert_parameters(config: UpdateSubject, stage: int) -> int:
     """Return those of them that are routed experts'."""
     blocks = stage_parts(config, stage).get(Scope.BLOCK, 0)
-    return blocks * expert_parameters(config.model, config.parallelism)
+    return blocks * trained_expert_parameters(config.model, config.parallelism, config.training)
 
 
 def stage_parts(config: UpdateSubject, stage: int) -> dict[Scope, int]:
@@ -280,7 +314,8 @@ def _of_stage(parts: Mapping[Scope, int], config: UpdateSubject, stage: int) -> 
 def _norm_sums(config: UpdateSubject, stage: int, clocks_mhz: Array) -> CostsByClock:
     """What the sums over tensor parallelism of norms' gradients take, of the shard that the GPU optimizes."""
     parallelism = config.parallelism
-    partial = _of_stage(partial_parameters(config.model, parallelism), config, stage)
+    frozen = config.training.trains_adapters
+    partial = 0 if frozen else _of_stage(partial_parameters(config.model, parallelism), config, stage)
     sums = norm_gradient_collectives(parallelism, config.gpu, stage, _shard(config, partial))
     return _collectives(config, sums, clocks_mhz)
 
@@ -294,7 +329,8 @@ def _reduction(
     known: KnownSteps,
 ) -> CostsByClock:
     """What the reduction adds to the last backward of the stage, with the sums of norms after it; energy of it all."""
-    gpu, software, parts = config.gpu, config.software, reduced_parameters(config.model, config.parallelism)
+    gpu, software = config.gpu, _summing(config)
+    parts = reduced_parameters(config.model, config.parallelism, config.training)
     whole_sum = software.sums_whole and config.parallelism.shards_states
     if whole_sum or software.reduction is Reduction.WHOLE:
         experts = stage_expert_parameters(config, stage)
@@ -304,7 +340,7 @@ def _reduction(
     buckets = _buckets(config, graph, stage, backward_s, known)
     placed = {scope: _reductions(config, stage, parts[scope]) for scope in dict.fromkeys(scope for scope, _ in buckets)}
     if Scope.BLOCK in placed:
-        experts = expert_parameters(config.model, config.parallelism)
+        experts = trained_expert_parameters(config.model, config.parallelism, config.training)
         placed[Scope.BLOCK] += expert_reduction_collectives(config.parallelism, gpu, software, stage, experts)
     times_s = {scope: _times_s(config, own, clocks_mhz) + _messages_s(config, own) for scope, own in placed.items()}
     slower = _slowdowns(config, graph, placed, clocks_mhz)
@@ -324,12 +360,19 @@ def _reduction(
     return added + _norm_sums(config, stage, clocks_mhz)
 
 
+def _summing(config: UpdateSubject) -> Software:
+    """Return the software with the bytes of a gradient of this training."""
+    own = config.software.gradient_bytes
+    gradient_bytes = config.training.gradient_bytes(own)
+    return config.software if gradient_bytes == own else replace(config.software, gradient_bytes=gradient_bytes)
+
+
 def _reductions(config: UpdateSubject, stage: int, parameters: Sequence[int]) -> list[Placed]:
     """Return the collectives that sum the gradients of parameters that are reduced one after the other."""
     return [
         collective
         for number in parameters
-        for collective in reduction_collectives(config.parallelism, config.gpu, config.software, stage, number)
+        for collective in reduction_collectives(config.parallelism, config.gpu, _summing(config), stage, number)
     ]
 
 
@@ -381,7 +424,7 @@ def _slowdowns(
 def _exchange(config: UpdateSubject, clocks_mhz: Array) -> CostsByClock:
     parameters = embedding_parameters(config.model, config.parallelism)
     own = _shard(config, parameters)
-    exchange = exchange_collectives(config.parallelism, config.gpu, config.software, own)
+    exchange = exchange_collectives(config.parallelism, config.gpu, _summing(config), own)
     return _collectives(config, exchange, clocks_mhz)
 
 

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from kareus.graph.records import Direction
 from kareus.model.config import Model, Parallelism
+from kareus.model.training_options import TrainingOptions
 
 
 class Replicated(Protocol):
@@ -16,6 +17,10 @@ class Replicated(Protocol):
     @property
     def parallelism(self) -> Parallelism:
         """Its layout."""
+
+    @property
+    def training(self) -> TrainingOptions:
+        """What else is trained otherwise than usual."""
 
 
 def update_directions(config: Replicated, stage: int) -> tuple[Direction, ...]:
@@ -38,4 +43,5 @@ def update_directions(config: Replicated, stage: int) -> tuple[Direction, ...]:
 def exchanges(config: Replicated, stage: int) -> bool:
     """Return whether `stage` holds a copy of tied embeddings that another stage holds, too."""
     last = config.parallelism.head_stage
-    return config.model.tie_embeddings and last > 0 and stage in (0, last)
+    trained = config.model.tie_embeddings and not config.training.trains_adapters
+    return trained and last > 0 and stage in (0, last)

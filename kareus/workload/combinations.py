@@ -7,6 +7,7 @@ from kareus.graph.recomputation import Recomputation
 from kareus.model.trainable import unmeasured
 from kareus.workload.compose import ENGINE
 from kareus.workload.config import Workload
+from kareus.workload.training import check_training
 
 
 def check_combinations(workload: Workload) -> None:
@@ -41,6 +42,7 @@ def check_combinations(workload: Workload) -> None:
         )
     _check_experts(workload)
     _check_software(workload)
+    check_training(workload)
     if parallelism.shards_gradients and workload.testbed.cuda is not None:
         raise RefusedWorkloadError(
             f"parallelism.sharding={parallelism.sharding}: a profiler has the GPUs of one replica, and cannot measure "

@@ -4,14 +4,16 @@ Values live in `config/`; these records give them names, units and legal ranges.
 `ConfigError` with the key, the value and the allowed range as soon as it is made.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kareus.artifacts.ranges import within
+from kareus.artifacts.records import ADDED
 from kareus.errors import ConfigError
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import MOST_TOKENS, Model, Parallelism
+from kareus.model.training_options import PLAIN, TrainingOptions
 from kareus.pipeline.config import PipelineConfig
 from kareus.profile.config import MeasurementProtocol
 from kareus.schedule.config import MOST_CANDIDATES, SearchSpaceConfig
@@ -75,6 +77,8 @@ class Workload:
     """Further measurements of a whole instruction at each clock that is about as fast as its fastest."""
     seed: int
     """Seed of the simulated testbed's noise and of random choices of the search."""
+    training: TrainingOptions = field(default=PLAIN, metadata=ADDED)
+    """Adapters, packed documents, formats of states and what else is trained otherwise than usual."""
 
     @property
     def split_backward(self) -> bool:

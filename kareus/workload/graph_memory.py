@@ -8,8 +8,9 @@ and its working set are outside of the pool. The graphs' own records of their ke
 """
 
 from kareus.errors import RefusedWorkloadError
+from kareus.workload.activation_memory import boundary_bytes, kept_bytes
 from kareus.workload.config import Workload
-from kareus.workload.memory import GIB, boundary_bytes, kept_bytes, stage_memory
+from kareus.workload.memory import GIB, stage_memory
 from kareus.workload.pipelining import most_in_flight
 
 

@@ -2,11 +2,14 @@
 
 Counted are the matrix products and causal attention, a multiply-add as two operations. A token attends to half of its
 sequence on average, so the masked half is left out. A backward is two forwards; recomputation does not count (Chowdhery
-et al., PaLM, appendix B).
+et al., PaLM, appendix B). The products of frozen weights have no weight gradients, so that they count twice, those of
+adapters three times; of packed documents, pairs within one count.
 """
 
+from kareus.graph.records import Scope
 from kareus.model.config import Model
-from kareus.model.parameters import all_used_matrices
+from kareus.model.parameters import ALONE, all_used_matrices, trained_parameters
+from kareus.model.training_options import twice_pairs
 from kareus.workload.config import Workload
 
 _FORWARDS = 3
@@ -26,8 +29,14 @@ def mfu(workload: Workload, time_s: float) -> float:
 
 def model_flops(workload: Workload) -> int:
     """Return the FLOPs of the model in one iteration, over all replicas."""
-    sequences = tokens_per_iteration(workload) // workload.sequence_length
-    return _FORWARDS * sequences * forward_flops_per_sequence(workload.model, workload.sequence_length)
+    model, options, tokens = workload.model, workload.training, workload.sequence_length
+    attention = (model.query_width + model.attended_width) * sum(twice_pairs(model, options, tokens))
+    products = forward_flops_per_sequence(model, tokens) - _attention_flops(model, tokens)
+    passes = _FORWARDS * (products + attention)
+    if options.trains_adapters:
+        own = model.num_layers * trained_parameters(model, ALONE, options)[Scope.BLOCK]
+        passes += _FORWARDS * 2 * tokens * own - products
+    return tokens_per_iteration(workload) // tokens * passes
 
 
 def forward_flops_per_token(model: Model, sequence_length: int) -> int:
@@ -47,5 +56,8 @@ def forward_flops_per_sequence(model: Model, sequence_length: int) -> int:
     with values.
     """
     matrices = all_used_matrices(model) + model.vocab_size * model.hidden_size
-    twice_pairs = sum(model.twice_pairs(sequence_length))
-    return 2 * sequence_length * matrices + (model.query_width + model.attended_width) * twice_pairs
+    return 2 * sequence_length * matrices + _attention_flops(model, sequence_length)
+
+
+def _attention_flops(model: Model, sequence_length: int) -> int:
+    return (model.query_width + model.attended_width) * sum(model.twice_pairs(sequence_length))

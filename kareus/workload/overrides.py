@@ -40,13 +40,26 @@ ELSEWHERE = {
 """Keys that mean something in other places."""
 
 
+OPTIONS: Mapping[str, str] = {
+    "lora adapter adapters peft": "training.lora_rank=16, with training.lora_targets",
+    "qlora quantization load_in_4bit": "training.lora_rank=16 training.frozen_weights=nf4",
+    "packing sample_packing packed_sequence": "training.document_tokens=N, their mean length",
+    "offload cpu_offload cpu_offloading": "training.offload_optimizer=1 or training.offload_blocks=N",
+    "optimizer optim states": "training.moments, training.master_weights and training.gradients",
+    "recompute activation_checkpoint": "recomputation, with training.recompute_modules and training.recompute_every",
+    "rampup_batch_size ramp": "training.batch_ramp=[first,step,sequences]",
+    "chunked_loss loss": "training.loss_chunks=N",
+}
+"""Keys of options of a training, by the names that people try first."""
 UNSUPPORTED: Mapping[str, str] = {
     "parallelism.sharding=hybrid": "how many replicas share out weights (HSDP) has to be said; the nearest is "
     "parallelism.sharding=full with parallelism.shards=N, such as 8, a node of them",
-    "recomputation=offload": "activations stay on the GPU or are computed again; the nearest is recomputation=full",
+    "recomputation=offload": "the nearest are training.offload_blocks=N, by which activations wait on the host, and "
+    "recomputation=full",
     "pipeline=dualpipe": "two copies of the weights are not planned; the nearest is pipeline=dualpipe-v",
     "pipeline=zbv": "the nearest is pipeline=zb-v",
     "gpu=mi300x": "GPUs of AMD have no model here; the nearest is gpu=h200",
+    "load_in_8bit": "the nearest is training.frozen_weights=nf4 with training.lora_rank, or weights in 16 bits",
     "precision=fp16": "the nearest is precision=bf16, which costs the same but for scaling the loss",
 }
 """Keys, and values of keys, that people ask for and that are not there, and what works in their place."""
@@ -104,7 +117,7 @@ DECIDES: Mapping[str, tuple[str, ...]] = {
     "parallelism.pp": ("parallelism.layers_per_stage",),
 }
 """Keys of a file that an override of another key replaces."""
-WITHOUT_OPTIONS = ("iteration",)
+WITHOUT_OPTIONS = ("iteration", "training")
 """Records whose values are in the primary file itself."""
 
 
@@ -224,6 +237,9 @@ def _suggest_key(key: str, known: Sequence[str]) -> str:
     """Return the key of that name deeper down, else a close one, else those that there are at its place."""
     if key in RENAMED:
         return RENAMED[key]
+    asked = next((option for names, option in OPTIONS.items() if key.partition(".")[0] in names.split()), None)
+    if asked is not None:
+        return f"it is {asked} here"
     by_leaf: Mapping[str, str] = {path.rpartition(".")[2]: path for path in reversed(known)}
     parent, _, leaf = key.rpartition(".")
     if leaf in by_leaf:

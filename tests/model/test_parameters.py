@@ -14,7 +14,7 @@ from kareus.model.layers import Norm, QueryKeyNorm
 from kareus.model.parameters import partial_parameters, scope_parameters
 from kareus.model.shards import shard_of
 from kareus.update.costs import stage_parameters
-from kareus.workload import memory
+from kareus.workload import state_memory
 from kareus.workload.compose import compose
 from kareus.workload.resolve import resolve_accepted
 
@@ -36,7 +36,7 @@ PARTS = {Scope.BLOCK: Block, Scope.HEAD: Head}
 def test_parts_add_up_to_what_memory_holds(overrides):
     (workload,) = resolve_accepted(overrides, CONFIG).values()
     for stage, layers in enumerate(workload.parallelism.split):
-        held = memory.stage_parameters(workload.model, workload.parallelism, stage, layers)
+        held = state_memory.stage_parameters(workload.model, workload.parallelism, stage, layers)
         assert stage_parameters(workload, stage) == held
 
 

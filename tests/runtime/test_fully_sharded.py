@@ -27,7 +27,7 @@ from kareus.runtime.fully_sharded import FillWeights, FullyShardedModel
 from kareus.runtime.stage_model import StageModel
 from kareus.training.full_sharding import FullSharding
 from kareus.workload.config import Workload
-from kareus.workload.memory import state_bytes
+from kareus.workload.state_memory import state_bytes
 
 
 def shared_out(

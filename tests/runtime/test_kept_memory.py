@@ -22,8 +22,8 @@ from kareus.runtime.boundary import boundary_shapes
 from kareus.runtime.overlap import run_alone
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_model import Held, StageModel
+from kareus.workload.activation_memory import block_backward_bytes, head_bytes, kept_bytes
 from kareus.workload.config import Workload
-from kareus.workload.memory import block_backward_bytes, head_bytes, kept_bytes
 
 LAYERS, BATCH, TOKENS = 3, 2, 64
 WIDE = small_model(

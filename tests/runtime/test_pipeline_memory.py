@@ -14,8 +14,8 @@ from helpers.worlds import gloo_groups, spawn
 
 from kareus.graph.recomputation import Recomputation
 from kareus.model.precision import BF16_BYTES, FP32_BYTES
+from kareus.workload.activation_memory import kept_bytes
 from kareus.workload.config import Workload
-from kareus.workload.memory import kept_bytes
 from kareus.workload.pipelining import most_in_flight
 
 NUMBERS = (1, 2, 6)

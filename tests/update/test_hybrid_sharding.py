@@ -20,8 +20,9 @@ from kareus.profile.programs import chunk_shapes, weights_of
 from kareus.runtime.architecture import check_runs
 from kareus.update.collectives import gather_collectives, norm_collectives, reduction_collectives
 from kareus.update.directions import update_directions
-from kareus.workload.memory import estimate_memory, state_bytes
+from kareus.workload.memory import estimate_memory
 from kareus.workload.resolve import resolve_accepted
+from kareus.workload.state_memory import state_bytes
 
 JOB = (
     "model=llama3.1-8b", "gpu=h100-sxm5-80gb", "software=torchtitan", "parallelism.dp=32", "parallelism.pp=1",

@@ -17,7 +17,7 @@ from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.software.record import Reduction, Software
 from kareus.update.costs import CostsByClock, PassTimes, step_costs, update_costs
 from kareus.workload.config import Workload
-from kareus.workload.memory import state_bytes
+from kareus.workload.state_memory import state_bytes
 
 CLOCKS = np.array([900.0, 1410.0])
 CORE, ENGINE = software("megatron-core"), software("kareus")

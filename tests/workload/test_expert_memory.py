@@ -10,11 +10,12 @@ from kareus.errors import RefusedWorkloadError
 from kareus.model.parameters import embedding_parameters, expert_parameters, total_parameters
 from kareus.update.costs import stage_expert_parameters
 from kareus.update.costs import stage_parameters as held_parameters
+from kareus.workload.activation_memory import expert_activation_bytes, kept_bytes
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
-from kareus.workload.memory import expert_activation_bytes, kept_bytes, stage_dense_blocks, state_bytes
 from kareus.workload.naming import degrees
 from kareus.workload.resolve import check_workload, checked_but_for_memory
+from kareus.workload.state_memory import stage_dense_blocks, state_bytes
 
 USUAL = ("gpu=h100-sxm5-80gb", "microbatch_size=1", "parallelism.cp=1")
 

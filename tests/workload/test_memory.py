@@ -8,23 +8,21 @@ from kareus.errors import RefusedWorkloadError
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.attention import chunks
-from kareus.workload.compose import compose
-from kareus.workload.config import Workload
-from kareus.workload.memory import (
-    GIB,
+from kareus.workload.activation_memory import (
     block_activation_bytes,
     block_backward_bytes,
     block_split_bytes,
-    check_memory,
-    estimate_memory,
     head_split_bytes,
     kept_bytes,
     mask_bytes,
     score_bytes,
-    stage_parameters,
 )
+from kareus.workload.compose import compose
+from kareus.workload.config import Workload
+from kareus.workload.memory import GIB, check_memory, estimate_memory
 from kareus.workload.resolve import Resolved, resolve
 from kareus.workload.split import layers_per_stage
+from kareus.workload.state_memory import stage_parameters
 
 LLAMA, QWEN = "llama3.2-3b", "qwen3-1.7b"
 RAN = [

@@ -11,7 +11,7 @@ GPUS = "a100-sxm4-40gb, a100-sxm4-80gb, b200, b300, gb200, gb300, h100-96gb-hbm2
 TOP = (
     "confirmations, global_batch_size, gpu, gpus, gradient_accumulation_steps, iteration, memory_reserve_gib, "
     "microbatch_size, model, num_microbatches, parallelism, pipeline, precision, protocol, recomputation, search, "
-    "seed, sequence_length, software, space, testbed"
+    "seed, sequence_length, software, space, testbed, training"
 )
 
 

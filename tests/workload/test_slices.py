@@ -39,7 +39,7 @@ def test_a_slice_comes_back_from_its_text(stage: str, workload: Workload, tmp_pa
 
 def test_a_text_keeps_the_order_of_the_fields(workload: Workload) -> None:
     keys = [line.partition(":")[0] for line in slice_text(workload, "pipeline").splitlines() if line[0].isalpha()]
-    assert keys == [field.name for field in dataclasses.fields(PipelineSlice)]
+    assert keys == [field.name for field in dataclasses.fields(PipelineSlice) if field.name != "training"]
 
 
 @dataclasses.dataclass(frozen=True)
