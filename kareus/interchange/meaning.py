@@ -12,7 +12,10 @@ gives the same keys.
   and stages, which are even but for the ends, and whether embedding and head count as one (Megatron Core).
 - `stage_layout`: blocks of every chunk by a text (likewise).
 - `recipe`: of formats of 8 bits the one that is meant, where another setting says that there are any (Megatron Core).
-- `recomputed`, `recomputed_by`, `recomputed_layers`: what is recomputed, and in pieces of how many blocks (likewise).
+- `recomputed`, `recomputed_by`, `recomputed_layers`, `recomputed_modules`: what is recomputed, in pieces of how many
+  blocks, or of them how many, and which modules (likewise); `recomputed_every`: every so manieth block, where parts are
+  recomputed (torchtitan).
+- `sixteen_bit_states`: whether weights are trained in 16 bits, with moments in 16 bits and nothing beside them.
 - `model`: an option of the group `model`, or a file; `model.*`: fields of its record, and `model.expansion`, the width
   of the MLP over the hidden size, `model.grouped`, whether `model.num_key_value_heads` counts, and `model.family` and
   `model.flavor`, by which torchtitan names models.
@@ -20,17 +23,28 @@ gives the same keys.
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.interchange.stage_layout import layout_split, layout_text
 from kareus.model.config import ActivationKind, Sharding
+from kareus.model.training_options import (
+    FUSED,
+    LINEAR,
+    SAME,
+    MasterWeights,
+    RecomputedModule,
+    StateFormat,
+    TrainingOptions,
+)
 from kareus.pipeline.config import CHUNKS_OF_V, PipelineSchedule
 
 SHARDINGS = tuple(Sharding)
 """From nothing shared out to everything; of two settings the one that shares out more counts."""
 DEGREES = ("parallelism.tp", "parallelism.pp", "parallelism.cp")
+OPTIONS = tuple(f"training.{each.name}" for each in fields(TrainingOptions))
 PLAIN = (
     *DEGREES,
     "parallelism.ep",
@@ -47,10 +61,10 @@ PLAIN = (
     "software.tensor_overlap",
     "software.reduction",
     "software.gather_beside_forward",
-    "software.gradient_bytes",
     "software.stream_dropout",
     "software.dispatcher",
     "software.hidden_exchange",
+    *OPTIONS,
 )
 """Terms that are keys of a workload, or words for them."""
 OVERRIDES: Mapping[str, str] = {
@@ -68,8 +82,15 @@ OVERRIDES: Mapping[str, str] = {
     "recomputed": "recomputation",
     "recomputed_by": "recomputation",
     "recomputed_layers": "recomputation",
+    "recomputed_modules": "training.recompute_modules",
+    "recomputed_every": "training.recompute_every",
+    "sixteen_bit_states": "training.master_weights",
 }
 """What people give in the place of terms that are no keys of a workload."""
+CORE_ATTENTION = "core_attn"
+"""Attention among the modules that Megatron Core recomputes."""
+TARGETS = (*LINEAR, *FUSED, *SAME)
+"""Names of products that may have adapters."""
 EVERY_LEFT = -1
 """GPUs that share weights: all that are not told otherwise."""
 ALWAYS, NEVER, USUAL = "always", "never", "default"
@@ -107,6 +128,7 @@ def keys_of(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
         keys["precision"] = terms["recipe"]
     keys |= _pipeline(terms, lost)
     keys |= _recomputation(terms, keys, lost)
+    keys |= _options(terms, keys, lost)
     keys |= _sharing(terms, keys, lost)
     keys |= _rank_batch(terms, keys)
     return keys
@@ -140,7 +162,7 @@ def terms_of(workload: Mapping[str, Any], gpus_per_node: int) -> dict[str, Any]:
         # Megatron-LM asks for it whatever the positions are, and for as many as a sequence has.
         "model.max_positions": workload.get("model.max_positions") or workload["sequence_length"],
     }
-    return terms | dict(_layer_terms(workload)) | _sharing_terms(workload)
+    return terms | dict(_layer_terms(workload)) | _sharing_terms(workload) | dict(_option_terms(workload))
 
 
 def _expert_degrees(model: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,8 +249,16 @@ def _layer_terms(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "stage_layout", layout_text(split, chunks)
         yield "pipeline.chunks", 1  # the text says how many there are
     recomputation, piece = workload["recomputation"], split[0] // chunks
-    if recomputation == Recomputation.SELECTIVE:
+    modules = workload.get("training.recompute_modules", [])
+    first = workload.get("training.recompute_blocks")
+    if recomputation == Recomputation.SELECTIVE or modules:
         yield "recomputed", "selective"
+        if modules:
+            yield "recomputed_modules", [*[CORE_ATTENTION] * (recomputation == Recomputation.SELECTIVE), *modules]
+    elif recomputation == Recomputation.FULL and first is not None:
+        yield "recomputed", "full"
+        yield "recomputed_by", "block"
+        yield "recomputed_layers", first
     elif recomputation != Recomputation.NONE:
         yield "recomputed", "full"
         yield "recomputed_by", "uniform"
@@ -237,7 +267,9 @@ def _layer_terms(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _recomputation(terms: TrainerTerms, keys: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:
     """What a backward recomputes, where the terms are Megatron Core's."""
-    said = terms.get("recomputed")
+    said, modules = terms.get("recomputed"), terms.get("recomputed_modules") or [CORE_ATTENTION]
+    if said == "selective":
+        return _recomputed_modules(modules if isinstance(modules, list) else [modules], lost)
     if said != "full":
         return {"recomputation": said} if said else {}
     pp, layers, piece = terms.get("parallelism.pp") or 1, terms.get("model.num_layers"), terms.get("recomputed_layers")
@@ -245,18 +277,60 @@ def _recomputation(terms: TrainerTerms, keys: Mapping[str, Any], lost: list[str]
     if not isinstance(piece, int) or piece == 1 or of_chunk is None:
         return {"recomputation": str(Recomputation.FULL)}
     if terms.get("recomputed_by") == "block":
-        if piece < of_chunk:
-            lost.append(f"recomputation of {piece} of {of_chunk} blocks of a chunk: taken as of all of them")
-        return {"recomputation": str(Recomputation.FULL)}
+        first = {"training.recompute_blocks": piece} if piece < of_chunk else {}
+        return {"recomputation": str(Recomputation.FULL), **first}
     if piece >= of_chunk:
         return {"recomputation": str(Recomputation.STAGE)}
     lost.append(f"recomputation in pieces of {piece} blocks: taken as of one block at a time")
     return {"recomputation": str(Recomputation.FULL)}
 
 
+def _recomputed_modules(modules: list[Any], lost: list[str]) -> dict[str, Any]:
+    """What a backward recomputes of blocks by module."""
+    parts = [str(module) for module in RecomputedModule]
+    named = [module for module in modules if module in parts]
+    if unknown := [str(module) for module in modules if module not in (*parts, CORE_ATTENTION)]:
+        lost.append(
+            f"recomputation of {', '.join(unknown)}: left out, so that memory is more and time less; modules that are "
+            f"predicted are {', '.join((CORE_ATTENTION, *parts))}"
+        )
+    kind = Recomputation.SELECTIVE if CORE_ATTENTION in modules else Recomputation.NONE
+    return {"recomputation": str(kind), **({"training.recompute_modules": named} if named else {})}
+
+
+def _options(terms: TrainerTerms, keys: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:
+    """Options of a training that follow from several terms, or of which the trainer knows more than Kareus."""
+    options: dict[str, Any] = {}
+    every = terms.get("recomputed_every")
+    if isinstance(every, int) and keys.get("recomputation") == Recomputation.SELECTIVE:
+        options["recomputation"] = str(Recomputation.FULL)
+        options |= {"training.recompute_every": every} if every > 1 else {}
+    if terms.get("sixteen_bit_states"):
+        options |= {"training.master_weights": str(MasterWeights.NONE), "training.moments": str(StateFormat.BF16)}
+    targets = terms.get("training.lora_targets")
+    if isinstance(targets, list) and terms.get("training.lora_rank"):
+        options["training.lora_targets"] = [target for target in targets if target in TARGETS] or list(LINEAR)
+        if unknown := [str(target) for target in targets if target not in TARGETS]:
+            lost.append(f"adapters of {', '.join(unknown)}: left out; those of {', '.join(LINEAR)} are predicted")
+    return options
+
+
+def _option_terms(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what says options of a training in other words."""
+    every = workload.get("training.recompute_every", 1)
+    if every > 1 and workload["recomputation"] == Recomputation.FULL:
+        yield "recomputation", str(Recomputation.SELECTIVE)
+        yield "recomputed_every", every
+    states = workload.get("training.master_weights"), workload.get("training.moments")
+    if states == (MasterWeights.NONE, StateFormat.BF16):
+        yield "sixteen_bit_states", True
+
+
 def _sharing(terms: TrainerTerms, keys: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:
     """What replicas share out, and how many there are."""
     shards, replicas = terms.get("shards"), terms.get("replicas") or 1
+    if shards is None and terms.get("parallelism.sharding") == Sharding.FULL and terms.get("reshards") == NEVER:
+        return {"parallelism.sharding": str(Sharding.GRADIENTS)}
     if shards is None:
         return {name: terms[name] for name in ("parallelism.sharding",) if name in terms}
     pp, shared = keys.get("parallelism.pp", 1), dict[str, Any]()

@@ -12,7 +12,7 @@ from kareus.artifacts.names import MOST_NAME
 from kareus.errors import ConfigError
 from kareus.interchange.meaning import OVERRIDES, SHARDINGS, SIZES, keys_of
 from kareus.interchange.syntax import SYNTAXES, ReadSettings, read_settings, scalar
-from kareus.interchange.table import UNSET, KeyRow, TrainerTable, is_off, model_names, trainer_named, trainers
+from kareus.interchange.table import OFF, UNSET, KeyRow, TrainerTable, is_off, model_names, trainer_named, trainers
 from kareus.model.config import Model
 
 WORKLOADS = "workloads"
@@ -196,7 +196,9 @@ class _Sorted:
         by_kind, inner = cls(), set(_inner(values)) if table.by_leaf else set()
         for key, value in values.items():
             row = table.row(key)
-            if key in inner and row is not None and row.key != key:
+            if row is not None and row.only_with is not None and not _is_on(table, values, row.only_with):
+                by_kind.ignored.append(key)
+            elif key in inner and row is not None and row.key != key:
                 by_kind.unread.append(key)
             elif row is None:
                 (by_kind.ignored if table.ignores(key) else by_kind.unread).append(key)
@@ -237,6 +239,12 @@ class _Sorted:
             return
         self.terms[term] = meant
         self.understood.append(ReadSetting(key=key, value=value, words=f"{term}={meant}"))
+
+
+def _is_on(table: TrainerTable, values: Mapping[str, Any], name: str) -> bool:
+    """Whether a file has a key and it is on."""
+    keys = [key for key in values if key == name or (table.by_leaf and key.rpartition(".")[2] == name)]
+    return any(not is_off(values[key], OFF) for key in keys)
 
 
 def _inner(values: Mapping[str, Any]) -> Iterator[str]:

@@ -54,6 +54,8 @@ class KeyRow:
     """Settings that are written beside it."""
     nearest: tuple[tuple[Any, Any], ...] = ()
     """Pairs of Kareus' value that the trainer has not and the trainer's value that is written for it."""
+    only_with: str | None = None
+    """Another key of the trainer without which this one means nothing."""
     loses: tuple[tuple[str, str], ...] = ()
     """Pairs of a text with `*` and what is lost of values of its form, though they are understood."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from kareus.artifacts.configuration import to_yaml
 from kareus.errors import ConfigError
-from kareus.interchange.meaning import DEGREES, keys_of, terms_of
+from kareus.interchange.meaning import DEGREES, OPTIONS, keys_of, terms_of
 from kareus.interchange.reading import terms_said
 from kareus.interchange.syntax import SHELL, parse_settings
 from kareus.interchange.table import TrainerTable, model_names, trainer_of
@@ -39,14 +39,15 @@ LAYOUT = (
     "sequence_length",
     "precision",
     "recomputation",
+    *OPTIONS,
 )
-"""Keys of a workload that its layout is made of."""
+"""Keys of a workload that its layout is made of, with the options of its training."""
 
 
 OF_TRAINER = tuple(
     key
     for key in LAYOUT
-    if key not in ("parallelism.dp", "parallelism.layers_per_stage", "microbatch_size", "num_microbatches")
+    if key not in ("parallelism.dp", "parallelism.layers_per_stage", "microbatch_size", "num_microbatches", *OPTIONS)
 )
 """Those that a trainer can do or cannot, whatever the job is."""
 
@@ -167,7 +168,8 @@ def _argument(key: str, value: Any, *, launches: bool) -> str:
     option = f"--{key if launches else key.replace('_', '-')}"
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # for options of whole numbers, such as a base of angles
-    return option if value is True else f"{option} {shlex.quote(str(value))}"
+    words = value if isinstance(value, list) else [value]
+    return option if value is True else f"{option} {shlex.join(map(str, words))}"
 
 
 def _as_toml(_table: TrainerTable, settings: Mapping[str, Any]) -> str:

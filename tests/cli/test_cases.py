@@ -134,7 +134,7 @@ def runs_as_measured(row: Row, called: Called) -> None:
         command = before.replace("parallelism.dp=4", command.removeprefix("same with "))
     if row["case"] == "layout/dgxc-405b":
         assert "out of memory" in called.refusal(command)
-        command += " software.gradient_bytes=2"
+        command += " training.gradients=bf16"
     assert called.predicted(command)["time_s"] == pytest.approx(measured_s(row), rel=0.062)
 
 

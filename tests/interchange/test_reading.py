@@ -384,3 +384,89 @@ def test_queries_share_one_head_of_keys_where_the_kind_of_attention_says_so(read
     )
     for kind, heads in (("multiquery_attention", 1), ("multihead_attention", 8)):
         assert f"num_key_value_heads:{heads}" in overrides(read(text.replace("KIND", kind), "t.yaml"))["model"]
+
+
+OPTIONS_OF_TRAINERS = {
+    "train.sh": (
+        "torchrun pretrain_gpt.py --tensor-model-parallel-size 1 --micro-batch-size 1 "
+        "--recompute-granularity selective "
+        "--recompute-modules core_attn layernorm moe_act mla_up_proj --use-precision-aware-optimizer "
+        "--exp-avg-dtype bf16 --main-grads-dtype bf16 --optimizer-cpu-offload --optimizer-offload-fraction 0.5 "
+        "--cpu-offloading --cpu-offloading-num-layers 3 --rampup-batch-size 16 16 5000 --num-layers 4",
+        {
+            "recomputation=selective",
+            "training.recompute_modules=[layernorm,moe_act]",
+            "training.master_weights=remainder",
+            "training.moments=bf16",
+            "training.gradients=bf16",
+            "training.offload_optimizer=0.5",
+            "training.offload_blocks=3",
+            "training.batch_ramp=[16,16,5000]",
+        },
+        ["mla_up_proj"],
+    ),
+    "block.sh": (
+        "torchrun pretrain_gpt.py --tensor-model-parallel-size 1 --micro-batch-size 1 --recompute-granularity full "
+        "--recompute-method block --recompute-num-layers 3 --num-layers 8 --exp-avg-dtype bf16 "
+        "--data-parallel-sharding-strategy optim_grads_params",
+        {"recomputation=full", "training.recompute_blocks=3", "parallelism.sharding=none"},
+        [],
+    ),
+    "t.toml": (
+        "[training]\nlocal_batch_size = 1\ndtype = 'bfloat16'\n[model]\nflavor='8B'\n[loss]\nnum_chunks = 4\n"
+        "[activation_checkpoint]\nmode = 'selective'\nselective_ac_option = '2'\n",
+        {
+            "recomputation=full",
+            "training.recompute_every=2",
+            "training.loss_chunks=4",
+            "training.master_weights=none",
+            "training.moments=bf16",
+        },
+        [],
+    ),
+    "lora.yaml": (
+        "base_model: a/b\nsequence_len: 1\nmicro_batch_size: 1\nadapter: qlora\nload_in_4bit: true\nlora_r: 32\n"
+        "lora_target_modules: [q_proj, v_proj, lm_head]\noptimizer: paged_adamw_8bit\nsample_packing: true\n"
+        "fsdp: [shard_grad_op, auto_wrap]\nbf16: true\n",
+        {
+            "training.lora_rank=32",
+            "training.lora_targets=[q_proj,v_proj]",
+            "training.frozen_weights=nf4",
+            "training.moments=8bit",
+            "parallelism.sharding=gradients",
+        },
+        ["lm_head", "training.document_tokens", "paged"],
+    ),
+    "zero.json": (
+        '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, "offload_optimizer": '
+        '{"device": "cpu"}}, "bf16": {"enabled": true}, "use_lora": true, "lora_rank": 64}',
+        {"training.offload_optimizer=1.0", "training.lora_rank=64", "parallelism.sharding=gradients"},
+        [],
+    ),
+    "foundry.yaml": (
+        "global_train_batch_size: 8\ndevice_train_microbatch_size: 1\nmax_seq_len: 2048\nfsdp_config:\n"
+        "  mixed_precision: DEFAULT\nmodel:\n  d_model: 8\n  attn_config:\n    attn_uses_sequence_id: true\n"
+        "  peft_config: {r: 8, target_modules: [Wqkv]}\nprecision: amp_bf16\n",
+        {"training.gradients=fp32", "training.lora_rank=8"},
+        ["training.document_tokens", "Wqkv"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS_OF_TRAINERS)
+def test_options_of_trainings_are_keys(tmp_path, name):
+    text, expected, lost = OPTIONS_OF_TRAINERS[name]
+    (tmp_path / name).write_text(text)
+    training = read_training([tmp_path / name])
+    assert expected <= set(training.overrides)
+    words = " ".join(one.lost_words for one in training.lost)
+    assert all(text in words for text in lost)
+
+
+@pytest.mark.parametrize("dtypes", ["", "--use-precision-aware-optimizer "])
+def test_formats_of_states_count_with_the_optimizer_that_has_them(tmp_path, dtypes):
+    (tmp_path / "a.sh").write_text(
+        f"torchrun a.py {dtypes}--exp-avg-dtype fp8 --tensor-model-parallel-size 1 --micro-batch-size 1"
+    )
+    said = set(read_training([tmp_path / "a.sh"]).overrides)
+    assert ("training.moments=8bit" in said) == bool(dtypes)

@@ -40,8 +40,9 @@ TRAININGS = {
             "software.name": "megatron-core",
             "software.gather_beside_forward": True,
             "software.stream_dropout": False,
+            "training.batch_ramp": [32, 32, 1_000_000],
         },
-        ["rampup_batch_size"],
+        [],
     ),
     "megatron-lm, YAML": (
         ["megatron_core.yaml"],
@@ -114,8 +115,9 @@ TRAININGS = {
             "pipeline.chunks": 2,
             "microbatch_size": 1,
             "num_microbatches": 8,
+            "training.loss_chunks": 8,
         },
-        ["loss.num_chunks"],
+        [],
     ),
     "nanotron": (
         ["nanotron_1b.yaml"],
@@ -162,8 +164,9 @@ TRAININGS = {
             "sequence_length": 4096,
             "recomputation": "full",
             "software.name": FSDP,
+            "training.offload_optimizer": 1.0,
         },
-        ["zero_optimization.offload_optimizer.device", ""],
+        [""],
     ),
     "axolotl": (
         ["axolotl_8b.yaml"],
