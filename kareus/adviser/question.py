@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +117,10 @@ def ask(
     composition, *more = compose(others, config_dir)
     if more:
         raise ConfigError(f"{' '.join(others)}: is {1 + len(more)} workloads; give one value for each key.")
-    check_options(composition.workload.training)
+    base = composition.workload
+    check_options(base.training)
     return Question(
-        base=composition.workload,
+        base=replace(base, training=replace(base.training, batch_ramp=())),  # layouts are of whole batches
         overrides=tuple(others),
         gpus=counts,
         global_batch=global_batch,

@@ -7,6 +7,7 @@ A workload file is a campaign of one workload, so that `--from` reads it, and `s
 import argparse
 import logging
 import shlex
+import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,8 +22,8 @@ from kareus.workload.resolve import resolve
 
 logger = logging.getLogger(__name__)
 
-WIDTH = 110
-"""Columns of a list of keys."""
+WIDTH, NARROWEST = 110, 40
+"""Columns of a list of keys, where nothing says how many there are, and the fewest."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,8 +77,9 @@ def lines(files: Sequence[Path], training: Training, overrides: Sequence[str], g
         ("does not matter", training.ignored),
     ):
         if names:
+            columns = max(shutil.get_terminal_size((WIDTH, 0)).columns, NARROWEST)
             yield f"{heading}:"
-            yield from textwrap.wrap(", ".join(names), WIDTH, initial_indent="  ", subsequent_indent="  ")
+            yield from textwrap.wrap(", ".join(names), columns, initial_indent="  ", subsequent_indent="  ")
     yield f"overrides: {' '.join(shlex.quote(text) for text in overrides)}"
 
 

@@ -188,6 +188,14 @@ def model_names() -> Mapping[str, str]:
 
 
 @cache
+def hub_name(option: str) -> str | None:
+    """Return the name on the hub of an option of the group `model`, where it has one."""
+    return next(
+        (name for name, model in _content(NAMES).items() if model == option and "/" in name and ANY not in name), None
+    )
+
+
+@cache
 def _content(name: str) -> dict[str, Any]:
     content = parse_yaml(read_text(FOLDER / f"{name}.yaml"))
     return {str(key): value for key, value in content.items()}

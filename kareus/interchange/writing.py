@@ -14,7 +14,7 @@ from kareus.errors import ConfigError
 from kareus.interchange.meaning import DEGREES, OPTIONS, keys_of, terms_of
 from kareus.interchange.reading import terms_said
 from kareus.interchange.syntax import SHELL, parse_settings
-from kareus.interchange.table import TrainerTable, model_names, trainer_of
+from kareus.interchange.table import TrainerTable, hub_name, model_names, trainer_of
 from kareus.pipeline.config import PipelineSchedule
 
 LAUNCHED = ("nodes", "gpus_per_node")
@@ -73,7 +73,16 @@ def written(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node: int
     terms = terms_of(workload, gpus_per_node)
     settings = _settings(table, terms | _named(table, terms), flags=syntax == SHELL)
     text = WRITERS[syntax](table, settings)
-    return Written(text=text, unsaid=tuple(_unsaid(table, text, syntax, workload)))
+    return Written(text=text, unsaid=(*_unnamed(table, settings), *_unsaid(table, text, syntax, workload)))
+
+
+def _unnamed(table: TrainerTable, settings: Mapping[str, Any]) -> list[str]:
+    """Return that the model is not said, of a trainer that has it by name alone, where it has no name on the hub."""
+    named = [row.key for row in table.rows.values() if row.term == "model" and not row.alias]
+    by_sizes = any(row.term == "model.hidden_size" for row in table.rows.values())
+    if not named or by_sizes or named[0] in settings:
+        return []
+    return [f"the model, which has no name on the hub: set {named[0]} to its folder"]
 
 
 def no_setting(software: str, workload: Mapping[str, Any], gpus_per_node: int) -> tuple[str, ...]:
@@ -149,7 +158,7 @@ def _named(table: TrainerTable, terms: Mapping[str, Any]) -> dict[str, Any]:
         family, _, flavor = name.partition(" ")
         if flavor and any(row.term == "model.flavor" for row in table.rows.values()):
             return {"model.family": family, "model.flavor": flavor.upper()}
-    hub = next((name for name in plain if "*" not in name and " " not in name and "-" in name), None)
+    hub = hub_name(str(terms.get("model.name")))
     return {"model": hub} if hub else {}
 
 

@@ -188,6 +188,11 @@ class TrainingOptions:
         return tuple(f.name for f in fields(self) if getattr(self, f.name) != f.default)
 
     @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """Those of them that an iteration depends on, by formulas that nothing was measured for."""
+        return tuple(name for name in self.changed if name != "batch_ramp")
+
+    @property
     def trains_adapters(self) -> bool:
         """Whether weights are frozen, and adapters beside them are trained."""
         return self.lora_rank > 0
@@ -212,8 +217,8 @@ class TrainingOptions:
         return usual if self.gradients is None else int(self.gradients.value_bytes)
 
 
-UNPLANNED = ("recompute_every", "recompute_blocks", "recompute_modules", "offload_blocks", "batch_ramp")
-"""Options that are predicted alone."""
+UNPLANNED = ("recompute_every", "recompute_blocks", "recompute_modules", "offload_blocks")
+"""Options that are predicted alone; of a batch that grows plans are of whole batches."""
 PLAIN = TrainingOptions()
 """The usual options."""
 
@@ -226,8 +231,9 @@ def check_options(options: TrainingOptions) -> None:
     """
     if unplanned := [name for name in options.changed if name in UNPLANNED]:
         raise RefusedWorkloadError(
-            f"training.{unplanned[0]}: is predicted, not planned: plans take all blocks of a stage and all batches as "
-            "alike; use `kareus predict`, or profile a job of a trainer in place (docs/howto/inplace.md)."
+            f"training.{unplanned[0]}: is predicted, not planned: plans take all blocks of a stage as alike, and run "
+            "no module again by itself; use `kareus predict`, or profile a job of a trainer in place "
+            "(docs/howto/inplace.md)."
         )
 
 

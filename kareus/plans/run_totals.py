@@ -52,7 +52,7 @@ def run_totals(iteration: IterationCost, workload: Workload, tokens: float, pric
     iterations = tokens / tokens_per_iteration(workload)
     gpus = workload.parallelism.gpus
     time_s, energy_j = iterations * iteration.time_s, iterations * iteration.sustained_energy_j
-    cost = "" if prices is None else f", cost {money(prices.cost(time_s, energy_j, gpus))}"
+    cost = "" if prices is None else f", cost {money(prices.cost(time_s, energy_j, gpus), prices.currency)}"
     return (
         f"{tokens:,.0f} tokens: {iterations:,.0f} iterations, {duration(time_s)} on {gpus} GPUs, "
         f"{_energy(energy_j)}{cost}"
@@ -74,7 +74,7 @@ def run_savings(answer: Answer, workload: Workload, tokens: float, prices: Price
     parts = [f"{duration(abs(time_s))} {_less(time_s)}", f"{_energy(abs(energy_j))} {_less(energy_j)}"]
     if prices is not None:
         cost = prices.cost(time_s, energy_j, workload.parallelism.gpus)
-        parts.append(f"cost {money(abs(cost))} {_less(cost)}")
+        parts.append(f"cost {money(abs(cost), prices.currency)} {_less(cost)}")
     return f"that is {', '.join(parts)} than {BASELINE}"
 
 

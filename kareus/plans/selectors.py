@@ -117,12 +117,18 @@ OVER_TIME = frozenset({Goal.RAMP, Goal.FLOOR, Goal.SWING})
 """What limits power over an iteration, which follows from the instructions of a plan: `grid_selection` chooses."""
 
 
+CURRENCY = "(?:[A-Z]{3})?"
+"""Of a price: three letters, or nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prices:
     """What a training run is paid by, in any one currency; one of both may be 0."""
 
     per_kwh: float
     per_gpu_hour: float
+    currency: str = ""
+    """Three letters; empty where none is named."""
 
     def cost(self, time_s: float, energy_j: float, gpus: int) -> float:
         """Cost of `gpus` GPUs that take this time and, together, this energy."""
@@ -304,18 +310,24 @@ def _rounded_up(value: float) -> float:
 
 
 def _prices(text: str, value: str) -> Prices:
-    """Prices such as `0.12perkWh+2.5perGPUh` or `120perMWh+2.5perGPUh`, or one of both alone."""
-    match = re.fullmatch(rf"(?:({NUMBER})({'|'.join(SUFFIXES[Unit.PRICE])}))?(\+)?(?:({NUMBER})perGPUh)?", value)
-    if match is None or bool(match[3]) != bool(match[1] and match[4]) or not (match[1] or match[4]):
+    """Prices such as `0.12perkWh+2.5perGPUh` or `120EURperMWh+2.5EURperGPUh`, or one of both alone."""
+    of_energy = rf"(?P<energy>{NUMBER})(?P<first>{CURRENCY})(?P<suffix>{'|'.join(SUFFIXES[Unit.PRICE])})"
+    of_time = rf"(?P<time>{NUMBER})(?P<second>{CURRENCY})perGPUh"
+    match = re.fullmatch(rf"(?:{of_energy})?(?P<plus>\+)?(?:{of_time})?", value)
+    if match is None or bool(match["plus"]) != bool(match["energy"] and match["time"]) or value == "":
         raise ConfigError(
             f"selector '{text}': not understood; write cost=<price>perkWh+<price>perGPUh, such as "
-            "cost=0.12perkWh+2.5perGPUh or cost=120perMWh+2.5perGPUh, or one of both prices alone."
+            "cost=0.12perkWh+2.5perGPUh or cost=120EURperMWh+2.5EURperGPUh, or one of both prices alone."
         )
-    factor = SUFFIXES[Unit.PRICE][match[2]] if match[1] else 1.0
-    prices = Prices(factor * number_in(match[1] or "0"), number_in(match[4] or "0"))
+    currencies = [name for name in (match["first"], match["second"]) if name]
+    if len(set(currencies)) > 1:
+        raise ConfigError(f"selector '{text}': prices are in {' and '.join(currencies)}; give both in one currency.")
+    factor = SUFFIXES[Unit.PRICE][match["suffix"]] if match["energy"] else 1.0
+    own = factor * number_in(match["energy"] or "0"), number_in(match["time"] or "0")
+    prices = Prices(*own, currency=next(iter(currencies), ""))
     if not 0 < prices.per_kwh + prices.per_gpu_hour < math.inf:
         raise ConfigError(f"selector '{text}': prices must be positive numbers, such as cost=0.12perkWh+2.5perGPUh.")
-    check_plausible(f"selector '{text}'", f"{match[1]}{match[2]}", Unit.PRICE, prices.per_kwh)
+    check_plausible(f"selector '{text}'", f"{match['energy']}{match['suffix']}", Unit.PRICE, prices.per_kwh)
     if prices.per_gpu_hour > MOST_PRICE:
         raise ConfigError(f"selector '{text}': a price must be at most {MOST_PRICE:g}.")
     return prices

@@ -129,7 +129,7 @@ def error_of(workload: Workload) -> PairError | None:
 
     Fits, and what is left out of them, are of products in 16 bits and of dense models: experts have none.
     """
-    if workload.precision is Precision.FP8 or workload.model.experts is not None or workload.training.changed:
+    if workload.precision is Precision.FP8 or workload.model.experts is not None or workload.training.unmeasured:
         return None
     name, runs = numbers_for(workload), workload.software.measured
     if runs is not None and runs.made_for == name:
@@ -163,7 +163,7 @@ def time_percent(workload: Workload) -> float:
 
 def error_words(workload: Workload) -> str:
     """Return in words how far predictions of a workload's time and energy are off, or what is known instead."""
-    if options := workload.training.changed:
+    if options := workload.training.unmeasured:
         usual = error_words(replace(workload, training=PLAIN))
         return f"not measured with training.{', training.'.join(options)}; without: {usual}"
     if known_uncertainty(workload.gpu) is not None:

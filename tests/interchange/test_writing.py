@@ -191,3 +191,39 @@ def test_a_profile_belongs_to_the_trainer_that_it_is_of():
         assert table is not None
         assert table.name == trainer
     assert trainer_of("kareus") is None
+
+
+def test_a_model_without_a_name_on_the_hub_is_asked_for():
+    own = resolve(["gpu=h200", "model=nemotron4-15b", "gpu.memory_gib=1000"], CONFIG)[0].workload
+    text = written(trainer_named("axolotl"), {**MODEL_FIELDS, **dict(leaves(to_plain(own)))}, 8, "yaml")
+    assert "base_model" not in text.text
+    assert any("set base_model" in line for line in text.unsaid)
+    named = resolve(["gpu=h200", "model=llama3.1-8b"], CONFIG)[0].workload
+    text = written(trainer_named("axolotl"), {**MODEL_FIELDS, **dict(leaves(to_plain(named)))}, 8, "yaml")
+    assert "base_model: meta-llama/Llama-3.1-8B" in text.text
+
+
+OPTIONS = {
+    "megatron-lm": (
+        ["training.gradients=bf16", "training.master_weights=remainder", "training.moments=bf16"],
+        ["training.recompute_modules=[mlp]", "training.offload_optimizer=0.5", "training.offload_blocks=2"],
+        ["recomputation=full", "training.recompute_blocks=3", "training.batch_ramp=[16,16,10000]"],
+    ),
+    "torchtitan": (["recomputation=full", "training.recompute_every=2", "training.loss_chunks=4"],),
+    "axolotl": (
+        ["training.lora_rank=16", "training.lora_targets=[q_proj,v_proj]", "training.frozen_weights=nf4"],
+        ["training.moments=8bit"],
+    ),
+    "nanotron": (["training.gradients=bf16"],),
+}
+
+
+@pytest.mark.parametrize(("trainer", "options"), [(name, own) for name, sets in OPTIONS.items() for own in sets])
+def test_options_of_a_training_come_back(trainer, options):
+    kind = [] if any(text.startswith("recomputation=") for text in options) else ["recomputation=none"]
+    words = ["gpu=h200", "parallelism.tp=1", "parallelism.pp=1", "microbatch_size=2", *kind, *options]
+    own = resolve(words, CONFIG)[0].workload
+    table = trainer_named(trainer)
+    plain = {**MODEL_FIELDS, **dict(leaves(to_plain(own)))}
+    text = written(table, plain, 8, SYNTAXES[ENDS[trainer]])
+    assert not [line for line in text.unsaid if line.startswith(("training.", "recomputation"))]

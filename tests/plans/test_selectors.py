@@ -32,6 +32,8 @@ FRONTIER = pl.DataFrame({"time_s": [5.0, 5.5, 6.0], "energy_j": [30e3, 25e3, 22e
         ("edp", Selector(Goal.EDP)),
         ("cost=0.12perkWh+2.5perGPUh", Selector(Goal.COST, prices=Prices(0.12, 2.5))),
         ("cost=1e-1perkWh", Selector(Goal.COST, prices=Prices(0.1, 0.0))),
+        ("cost=120EURperMWh+2.5EURperGPUh", Selector(Goal.COST, prices=Prices(0.12, 2.5, "EUR"))),
+        ("cost=0.12perkWh+2.5USDperGPUh", Selector(Goal.COST, prices=Prices(0.12, 2.5, "USD"))),
         ("cost=2perGPUh", Selector(Goal.COST, prices=Prices(0.0, 2.0))),
     ],
 )
@@ -85,6 +87,7 @@ def test_a_limit_is_a_positive_number(text):
         ("straggler=0.9x", "no plan is faster than the fastest; give 1x or more"),
         ("cost", "write cost=<price>perkWh+<price>perGPUh"),
         ("cost=", "write cost=<price>perkWh+<price>perGPUh"),
+        ("cost=1EURperkWh+2USDperGPUh", "EUR and USD; give both in one currency"),
         ("cost=1perkWh2perGPUh", "write cost=<price>perkWh+<price>perGPUh"),
         ("cost=+2perGPUh", "write cost=<price>perkWh+<price>perGPUh"),
         ("cost=0.12", "write cost=<price>perkWh+<price>perGPUh"),
