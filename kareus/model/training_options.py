@@ -138,7 +138,8 @@ class TrainingOptions:
     document_spread: float = field(default=0.0, metadata=ADDED)
     """Standard deviation of these lengths over their mean; they are log-normal. 0: all are alike."""
     document_lengths: tuple[int, ...] = field(default=(), metadata=ADDED)
-    """Lengths of such documents, each as likely as another, in the place of mean and spread."""
+    """Lengths of such documents, each as likely as another, in the place of mean and spread; or the path of a file with
+    one a line."""
     batch_ramp: tuple[int, ...] = field(default=(), metadata=ADDED)
     """Sequences of the first batch, those by which it grows, and those over which it does (Megatron-LM's
     `--rampup-batch-size`); empty: all batches are whole."""

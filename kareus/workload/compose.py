@@ -27,6 +27,8 @@ from kareus.errors import ConfigError
 from kareus.model.config import Model
 from kareus.software.record import GROUP, SET_BY_SOFTWARE, USUAL_SOFTWARE, Software, gpu_values
 from kareus.workload.config import Workload, run_by
+from kareus.workload.documents import KEY as DOCUMENT_LENGTHS
+from kareus.workload.documents import read_lengths
 from kareus.workload.huggingface import read_architecture
 from kareus.workload.overrides import Setting, expand, groups, is_file, is_record
 from kareus.workload.words import DEGREES, DP, MICROBATCH, MICROBATCHES, WORDS, followed
@@ -174,6 +176,8 @@ def _composed(
             choices.append(f"model={stored[setting.text]}")
         else:
             choices.append(setting.text)
+    if isinstance(path := values.get(DOCUMENT_LENGTHS), str):
+        values[DOCUMENT_LENGTHS] = read_lengths(Path(path).expanduser())
     options, before = _with_usual_software(merged, usual, choices)
     words = {word: values.pop(word) for word in WORDS if word in values}
     if words:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -357,3 +358,25 @@ def test_memory_is_less_with_each_saving() -> None:
     ):
         assert estimate_memory(with_options(**options)).total_gib < usual
     assert trained_parameters(base().model, ALONE, PLAIN)
+
+
+def test_lengths_of_documents_may_be_a_file(tmp_path: Path) -> None:
+    lengths = np.random.default_rng(3).integers(10, 3000, size=5000)
+    (tmp_path / "plain.txt").write_text("\n".join(map(str, lengths)))
+    (tmp_path / "table.csv").write_text("id,tokens\n" + "\n".join(f"{n},{one}" for n, one in enumerate(lengths)))
+    plain, table = (base(f"training.document_lengths={tmp_path / name}") for name in ("plain.txt", "table.csv"))
+    assert plain.training == table.training
+    pairs = twice_pairs(plain.model, plain.training, TOKENS)[0]
+    assert pairs == pytest.approx(TOKENS * (lengths.astype(float) ** 2).mean() / lengths.mean(), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("a,b\n1,2\n", "no column"), ("", "has no lengths"), ("3\nx\n", "'x' is no length"), ("0\n", "'0'")],
+)
+def test_a_file_without_lengths_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        compose([f"training.document_lengths={tmp_path / 'a.csv'}"], CONFIG)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        compose([f"training.document_lengths={tmp_path / 'missing.csv'}"], CONFIG)
