@@ -115,6 +115,9 @@ class TrainingOptions:
     """Products of a block that have an adapter, by Hugging Face's names or Megatron's."""
     frozen_weights: FrozenWeights = field(default=FrozenWeights.BF16, metadata=ADDED)
     """Format of the frozen weights of blocks beside adapters."""
+    cast_weights: bool = field(default=False, metadata=ADDED)
+    """Whether weights of blocks are kept and gathered only as products of fewer bits take them, not in 16 bits besides
+    (Megatron's `--fp8-param-gather`)."""
     gradients: StateFormat | None = field(default=None, metadata=ADDED)
     """Format in which gradients are summed, kept and reduced: fp32 or bf16; null: as the software does."""
     master_weights: MasterWeights = field(default=MasterWeights.FP32, metadata=ADDED)

@@ -200,6 +200,8 @@ def step_costs(config: UpdateSubject, stage: int, passes: PassTimes, clocks_mhz:
         sums += _norm_sums(config, stage, clocks_mhz)
     gathers = gather_collectives(parallelism, gpu, config.software, stage, held - experts)
     gathers += expert_gather_collectives(parallelism, gpu, stage, experts)
+    if options.cast_weights:
+        gathers = _cast(gathers, config.precision)
     casts = FORMATS[config.precision].is_cast and not options.trains_adapters  # frozen weights stay cast
     return {
         "gradient norm": _operators(gpu, norm, clocks_mhz) + sums,
@@ -218,6 +220,14 @@ def _adamw(options: TrainingOptions, gradient: int, parameters: int) -> list[Ope
         _memory_bound("adamw", read=round(read * parameters), written=round(states * parameters)),
         _memory_bound("publish", read=FP32_BYTES * parameters * master, written=BF16_BYTES * parameters),
     ]
+
+
+def _cast(gathers: Sequence[Placed], precision: Precision) -> tuple[Placed, ...]:
+    """Return gathers of weights as products take them; those of embedding and head are taken as cast, too."""
+    share = FORMATS[precision].value_bytes / BF16_BYTES
+    return tuple(
+        (replace(one, message_bytes=round(share * one.message_bytes)), placement) for one, placement in gathers
+    )
 
 
 def _on_host(config: UpdateSubject, parameters: int, gradient: int, clocks_mhz: Array) -> CostsByClock:

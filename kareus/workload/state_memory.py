@@ -31,7 +31,8 @@ def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, flo
     experts = (layers - dense) * trained_expert_parameters(model, parallelism, options)
     of_blocks = parameters - trained * options.trains_adapters
     of_blocks -= stage_parameters(model, parallelism, stage, 0, 0)
-    quantised = (BF16_BYTES - options.frozen_weights.value_bytes) * of_blocks
+    kept_bytes = 0 if options.cast_weights else options.frozen_weights.value_bytes
+    quantised = (BF16_BYTES - kept_bytes) * of_blocks
     gradient_bytes = options.gradient_bytes(software.gradient_bytes)
     weights, gradients = BF16_BYTES * parameters - quantised, float(gradient_bytes * trained)
     number_format = FORMATS[workload.precision]

@@ -68,6 +68,21 @@ def _quantised(workload: Workload) -> Iterator[str]:
         )
 
 
+def _cast(workload: Workload) -> Iterator[str]:
+    if not workload.training.cast_weights:
+        return
+    if not FORMATS[workload.precision].is_cast:
+        yield (
+            f"cast_weights=true: products in {workload.precision} cast no weights; use precision=fp8 or another format "
+            "of fewer bits with it."
+        )
+    if workload.parallelism.shards_weights:
+        yield (
+            "cast_weights=true: with parallelism.sharding=full weights are gathered in 16 bits; use "
+            "parallelism.sharding=optimizer."
+        )
+
+
 def _documents(workload: Workload) -> Iterator[str]:
     options, tokens = workload.training, workload.sequence_length
     if not options.packs:
@@ -134,5 +149,5 @@ def _ramp(workload: Workload) -> Iterator[str]:
         )
 
 
-CHECKS = (_testbed, _adapters, _quantised, _documents, _recomputation, _offloading, _ramp)
+CHECKS = (_testbed, _adapters, _quantised, _cast, _documents, _recomputation, _offloading, _ramp)
 """Each yields what is wrong, after the common beginning of the keys."""

@@ -41,7 +41,7 @@ def test_a_workload_file_is_one_campaign_that_can_be_read_again(tmp_path, said):
     (text,) = yaml.safe_load(made.read_text())["workloads"]
     assert "parallelism.tp=2" in text
     name = said()[-1].removeprefix("workload: ")
-    assert "gathered in 8 bits" in made.read_text()
+    assert "windows of attention" in made.read_text()
     assert main(["resolve", "--from", str(made), "--config-dir", str(CONFIG)]) == 0
     assert any(name in line for line in said()[-4:])
     assert main(["from", str(made), "--config-dir", str(CONFIG)]) == 0
@@ -71,7 +71,7 @@ def test_a_file_without_a_model_asks_for_one_and_writes_nothing(tmp_path, capsys
 def test_a_prediction_says_what_of_the_file_is_left_out(capsys):
     assert main(["predict", "--from", SCRIPT, *WORDS]) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
-    assert first == f"{SCRIPT}: fp8_param_gather=True: weights gathered in 8 bits: taken as gathered in bf16"
+    assert first == f"{SCRIPT}: window_size=[4096, 0]: windows of attention: taken as over whole sequences"
     assert second.startswith("train-llama-8b-")
     assert main(["predict", "--from", SCRIPT, "--config-dir", str(CONFIG), "--json", "gpu=h100-sxm5-80gb"]) == 0
     assert json.loads(capsys.readouterr().out)["left_out"] == [first]

@@ -42,7 +42,7 @@ TRAININGS = {
             "software.stream_dropout": False,
             "training.batch_ramp": [32, 32, 1_000_000],
         },
-        ["fp8_param_gather"],
+        ["window_size"],
     ),
     "megatron-lm, YAML": (
         ["megatron_core.yaml"],

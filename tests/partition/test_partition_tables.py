@@ -21,11 +21,13 @@ from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph
 from kareus.model.config import Parallelism, Sharding
+from kareus.model.training_options import TrainingOptions
 from kareus.partition import stage
 from kareus.partition.config import PartitionSlice
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
 from kareus.partition.names import expected_partitions
+from kareus.partition.options import with_training_options
 from kareus.partition.read import read_graphs, read_partitions
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 from kareus.software.kernels import of_software
@@ -175,3 +177,17 @@ def test_the_command_writes_both_tables_and_logs_partitions(tmp_path: Path, capl
     assert lines[1].startswith(
         "forward-mlp-allreduce: norm gate_up activation down beside allreduce of 0.0 MB over tp of 2"
     )
+
+
+def test_a_graph_of_frozen_weights_comes_back_as_it_was(tmp_path: Path) -> None:
+    """With adapters the embedding has no backward; everything else has its row."""
+    path, parallelism = (
+        tmp_path / "segments.parquet",
+        Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(4,), sharding=Sharding.NONE, sequence_parallel=False),
+    )
+    options, by = TrainingOptions(lora_rank=4, loss_chunks=2), software("megatron-core")
+    own = {
+        batch: with_training_options(graph, options, MODEL, parallelism, by, 32) for batch, graph in graphs().items()
+    }
+    write_graphs(path, own, PROVENANCE)
+    assert read_graphs(path) == own

@@ -144,6 +144,18 @@ def test_bytes_of_states(options: str, gradient: float, states: float) -> None:
     assert less.energy_j < usual.energy_j
 
 
+def test_weights_that_are_cast_are_kept_once() -> None:
+    fp8 = ("gpu=h200", "precision=fp8-current", "parallelism.sharding=optimizer")
+    told = [text for text in LAYOUT if not text.startswith("gpu=")]
+    both, one = (
+        next(iter(resolve_accepted([*told, *fp8, "recomputation=none", *more], CONFIG).values()))
+        for more in ((), ("training.cast_weights=true",))
+    )
+    blocks = 28 * (2 * 3072 * 3072 + 2 * 3072 * 1024 + 3 * 3072 * 8192)
+    assert state_bytes(both, 0, 28)[0] - state_bytes(one, 0, 28)[0] == pytest.approx(2 * blocks, rel=1e-3)
+    assert predict(one).time_s <= predict(both).time_s
+
+
 def test_sharded_weights_without_masters_are_kept_in_16_bits() -> None:
     sharded = base("parallelism.sharding=full")
     without = base("parallelism.sharding=full", "training.master_weights=none")

@@ -57,4 +57,4 @@ PARALLEL_ARGS=(
 mkdir -p "$(dirname "$CHECKPOINTS")"
 torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \
     ${MODEL_ARGS} ${TRAINING_ARGS[@]} "${PARALLEL_ARGS[@]}" $EXTRA \
-    --data-path $DATA_PATH --rampup-batch-size 32 32 1000000 --fp8-param-gather --save $CHECKPOINTS
+    --data-path $DATA_PATH --rampup-batch-size 32 32 1000000 --window-size 4096 0 --save $CHECKPOINTS
