@@ -221,8 +221,8 @@ class TrainingOptions:
         return usual if self.gradients is None else int(self.gradients.value_bytes)
 
 
-UNPLANNED = ("recompute_every", "recompute_blocks", "recompute_modules", "offload_blocks")
-"""Options that are predicted alone; of a batch that grows plans are of whole batches."""
+UNPLANNED = {"recompute_every": "1", "recompute_blocks": "null", "recompute_modules": "[]", "offload_blocks": "0"}
+"""Options that are predicted alone, with what leaves each out; of a batch that grows plans are of whole batches."""
 PLAIN = TrainingOptions()
 """The usual options."""
 
@@ -233,12 +233,13 @@ def check_options(options: TrainingOptions) -> None:
     Raises:
         RefusedWorkloadError: an option is predicted alone.
     """
-    if unplanned := [name for name in options.changed if name in UNPLANNED]:
-        raise RefusedWorkloadError(
-            f"training.{unplanned[0]}: is predicted, not planned: plans take all blocks of a stage as alike, and run "
-            "no module again by itself; use `kareus predict`, or profile a job of a trainer in place "
-            "(docs/howto/inplace.md)."
-        )
+    for name, usual in UNPLANNED.items():
+        if name in options.changed:
+            raise RefusedWorkloadError(
+                f"training.{name}: is predicted, not planned: plans take all blocks of a stage as alike, and run no "
+                f"module again by itself; use `kareus predict`, plan without it (training.{name}={usual}), or profile "
+                "a job of a trainer in place (docs/howto/inplace.md)."
+            )
 
 
 def twice_pairs(model: Model, options: TrainingOptions, sequence_length: int) -> tuple[int, ...]:
