@@ -1,6 +1,7 @@
 """Which ranks form which groups."""
 
 import dataclasses
+from collections import defaultdict
 
 import pytest
 
@@ -15,7 +16,7 @@ SHAPE = Parallelism(dp=2, pp=2, tp=2, cp=3, layers_per_stage=(1, 1), sharding=Sh
 
 
 def test_groups_of_an_axis_cut_the_world_in_equal_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, set[tuple[int, ...]]] = {"tp": set(), "cp": set(), "dp": set()}
+    asked: defaultdict[str, set[tuple[int, ...]]] = defaultdict(set)
     monkeypatch.setattr(process_groups, "make_communicator", lambda _, axis, group, __: asked[axis].add(tuple(group)))
     monkeypatch.setattr(process_groups, "_group", lambda *_: None)
     for rank in range(SHAPE.gpus):
@@ -32,11 +33,9 @@ def test_groups_of_an_axis_cut_the_world_in_equal_parts(monkeypatch: pytest.Monk
 
 
 def test_a_sharded_optimizer_replaces_whole_gradient_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, set[tuple[int, ...]]] = {"tp": set(), "cp": set(), "dp": set(), "sharers": set()}
+    asked: defaultdict[str, set[tuple[int, ...]]] = defaultdict(set)
     monkeypatch.setattr(process_groups, "make_communicator", lambda _, axis, group, __: asked[axis].add(tuple(group)))
-    monkeypatch.setattr(
-        process_groups, "_group", lambda group, _, name, *__: asked.setdefault(name, set()).add(tuple(group))
-    )
+    monkeypatch.setattr(process_groups, "_group", lambda group, _, name, *__: asked[name].add(tuple(group)))
     for dp in (1, 2):
         shape = dataclasses.replace(SHAPE, dp=dp, sharding=Sharding.OPTIMIZER)
         for rank in range(shape.gpus):
@@ -46,6 +45,24 @@ def test_a_sharded_optimizer_replaces_whole_gradient_sums(monkeypatch: pytest.Mo
     assert asked["dp"] == one_replica | {(6 + rank, 8 + rank, 10 + rank) for rank in (0, 1)}
     first_stage = {(rank, rank + 6) for rank in range(6)}
     assert asked["sharers"] == first_stage | {(one + 12, other + 12) for one, other in first_stage}
+
+
+def test_experts_have_groups_of_neighbours_and_copies_on_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folded over replicas, context and tensor parallelism: 12 GPUs of a stage hold four parts three times."""
+    asked: defaultdict[str, set[tuple[int, ...]]] = defaultdict(set)
+    monkeypatch.setattr(process_groups, "make_communicator", lambda _, axis, group, __: asked[axis].add(tuple(group)))
+    monkeypatch.setattr(process_groups, "_group", lambda group, _, name, *__: asked[name].add(tuple(group)))
+    shape = dataclasses.replace(SHAPE, ep=4)
+    for rank in range(shape.gpus):
+        coordinate = coordinate_of(rank, shape, shape.gpus)
+        make_process_groups(coordinate, shape, Library.GLOO, scratch_bytes=0, tie_embeddings=False, has_experts=True)
+    neighbours = {tuple(range(first, first + 4)) for first in range(0, 24, 4)}
+    assert asked["ep"] == asked["counts"] == asked["ep-sums"] == neighbours
+    assert asked["expert-dp"] == {tuple(range(first, first + 12, 4)) for first in (*range(4), *range(12, 16))}
+    of_a_replica = {tuple(range(6 * replica, 6 * replica + 6)) for replica in range(4)}
+    assert asked["balance"] == {
+        (*one, *other) for one in of_a_replica for other in of_a_replica if other[0] - one[0] == 12
+    }
 
 
 def test_a_world_of_another_size_is_refused() -> None:
