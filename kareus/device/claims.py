@@ -1,4 +1,4 @@
-"""Claims: one process at a time controls a GPU's clock, and a file has the clock that it has set.
+"""Claims: one process at a time controls a GPU's clock or power limit, and a file has what it has set.
 
 A claim is a lock file, which the kernel frees when its holder dies; its content outlives the holder. The content is
 written before the clock is set and removed after it is reset, so content in a file that nobody has locked means that
@@ -39,26 +39,51 @@ _LONGEST = 256
 """Bytes of content; blanks fill up what is written, so that one write replaces the whole."""
 
 
+MOST_W = 1e6
+"""Power limits above this were not set by anybody."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ClockSetting:
-    """Clock that is set by a claim's file."""
+class DeviceSetting:
+    """Clock or power limit that is set by a claim's file."""
 
     process: int
-    frequency_mhz: int
-    """SM clock that is locked; 0 if the content could not be read."""
+    frequency_mhz: int = 0
+    """SM clock that is locked; 0 if the content could not be read, or if it is a power limit."""
+    limit_w: float = 0.0
+    """Power limit that is set; 0 if none is, as the next."""
+    former_w: float = 0.0
+    """The one that was there before, and is to be there again."""
     since: str
     """Coordinated universal time, ISO 8601."""
 
+    @property
+    def subject(self) -> str:
+        """What is set."""
+        return "power limit" if self.limit_w else "clock"
+
+    @property
+    def verb(self) -> str:
+        """How it is set, before `it to ...` or `to ...`."""
+        return "limited" if self.limit_w else "locked"
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is one that Kareus writes."""
+        is_limit = 0 < self.limit_w < MOST_W and 0 < self.former_w < MOST_W and not self.frequency_mhz
+        return self.process > 0 and (is_limit or (self.frequency_mhz > 0 and not self.limit_w))
+
     def __str__(self) -> str:
-        return f"{self.frequency_mhz or '?'} MHz by process {self.process or '?'} since {self.since}"
+        what = f"{self.limit_w:g} W" if self.limit_w else f"{self.frequency_mhz or '?'} MHz"
+        return f"{what} by process {self.process or '?'} since {self.since}"
 
 
-UNREADABLE = ClockSetting(process=0, frequency_mhz=0, since="an unknown time")
+UNREADABLE = DeviceSetting(process=0, since="an unknown time")
 """Result for damaged content: some clock may be locked."""
 
 
 class Claim:
-    """A GPU's clock, held by this process."""
+    """A GPU's clock and power limit, held by this process."""
 
     def __init__(self, uuid: str, descriptor: int) -> None:
         """Hold the locked file that `claim` opened."""
@@ -66,19 +91,21 @@ class Claim:
         self._descriptor = descriptor
         self._setting = _read(descriptor)  # kept, since others may empty the file
 
-    def setting(self) -> ClockSetting | None:
+    def setting(self) -> DeviceSetting | None:
         """Return what is set, or None."""
         return self._setting
 
-    def note(self, frequency_mhz: int) -> None:
-        """Record the clock that is about to be locked.
+    def note(self, frequency_mhz: int = 0, *, limit_w: float = 0.0, former_w: float = 0.0) -> None:
+        """Record the clock that is about to be locked, or the power limit that is about to be set, and the former one.
 
         Raises:
             DeviceError: the file cannot be written, or was deleted and cannot be put back.
         """
         self.put_back()
         since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self._setting = ClockSetting(process=os.getpid(), frequency_mhz=frequency_mhz, since=since)
+        self._setting = DeviceSetting(
+            process=os.getpid(), frequency_mhz=frequency_mhz, limit_w=limit_w, former_w=former_w, since=since
+        )
         self._write()
 
     def is_intact(self) -> bool:
@@ -98,7 +125,7 @@ class Claim:
             self._write()
 
     def clear(self) -> None:
-        """Record that the clock is no longer locked."""
+        """Record that nothing is set any longer."""
         os.ftruncate(self._descriptor, 0)
         self._setting = None
 
@@ -137,13 +164,17 @@ def claim(uuid: str, *, patience_s: float = 0.0) -> Iterator[Claim]:
         while (descriptor := _take(uuid, held)) is None:
             if time.monotonic() >= deadline_s:
                 setting = setting_of(uuid)
-                using = f"its clock is locked to {setting}" if setting else "another process is about to use it"
+                using = (
+                    f"its {setting.subject.split()[0]} is {setting.verb} to {setting}"
+                    if setting
+                    else "another process is about to use it"
+                )
                 raise DeviceError(f"{uuid}: in use, {using}; wait until it has ended, or choose another GPU.")
             time.sleep(min(_POLL_S, patience_s))
         yield Claim(uuid, descriptor)
 
 
-def setting_of(uuid: str) -> ClockSetting | None:
+def setting_of(uuid: str) -> DeviceSetting | None:
     """Return what is set on GPU `uuid` by anybody, alive or dead; None if nothing is.
 
     Raises:
@@ -284,16 +315,16 @@ def _open_file(name: str, folder: int, *, make: bool) -> int:
     raise OSError(errno.EPERM, "a hard link" if stat.S_ISREG(found.st_mode) else "not a regular file")
 
 
-def _read(descriptor: int) -> ClockSetting | None:
+def _read(descriptor: int) -> DeviceSetting | None:
     """Parse and validate the content of a claim, which is printed to a terminal."""
     content = os.pread(descriptor, _LONGEST + 1, 0)
     if not content:
         return None
     try:
-        setting = from_plain(ClockSetting, parse_json(content.decode()))
+        setting = from_plain(DeviceSetting, parse_json(content.decode()))
         since = datetime.datetime.fromisoformat(setting.since).isoformat(timespec="seconds")
     except (ConfigError, ValueError):  # of which UnicodeDecodeError is one
         return UNREADABLE
-    if setting.process <= 0 or setting.frequency_mhz <= 0:
+    if not setting.is_known:
         return UNREADABLE
     return dataclasses.replace(setting, since=since)

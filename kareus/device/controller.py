@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from kareus.device.claims import Claim, claim
+from kareus.device.claims import Claim, DeviceSetting, claim
 from kareus.device.protocol import Device
 from kareus.device.termination import keep_watching, on_termination
 from kareus.errors import DeviceError
@@ -320,9 +320,71 @@ def dry_clocks(device: Device | None, say: Callable[[str], None]) -> Iterator[Dr
 
 
 def restore_left_behind(device: Device, claimed: Claim) -> None:
-    """Reset the clock of `device` if its last owner died before doing so."""
+    """Reset the clock or the power limit of `device` if its last owner died before doing so."""
     left = claimed.setting()
     if left is not None:
-        device.reset_clock()
+        undo(device, left)
         claimed.clear()
-        logger.warning("%s: restored the clock, which was left locked to %s", device.uuid, left)
+        logger.warning("%s: restored the %s, which was left %s to %s", device.uuid, left.subject, left.verb, left)
+
+
+def undo(device: Device, setting: DeviceSetting | None) -> None:
+    """Reset the clock of `device`, or the power limit to the one that was there before; None: the clock.
+
+    Raises:
+        DeviceError: the driver refuses.
+    """
+    if setting is not None and setting.limit_w:
+        device.set_power_limit(setting.former_w)
+    else:
+        device.reset_clock()
+
+
+@contextlib.contextmanager
+def held_power_limit(device: Device, limit_w: float, *, patience_s: float = 0.0) -> Iterator[None]:
+    """Claim `device`, limit its power, and put the former limit back however this ends, as `controlled_clocks` does.
+
+    After a signal the limit is the former one, also where the process goes on. Call it from the main thread.
+
+    Args:
+        device: the GPU.
+        limit_w: the limit.
+        patience_s: how long to wait for another process that has the GPU; may be infinite.
+
+    Raises:
+        DeviceError: the GPU is in use, has no such limit, or the driver refuses.
+    """
+    least_w, most_w = device.power_limits_w()
+    if not least_w <= limit_w <= most_w:
+        raise DeviceError(
+            f"{device.uuid}: {device.name} has no power limit of {limit_w:g} W; must be from {least_w:g} to "
+            f"{most_w:g} W."
+        )
+    with claim(device.uuid, patience_s=patience_s) as claimed:
+        restore_left_behind(device, claimed)
+        restoring = threading.Lock()
+
+        def restore() -> None:
+            with restoring:
+                setting = claimed.setting()
+                if setting is not None:
+                    undo(device, setting)
+                    claimed.clear()
+
+        def restore_or_say() -> None:
+            try:
+                restore()
+            except (DeviceError, OSError) as error:
+                logger.error("%s Run `kareus clocks reset`.", error)
+
+        with on_termination(restore_or_say):
+            claimed.note(limit_w=limit_w, former_w=device.power_limit_w())
+            try:
+                device.set_power_limit(limit_w)
+            except DeviceError:
+                claimed.clear()
+                raise
+            try:
+                yield
+            finally:
+                restore()

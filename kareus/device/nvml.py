@@ -59,6 +59,19 @@ class NvmlDevice:
         """Unlock."""
         self._ask(self._gpu.reset_gpu_locked_clocks)
 
+    def power_limits_w(self) -> tuple[float, float]:
+        """Ask the driver, which knows them in milliwatts."""
+        least_mw, most_mw = self._ask(self._gpu.get_power_management_limit_constraints)
+        return least_mw / 1e3, most_mw / 1e3
+
+    def power_limit_w(self) -> float:
+        """The limit of the board's firmware, or the one that was set last."""
+        return float(self._ask(self._gpu.get_power_management_limit)) / 1e3
+
+    def set_power_limit(self, limit_w: float) -> None:
+        """Set it, until the driver is loaded again."""
+        self._ask(self._gpu.set_power_management_limit, round(1e3 * limit_w))
+
     def clock_mhz(self) -> int:
         """The SM clock now."""
         return int(self._ask(pynvml.nvmlDeviceGetClockInfo, self._gpu.handle, pynvml.NVML_CLOCK_SM))

@@ -27,6 +27,15 @@ class Device(Protocol):
     def reset_clock(self) -> None:
         """Return the SM clock to the driver, as after boot."""
 
+    def power_limits_w(self) -> tuple[float, float]:
+        """Return the least and the largest power limit that can be set."""
+
+    def power_limit_w(self) -> float:
+        """Return the power limit now."""
+
+    def set_power_limit(self, limit_w: float) -> None:
+        """Set the power limit; returns when the driver has accepted it."""
+
     def clock_mhz(self) -> int:
         """The SM clock now."""
 

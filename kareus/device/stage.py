@@ -1,9 +1,10 @@
-"""Command `clocks`: show what the GPUs' SM clocks do, and restore those that a killed run left locked."""
+"""Command `clocks`: show what the GPUs' SM clocks do, and restore these, and power limits, that a killed run left."""
 
 import argparse
 from collections.abc import Callable, Sequence
 
-from kareus.device.claims import claim, setting_of
+from kareus.device.claims import DeviceSetting, claim, setting_of
+from kareus.device.controller import undo
 from kareus.device.protocol import Device
 from kareus.errors import DeviceError, printable
 
@@ -73,7 +74,7 @@ def _shown(index: int, device: Device) -> str:
     return (
         f"{index}  {device.name}  {device.uuid}  now {device.clock_mhz()} MHz ({reasons}), "
         f"can be locked from {clocks[0]} to {clocks[-1]} MHz; Kareus has "
-        f"{f'locked it to {setting}' if setting else 'set nothing'}"
+        f"{f'{setting.verb} it to {setting}' if setting else 'set nothing'}"
     )
 
 
@@ -86,13 +87,18 @@ def _may_be_set(device: Device) -> bool:
 
 
 def _reset(device: Device) -> str:
-    """Reset the clock of a claim, unless its holder is alive."""
+    """Reset the clock of a claim, or its power limit, unless its holder is alive."""
     with claim(device.uuid) as claimed:
-        device.reset_clock()
+        setting = claimed.setting()
+        undo(device, setting)
         claimed.clear()
-    return f"reset the SM clock of {device.uuid}"
+    return f"reset the {_subject(setting)} of {device.uuid}"
 
 
 def _would_reset(device: Device) -> str:
-    with claim(device.uuid):
-        return f"would reset the SM clock of {device.uuid}"
+    with claim(device.uuid) as claimed:
+        return f"would reset the {_subject(claimed.setting())} of {device.uuid}"
+
+
+def _subject(setting: DeviceSetting | None) -> str:
+    return "power limit" if setting is not None and setting.limit_w else "SM clock"

@@ -36,7 +36,9 @@ def gpu_findings(open_devices: Callable[[], Sequence[Device]]) -> Iterator[Diagn
     yield Diagnosis(check="driver", state=State.OK, found=", ".join(sorted({device.driver for device in devices})))
     for index, device in enumerate(devices):
         yield _gpu(index, device)
-    yield rights()
+    may_set = rights()
+    yield may_set
+    yield power_limits(devices, may_set)
 
 
 def _gpu(index: int, device: Device) -> Diagnosis:
@@ -51,7 +53,7 @@ def _gpu(index: int, device: Device) -> Diagnosis:
         remedy = "look at `nvidia-smi -q`; clocks or energy of such a GPU cannot be used"
         return Diagnosis(check=check, state=State.BROKEN, found=f"{device.name}: {error}", remedy=remedy)
     if setting is not None:
-        found = f"{now}; Kareus has locked it to {setting}"
+        found = f"{now}; Kareus has {setting.verb} it to {setting}"
         remedy = "if no run of yours is at work: `kareus clocks reset`"
         return Diagnosis(check=check, state=State.LIMITED, found=found, remedy=remedy)
     if reasons:
@@ -71,6 +73,24 @@ def rights() -> Diagnosis:
     if has_capability(Path("/proc/self/status")):
         return Diagnosis(check=check, state=State.OK, found="this user has the rights of root")
     return Diagnosis(check=check, state=State.LIMITED, found="no right, and no zeusd is named", remedy=START_ZEUSD)
+
+
+def power_limits(devices: Sequence[Device], may_set: Diagnosis) -> Diagnosis:
+    """Return which power limits can be set: what sets clocks sets them too, and a driver may know only these.
+
+    Where neither may be set, plans at default clocks still choose layout, SMs and launches.
+    """
+    check = "setting power limits"
+    try:
+        ranges = sorted({(*device.power_limits_w(), device.power_limit_w()) for device in devices})
+    except DeviceError as error:
+        remedy = "lock clocks, which save more, or plan at the maximum clock (--method kareus-without-frequency)"
+        return Diagnosis(check=check, state=State.ABSENT, found=str(error).split(";")[0], remedy=remedy)
+    found = ", ".join(f"from {least:g} to {most:g} W, now {now:g}" for least, most, now in ranges)
+    if may_set.state is State.OK:
+        return Diagnosis(check=check, state=State.OK, found=found)
+    remedy = "plan at the maximum clock (--method kareus-without-frequency), which needs no right"
+    return Diagnosis(check=check, state=State.ABSENT, found=f"{found}; {may_set.found}", remedy=remedy)
 
 
 def _daemon(check: str, name: str, connect: Callable[[], None]) -> Diagnosis:

@@ -1,4 +1,4 @@
-/* As much of NVIDIA's management library as Kareus calls, by the signatures of nvml.h: one GPU that remembers its clock.
+/* As much of NVIDIA's management library as Kareus calls, by the signatures of nvml.h: one GPU that remembers its clock and limit.
 
    The environment says what it is like: FORBIDDEN, where locking needs rights; OLD, where a call is missing. */
 #include <stdlib.h>
@@ -48,6 +48,18 @@ int nvmlDeviceSetGpuLockedClocks(gpu_t gpu, unsigned lowest_mhz, unsigned highes
     return lowest_mhz == highest_mhz ? OK : NOT_SUPPORTED;
 }
 int nvmlDeviceResetGpuLockedClocks(gpu_t gpu) { locked_mhz = 0; return OK; }
+static unsigned limit_mw = 400000;
+int nvmlDeviceGetPowerManagementLimitConstraints(gpu_t gpu, unsigned *least_mw, unsigned *most_mw) {
+    *least_mw = 100000;
+    *most_mw = 400000;
+    return OK;
+}
+int nvmlDeviceGetPowerManagementLimit(gpu_t gpu, unsigned *mw) { *mw = limit_mw; return OK; }
+int nvmlDeviceSetPowerManagementLimit(gpu_t gpu, unsigned mw) {
+    if (getenv("FORBIDDEN")) return NO_PERMISSION;
+    limit_mw = mw;
+    return OK;
+}
 int nvmlDeviceGetClockInfo(gpu_t gpu, int kind, unsigned *mhz) {
     *mhz = locked_mhz ? locked_mhz : 1410;
     return kind == 1 ? OK : NOT_SUPPORTED; /* NVML_CLOCK_SM */

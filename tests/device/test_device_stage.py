@@ -140,3 +140,14 @@ def test_the_name_that_a_driver_gives_is_escaped(device, capsys, monkeypatch):
     shown = capsys.readouterr().out
     assert "GPU \\x1b[31m" in shown
     assert shown.removesuffix("\n").isprintable()
+
+
+def test_reset_puts_back_the_power_limit_that_was_there_before(device, capsys):
+    with claim(device.uuid) as claimed:
+        claimed.note(limit_w=500, former_w=650)
+    assert main(["clocks", "show"]) == 0
+    assert "Kareus has limited it to 500 W by process" in capsys.readouterr().out
+    assert main(["clocks", "reset", "--dry-run"]) == 0
+    assert main(["clocks", "reset"]) == 0
+    assert capsys.readouterr().out == ("would reset the power limit of GPU-fake\nreset the power limit of GPU-fake\n")
+    assert device.calls() == ["limit 650"]

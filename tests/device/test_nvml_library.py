@@ -22,9 +22,12 @@ from kareus.device.nvml import open_devices
 gpu.lock_clock(1395)
 locked_mhz = gpu.clock_mhz()
 gpu.reset_clock()
+before_w = gpu.power_limit_w()
+gpu.set_power_limit(300.5)
 print(json.dumps({
     "uuid": gpu.uuid, "name": gpu.name, "driver": gpu.driver, "clocks_mhz": gpu.supported_clocks_mhz(),
     "locked_mhz": locked_mhz, "clock_mhz": gpu.clock_mhz(), "reasons": gpu.throttle_reasons(),
+    "limits_w": [*gpu.power_limits_w(), before_w, gpu.power_limit_w()],
     "energy_j": gpu.energy_j(), "temperature_c": gpu.temperature_c(),
 }))
 """
@@ -56,6 +59,7 @@ def test_every_call_reaches_the_driver_with_its_types_and_units(driver: Path) ->
         "locked_mhz": 1395,
         "clock_mhz": 1410,
         "reasons": ["power-limit", "thermal-limit"],
+        "limits_w": [100.0, 400.0, 400.0, 300.5],
         "energy_j": 7_000_000_012.345,
         "temperature_c": 61.0,
     }

@@ -78,6 +78,19 @@ class FakeDevice:
         self._log("reset")
         self.locked.unlink(missing_ok=True)
 
+    def power_limits_w(self):
+        return 200.0, 700.0
+
+    def power_limit_w(self):
+        limit = self.folder / "limit"
+        return float(limit.read_text()) if limit.exists() else 700.0
+
+    def set_power_limit(self, limit_w):
+        if not self.allowed:
+            raise DeviceError(f"{self.uuid}: no right to set clocks; run as root.")
+        self._log(f"limit {limit_w:g}")
+        (self.folder / "limit").write_text(str(limit_w))
+
     def clock_mhz(self):
         try:
             return min(int(self.locked.read_text()), self._cap()[0])
