@@ -4,8 +4,10 @@
     python benchmarks/trainers.py --part 8B     # those of one training
     python benchmarks/trainers.py --layouts     # the table of docs/howto/trainers.md, at once; with --write there
 
-Every row plans one workload on the simulated testbed for the software of its trainer, takes the plan `fastest` of what
-the trainer obeys, and compares it with the same software's own execution in the same layout. Nothing is measured.
+Every row plans one workload on the simulated testbed for the software of its trainer, takes the plans of least energy
+of what the trainer obeys, within the time of the same software's own execution in the same layout and a little more,
+and compares them with that. Rows without a pipeline come again beside one clock for each step, and with NCCL held to
+the number of SMs that suits it best. Nothing is measured.
 """
 
 import argparse
@@ -13,29 +15,33 @@ import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import kareus
 from doc_tables import ROOT, put
-from kareus.pipeline.compare import THROUGHPUT_BASELINE, max_throughput_plan
+from kareus.pareto import AS_FAST
+from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, max_throughput_plan
 from kareus.pipeline.methods import METHODS
 from kareus.pipeline.one_clock import one_clock_costs
-from kareus.plans.build import select_plan
+from kareus.plans.build import plan_of_row
 from kareus.plans.frontiers import Frontiers
+from kareus.plans.obeyed import best_sm_count
 from kareus.plans.planning import plan_tables, quietly
 from kareus.software.trainers import ClockPace, ObeyingTrainer, trainers
-from kareus.workload.config import Workload
+from kareus.testbed.config import NCCL_SM_COUNT
+from kareus.workload.config import Workload, with_sm_count
 from kareus.workload.slices import cut
 
 PAGE = ROOT / "docs/howto/trainers.md"
 LAYOUT_HEADS = (
-    "| trainer | layout | obeys | make the plan | turn it on | `kareus export` |",
-    "| --- | --- | --- | --- | --- | --- |",
+    "| trainer | obeys | make the plan | turn it on | `kareus export` |",
+    "| --- | --- | --- | --- | --- |",
 )
 """Page and head of the table of commands."""
 NOTHING_TO_SEARCH = ("search.initial=1", "search.most=1")
 """For trainers that run instructions whole, whose plans have nothing of what a search finds."""
-SLOWER = 1.05
-"""Of how much slower a step at one clock is spoken."""
+SHARES = {"fastest": 0.0, "in the same time": 1 + AS_FAST, "2 % slower": 1.02, "5 % slower": 1.05}
+"""Times that plans may take, of the trainer's own execution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +51,8 @@ class Row:
     training: str
     trainer: str
     name: str
+    layout: str
+    """`pipelines` or `sharded`."""
     overrides: tuple[str, ...]
 
 
@@ -70,12 +78,14 @@ SHARDED = {
     "parallelism.sequence_parallel=true microbatch_size=2 num_microbatches=32 recomputation=full",
 }
 CHUNKS = {"3B": 2, "8B": 4, "70B": 5}
+SHARDS = {"3B": 8, "8B": 4, "70B": 4}
 MEGATRON = {"3B": "megatron-paper", "8B": "megatron-core", "70B": "megatron-core"}
 TRAINERS = (
     ("megatron-core", "Megatron-Core, 1F1B", "pipelines", "{megatron}", "pipeline=1f1b"),
     ("megatron-core", "Megatron-Core, interleaved", "pipelines", "{megatron}", "pipeline=interleaved {chunks}"),
     ("torchtitan", "torchtitan, pipeline", "pipelines", "torchtitan", "pipeline=1f1b"),
     ("torchtitan", "torchtitan, FSDP2", "sharded", "torchtitan", "pipeline=1f1b"),
+    ("torchtitan", "torchtitan, HSDP", "sharded", "torchtitan", "pipeline=1f1b {shards}"),
     ("hugging-face", "Hugging Face Trainer, FSDP", "sharded", "llm-foundry", "pipeline=1f1b"),
     ("kareus", "Kareus' engine", "pipelines", "{megatron}", "pipeline=1f1b"),
 )
@@ -91,87 +101,81 @@ def rows(part: str | None) -> Iterator[Row]:
             texts = (
                 what,
                 (PIPELINES if layout == "pipelines" else SHARDED)[training],
-                pipeline.format(chunks=f"pipeline.chunks={CHUNKS[training]}"),
+                pipeline.format(
+                    chunks=f"pipeline.chunks={CHUNKS[training]}", shards=f"parallelism.shards={SHARDS[training]}"
+                ),
                 f"software={software.format(megatron=MEGATRON[training])}",
             )
-            yield Row(training=training, trainer=trainer, name=name, overrides=tuple(" ".join(texts).split()))
+            yield Row(
+                training=training, trainer=trainer, name=name, layout=layout, overrides=tuple(" ".join(texts).split())
+            )
 
 
-def cells(row: Row) -> list[str]:
-    """Return what a row says."""
+class Way(NamedTuple):
+    """What a trainer may run, and what that takes: seconds, joules, and changes of clock in each stage."""
+
+    name: str
+    costs: list[tuple[float, float, str]]
+
+    def saved(self, share: float, baseline: dict[str, float]) -> tuple[str, str]:
+        """Return what is saved in a multiple of the time, or as fast as can be, in words; and the changes of clock."""
+        most_s = max(share * baseline["time_s"], (1 + AS_FAST) * min(time_s for time_s, _, _ in self.costs))
+        within = [cost for cost in self.costs if cost[0] <= most_s]
+        time_s, energy_j, changes = min(within, key=lambda cost: cost[1])
+        time, energy = 100 * (1 - time_s / baseline["time_s"]), 100 * (1 - energy_j / baseline["energy_j"])
+        return f"{time:z.1f} % time, {energy:z.1f} % energy", changes
+
+
+def ways(row: Row) -> tuple[dict[str, float], list[Way]]:
+    """Return the trainer's own execution, and what it may run: one clock for a step, what it obeys, and NCCL's SMs."""
     trainer = trainers()[row.trainer]
     (workload,) = kareus.resolve([*row.overrides, *([] if trainer.overlaps else NOTHING_TO_SEARCH)])
-    stages = workload.parallelism.pp
-    needed = {THROUGHPUT_BASELINE, trainer.method(stages)}
+    frontiers = planned(workload, trainer)
+    baseline = max_throughput_plan(frontiers.iteration, THROUGHPUT_BASELINE)
+    clocks = one_clock_costs(cut(workload, "pipeline"), frontiers.microbatch)
+    one_clock = Way("one clock for each step", [(one.time_s, one.energy_j, "0") for one in clocks])
+    if trainer.clocks is ClockPace.STEP:
+        return baseline, [one_clock]
+    found = [one_clock, Way(trainer.obeys, costs(workload, trainer, frontiers))]
+    if row.layout == "sharded" and (count := best_sm_count(workload)) != NCCL_SM_COUNT:
+        held = with_sm_count(workload, count)
+        found.append(Way(f"the same, and {count} SMs for NCCL", costs(held, trainer, planned(held, trainer))))
+    return baseline, found
+
+
+def planned(workload: Workload, trainer: ObeyingTrainer) -> Frontiers:
+    """Return the frontiers of what a trainer can run, and of its own execution."""
+    needed = {THROUGHPUT_BASELINE, trainer.method}
     with quietly():
-        frontiers = plan_tables(workload, [method for method in METHODS if method.name in needed]).frontiers
-    saved, changes = _saved(trainer, workload, frontiers)
-    method = trainer.method(stages)
-    chosen = "" if method == "kareus" else f" --method {method}"
-    command = f"kareus plan {shlex.join(row.overrides)}{chosen}"
-    if trainer.obeyed(stages) is ClockPace.STEP:
-        command = trainer.turn_on(stages, "", f"straggler={SLOWER:g}x")[-1]
-    return [DATA[row.training][0], row.name, trainer.words(stages), saved, changes, f"`{command}`"]
+        return plan_tables(workload, [method for method in METHODS if method.name in needed]).frontiers
+
+
+def costs(workload: Workload, trainer: ObeyingTrainer, frontiers: Frontiers) -> list[tuple[float, float, str]]:
+    """Return what each plan of a trainer takes."""
+    rows_of_plans = frontiers.plans(trainer.method).iter_rows(named=True)
+    plans = [plan_of_row(workload, "row", "fastest", plan, frontiers) for plan in rows_of_plans]
+    return [
+        (p.prediction.time_s, p.prediction.energy_j, ", ".join(str(s.clock_changes) for s in p.stages)) for p in plans
+    ]
 
 
 def layout_rows() -> Iterator[str]:
-    """Yield what to type for each trainer, with a pipeline and without one; where both are alike, once."""
+    """Yield what to type for each trainer, with a pipeline and without one."""
     for trainer in trainers().values():
-        with_pipeline, without = (_layout_cells(trainer, stages) for stages in (2, 1))
-        if with_pipeline == without:
-            yield f"| {_linked(trainer)} | any | {with_pipeline} |"
-            continue
-        yield f"| {_linked(trainer)} | pipeline | {with_pipeline} |"
-        yield f"| {_linked(trainer)} | no pipeline, such as FSDP | {without} |"
-
-
-def _linked(trainer: ObeyingTrainer) -> str:
-    return f"[{trainer.title}]({os.path.relpath(ROOT / trainer.page, PAGE.parent)})"
-
-
-def _layout_cells(trainer: ObeyingTrainer, stages: int) -> str:
-    """Return what is obeyed in a layout of so many stages, what makes the plan, and what turns it on."""
-    method = trainer.method(stages)
-    command = (
-        "`kareus select fastest WORKLOAD`"
-        if trainer.overlaps
-        else f"`kareus select fastest WORKLOAD --method {method}`"
-    )
-    if trainer.obeyed(stages) is ClockPace.STEP:
-        command = "none: chosen in the first steps"
-    line = trainer.turn_on(stages, "plan.json", "min-energy")[-1]
-    return f"{trainer.words(stages)} | {command} | `{line}` | `--format {trainer.export}`"
-
-
-def _saved(trainer: ObeyingTrainer, workload: Workload, frontiers: Frontiers) -> tuple[str, str]:
-    """Return what is saved against the trainer's own execution, and changes of clock in each stage."""
-    baseline = max_throughput_plan(frontiers.iteration, THROUGHPUT_BASELINE)
-
-    def compared(time_s: float, energy_j: float) -> str:
-        time, energy = (
-            100 * (1 - own / base) for own, base in ((time_s, baseline["time_s"]), (energy_j, baseline["energy_j"]))
-        )
-        return f"{time:z.1f} % time, {energy:z.1f} % energy"
-
-    if trainer.obeyed(workload.parallelism.pp) is ClockPace.STEP:
-        clocks = one_clock_costs(cut(workload, "pipeline"), frontiers.microbatch)
-        said = []
-        for most in (1.001, SLOWER):
-            within = [one for one in clocks if one.time_s <= most * baseline["time_s"]]
-            best = min(within, key=lambda one: one.energy_j)
-            said.append(f"{compared(best.time_s, best.energy_j)} ({best.frequency_mhz} MHz)")
-        return "; ".join(said), "0"
-    plan = select_plan(workload, frontiers, "fastest", trainer.method(workload.parallelism.pp), name="row")
-    return compared(plan.prediction.time_s, plan.prediction.energy_j), ", ".join(
-        str(s.clock_changes) for s in plan.stages
-    )
+        method = "" if trainer.method == OURS else f" --method {trainer.method}"
+        command = f"`kareus select fastest WORKLOAD{method}`"
+        if trainer.clocks is ClockPace.STEP:
+            command = "none: chosen in the first steps"
+        title = f"[{trainer.title}]({os.path.relpath(ROOT / trainer.page, PAGE.parent)})"
+        line = trainer.turn_on("plan.json", "min-energy")[-1]
+        yield f"| {title} | {trainer.obeys} | {command} | `{line}` | `--format {trainer.export}` |"
 
 
 def main() -> None:
-    """Print the table as Markdown."""
+    """Print the tables as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=sorted(DATA), help="rows of one training")
-    parser.add_argument("--layouts", action="store_true", help="what to type, by trainer and layout")
+    parser.add_argument("--layouts", action="store_true", help="what to type, by trainer")
     parser.add_argument("--write", action="store_true", help="put that into its page")
     arguments = parser.parse_args()
     part = arguments.part
@@ -180,17 +184,43 @@ def main() -> None:
         if arguments.write:
             put(PAGE, LAYOUT_HEADS, list(layout_rows()))
         return
-    heads = ["training", "trainer", "obeys", "saved against its own execution", "changes of clock", "command or line"]
-    print("| " + " | ".join(heads) + " |\n|" + " --- |" * len(heads))
-    saved: dict[str, list[str]] = {}
+    title("training", "trainer", "obeys", *SHARES, "changes of clock", "command")
+    short: dict[tuple[str, str], list[str]] = {}
+    alone: list[list[str]] = []
     for row in rows(part):
-        found = cells(row)
-        saved.setdefault(found[1], [found[2]]).append(found[3])
-        print("| " + " | ".join(found) + " |", flush=True)
-    heads = ["trainer", "obeys", *(text for name, (text, _) in DATA.items() if part in (None, name))]
-    print("\n| " + " | ".join(heads) + " |\n|" + " --- |" * len(heads))
-    for name, texts in saved.items():
-        print("| " + " | ".join([name, *texts]) + " |")
+        baseline, found = ways(row)
+        best = found[min(1, len(found) - 1)]
+        saved = [best.saved(share, baseline) for share in SHARES.values()]
+        method = trainers()[row.trainer].method
+        command = f"kareus plan {shlex.join(row.overrides)}{'' if method == OURS else f' --method {method}'}"
+        line([DATA[row.training][0], row.name, best.name, *(text for text, _ in saved), saved[0][1], f"`{command}`"])
+        short.setdefault((row.name, best.name), []).append(f"{saved[0][0]}; {saved[-1][0]}")
+        if row.layout == "sharded":
+            alone += [
+                [
+                    DATA[row.training][0],
+                    row.name,
+                    way.name,
+                    *(way.saved(share, baseline)[0] for share in SHARES.values()),
+                ]
+                for way in found
+            ]
+    title("trainer", "obeys", *(text for name, (text, _) in DATA.items() if part in (None, name)))
+    for names, texts in short.items():
+        line([*names, *texts])
+    title("training", "without a pipeline", "what is set", *SHARES)
+    for texts in alone:
+        line(texts)
+
+
+def title(*heads: str) -> None:
+    """Print the heads of a table."""
+    print("\n| " + " | ".join(heads) + " |\n|" + " --- |" * len(heads), flush=True)
+
+
+def line(cells: list[str]) -> None:
+    """Print a row of it."""
+    print("| " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

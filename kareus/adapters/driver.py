@@ -173,6 +173,11 @@ class StageDriver:
             self.end_update()
             self.end_iteration(self._tokens)
 
+    def begin_evaluation(self) -> None:
+        """Say that forwards without backwards are about to be launched: they have the clock of the other forwards."""
+        self.end_step()
+        self._follower.begin_evaluation()
+
     def abandon_iteration(self) -> None:
         """Say that the iteration failed, if one runs: it has no rows, and what was chosen for it is for the next."""
         if self._running:

@@ -1,5 +1,6 @@
-"""One clock for the steps of Hugging Face's Trainer.
+"""Plans, or one clock for all steps, in Hugging Face's Trainer.
 
+trainer = Trainer(..., callbacks=[TrainerPlan("plan/straggler=1.05x_sequential+perseus.json", output="adapters/first")])
 trainer = Trainer(..., callbacks=[TrainerClock("min-energy", output="adapters/first")])
 """
 
@@ -8,8 +9,63 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from kareus.adapters import fsdp
+from kareus.adapters.fsdp import PlannedTraining
+from kareus.adapters.sources import PlanSource, check_source
 from kareus.adapters.steps import StepClock, only_device, open_step_clock
 from kareus.errors import EngineError
+
+
+class TrainerPlan(TrainerCallback):  # type: ignore[misc]  # as below
+    """Gives every forward, backward and update of a training the clock that a plan has for it.
+
+    Example:
+        >>> from kareus.adapters.hugging_face import TrainerPlan
+        >>> trainer = Trainer(**arguments, callbacks=[TrainerPlan("plan/fastest_sequential+perseus.json")])
+    """
+
+    def __init__(self, plan: PlanSource, **options: Any) -> None:
+        """Follow a plan.
+
+        Args:
+            plan: as `kareus.adapters.fsdp.obey` has it.
+            options: `clocks`, `output` and `tokens` of it.
+
+        Raises:
+            KareusError: the plan is missing, or cannot be read.
+        """
+        check_source(plan)
+        self._plan, self._options = plan, options
+        self.planned: PlannedTraining | None = None
+        """What follows the plan on this rank, once the training has begun."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Claim the GPU and hook the model.
+
+        Raises:
+            EngineError: the plan is of another layout, or this process computes on several GPUs.
+        """
+        _check_one_gpu(args)
+        self._close()
+        self.planned = fsdp.obey(
+            kwargs["model"],
+            kwargs["optimizer"],
+            self._plan,
+            microbatches=args.gradient_accumulation_steps,
+            **self._options,
+        )
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Restore the clock and write the tables."""
+        self._close()
+
+    def _close(self) -> None:
+        if self.planned is not None:
+            self.planned.close()
 
 
 class TrainerClock(TrainerCallback):  # type: ignore[misc]  # transformers has no types that mypy may follow
@@ -42,10 +98,7 @@ class TrainerClock(TrainerCallback):  # type: ignore[misc]  # transformers has n
         Raises:
             EngineError: this process computes on several GPUs, of which it would set the clock of one.
         """
-        if args.n_gpu > 1:
-            raise EngineError(
-                f"one clock: this process computes on {args.n_gpu} GPUs; start one for each GPU, as torchrun does."
-            )
+        _check_one_gpu(args)
         only_device(kwargs["model"].parameters())
         self._close()
         self.clock = open_step_clock(self._goal, args.device, **self._options)
@@ -73,3 +126,10 @@ class TrainerClock(TrainerCallback):  # type: ignore[misc]  # transformers has n
     def _close(self) -> None:
         if self.clock is not None:
             self.clock.close()
+
+
+def _check_one_gpu(args: TrainingArguments) -> None:
+    if args.n_gpu > 1:
+        raise EngineError(
+            f"one clock: this process computes on {args.n_gpu} GPUs; start one for each GPU, as torchrun does."
+        )

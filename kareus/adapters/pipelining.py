@@ -86,9 +86,9 @@ class PlannedSchedule:
         return told
 
     def _iteration(self, *positional: Any, **named: Any) -> Any:
-        """Run one iteration: PyTorch's `step`, then the plan's update until the next one; evaluate by no plan."""
+        """Run one iteration: PyTorch's `step`, then the plan's update until the next one; or an evaluation."""
         if not self._schedule._has_backward:
-            self.driver.end_step()
+            self.driver.begin_evaluation()
             return self._step(*positional, **named)
         self.driver.begin_iteration()
         try:

@@ -75,7 +75,7 @@ class StepClock:
         Raises:
             EngineError: it is neither.
         """
-        own = _stepping(optimizer)
+        own = stepping(optimizer)
         self.begin_step()
         self._hooks.append(own.register_step_post_hook(lambda *_: self._next(tokens)))
 
@@ -127,7 +127,7 @@ def choose_clock(
         ...     optimizer.step()  # ends a step
         >>> clock.close()
     """
-    device = only_device(weight for group in _stepping(optimizer).param_groups for weight in group["params"])
+    device = only_device(weight for group in stepping(optimizer).param_groups for weight in group["params"])
     clock = open_step_clock(
         goal, device, clocks_mhz=clocks_mhz, steps_per_clock=steps_per_clock, clocks=clocks, output=output
     )
@@ -206,7 +206,7 @@ def _clocks(gpu: Device, given: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(sorted(given, reverse=True))
 
 
-def _stepping(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def stepping(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Return what says when an optimizer has stepped."""
     own = getattr(optimizer, "optimizer", optimizer)  # Accelerate's steps only when gradients are complete
     if not isinstance(own, torch.optim.Optimizer):

@@ -1,4 +1,4 @@
-"""Plans in torchtitan: a configuration whose pipeline follows one.
+"""Plans in torchtitan: a configuration whose training follows one, with a pipeline or without.
 
 A module of yours, named by `--module`, has the configuration:
 
@@ -7,13 +7,15 @@ A module of yours, named by `--module`, has the configuration:
     def planned():
         return obey(llama3_8b(), "plan/fastest.json", output="adapters/first")
 
-torchtitan asks `ModelSpec.pipelining_fn` for the schedule of a rank, which is wrapped here; its `MetricsProcessor`, or
-yours, also logs the energy of an iteration and of a token. The order is that of
+torchtitan asks `ModelSpec.pipelining_fn` for the schedule of a rank, which is wrapped here, and without a pipeline
+calls `ModelSpec.post_optimizer_build_fn`, where the model and its optimizers get hooks; its `MetricsProcessor`, or
+yours, also logs the energy of an iteration and of a token. The order of a pipeline is that of
 `parallelism.pipeline_parallel_schedule_csv`, which `kareus export --format torchtitan` writes.
 """
 
 import dataclasses
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -23,7 +25,8 @@ import torch.distributed as dist
 from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.trainer import Trainer
 
-from kareus.adapters import pipelining
+from kareus.adapters import fsdp, pipelining
+from kareus.adapters.fsdp import PlannedTraining
 from kareus.adapters.pipelining import PlannedSchedule
 from kareus.adapters.sources import PlanSource, check_source
 from kareus.errors import ConfigError
@@ -35,8 +38,10 @@ ENERGY, PER_TOKEN = "energy/iteration(J)", "energy/token(J)"
 class PlannedJob:
     """What the parts know of each other that torchtitan builds, one after the other, from one configuration."""
 
-    planned: PlannedSchedule | None = None
-    """Schedule of this rank that follows the plan, once torchtitan has made it."""
+    planned: PlannedSchedule | PlannedTraining | None = None
+    """What of this rank follows the plan, once torchtitan has made it."""
+    training: Mapping[str, Any] = {}
+    """Settings of the training as the command line left them, once torchtitan has made its metrics."""
 
 
 class EnergyMetrics:
@@ -81,18 +86,18 @@ def obey(
     clocks: str = "planned",
     output: str | PathLike[str] | None = None,
 ) -> Trainer.Config:
-    """Return a configuration of torchtitan whose pipeline follows a plan; the one that is given is changed.
+    """Return a configuration of torchtitan whose training follows a plan; the one that is given is changed.
 
-    A job that then runs without a pipeline ends before it trains, with a `ConfigError`.
+    A plan that the job cannot follow ends it before it trains, with an `EngineError`.
 
     Args:
-        config: with pipeline parallelism, or to be given it on the command line.
+        config: with pipeline parallelism or without, also where the command line decides that.
         plan: path of the plan, or a `PlanFolder` or `Profiling`.
         clocks: `planned`, or `dry` to log clocks and lock none.
         output: folder of the tables `microbatches` and `steps`; None to write none.
 
     Raises:
-        ConfigError: torchtitan cannot make a pipeline of the model.
+        ConfigError: the configuration has no model.
         KareusError: the plan is missing, or cannot be read.
 
     Example:
@@ -100,22 +105,48 @@ def obey(
         >>> config = obey(config, "plan/fastest_sequential+perseus.json", clocks="dry", output="adapters/first")
     """
     spec = config.model_spec
-    if spec is None or spec.pipelining_fn is None:
-        name = "none" if spec is None else spec.name
-        raise ConfigError(f"model_spec={name}: has no pipelining_fn, so that there is no pipeline to plan.")
+    if spec is None:
+        raise ConfigError("model_spec=none: there is no model to train by a plan.")
     check_source(plan)
     job = PlannedJob()
 
-    def planned(*positional: Any, **named: Any) -> Any:
+    def planned_schedule(*positional: Any, **named: Any) -> Any:
         made = spec.pipelining_fn(*positional, **named)
         dims, training = named["parallel_dims"], named["training"]
         tokens = training.local_batch_size * training.seq_len * dims.dp_replicate * dims.dp_shard
         job.planned = pipelining.obey(made[0], plan, clocks=clocks, output=output, tokens=tokens)
         return made
 
-    config.model_spec = dataclasses.replace(spec, pipelining_fn=planned)
+    def planned_training(optimizers: Any, model_parts: list[torch.nn.Module], parallel_dims: Any) -> None:
+        if spec.post_optimizer_build_fn is not None:
+            spec.post_optimizer_build_fn(optimizers, model_parts, parallel_dims)
+        if not parallel_dims.pp_enabled:
+            (model,) = model_parts
+            microbatches, sequences = _step_of(job.training, parallel_dims)
+            job.planned = fsdp.obey(
+                model,
+                optimizers,
+                plan,
+                microbatches=microbatches,
+                clocks=clocks,
+                output=output,
+                tokens=sequences * job.training["seq_len"],
+            )
+
+    config.model_spec = dataclasses.replace(
+        spec,
+        pipelining_fn=None if spec.pipelining_fn is None else planned_schedule,
+        post_optimizer_build_fn=planned_training,
+    )
     config.metrics = _metrics_of(job, config.metrics)
     return config
+
+
+def _step_of(training: Mapping[str, Any], dims: Any) -> tuple[int, int]:
+    """Return the microbatches of a step without a pipeline, and its sequences over all ranks, as torchtitan counts."""
+    least = training["local_batch_size"] * dims.dp_replicate * dims.dp_shard
+    sequences = training["global_batch_size"] if training["global_batch_size"] > 0 else least
+    return sequences // least, sequences
 
 
 def _metrics_of(job: PlannedJob, given: MetricsProcessor.Config) -> MetricsProcessor.Config:
@@ -125,22 +156,9 @@ def _metrics_of(job: PlannedJob, given: MetricsProcessor.Config) -> MetricsProce
     @dataclass(kw_only=True, slots=True)  # as torchtitan asks of all its configurations
     class Config(kind):  # type: ignore[misc]  # a class that only a run knows
         def build(self, **parts: Any) -> Any:
-            _check_pipeline(parts["parallel_dims"])
+            job.training = parts["config_dict"]["training"]
             metrics = kind.build(self, **parts)
             EnergyMetrics(metrics, job)
             return metrics
 
     return Config(**{field.name: getattr(given, field.name) for field in dataclasses.fields(given) if field.init})
-
-
-def _check_pipeline(parallel_dims: Any) -> None:
-    """Check that a job has a pipeline; without one torchtitan asks for no schedule, and no plan is read.
-
-    Raises:
-        ConfigError: it has none.
-    """
-    if not parallel_dims.pp_enabled:
-        raise ConfigError(
-            f"pipeline_parallel_degree={parallel_dims.pp}: this job has no pipeline that a plan could be followed in; "
-            "choose one clock for its steps by kareus.adapters.steps.choose_clock (docs/howto/torchtitan.md)."
-        )

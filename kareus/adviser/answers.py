@@ -165,7 +165,7 @@ class Advice(Shown):
     @property
     def method(self) -> str:
         """Method whose plans the trainer can run in the chosen layout."""
-        return self.question.trainer.method(self.chosen.layout.candidate.layout.pp)
+        return self.question.trainer.method
 
     @property
     def selector(self) -> str:

@@ -16,7 +16,7 @@ from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.pareto import AS_FAST
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
-from kareus.plans.answer import BASELINE, meaning, model_error_line
+from kareus.plans.answer import BASELINE, LITTLE_SLOWER, little_to_gain, meaning, model_error_line
 from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
 from kareus.prediction.remedies import parts_words
 from kareus.software.trainers import ENGINE, trainers
@@ -27,10 +27,6 @@ MOST_ROWS = 12
 """Layouts in the table of the terminal; all are in the files."""
 FIRST_BY_ITSELF = 3
 """Layouts that are named in the order in which the software runs them by itself."""
-SLOWER = 1.05
-"""Of how much slower a plan is spoken where there is nothing to gain at full speed."""
-FEW_SHARE, SAME_SHARE = 0.01, 0.001
-"""Shares of energy below which a plan saves little, and nothing."""
 FEW_KG = 10_000
 """Masses below this are given in kilograms."""
 
@@ -116,9 +112,8 @@ def comparison(advice: Advice) -> str:
     time = less(100 * (1 - chosen.time_s / baseline.cost.time_s), "time")
     energy = less(100 * (1 - chosen.energy_j / baseline.cost.energy_j), "energy")
     own = baseline.layout.candidate.layout == advice.chosen.layout.candidate.layout
-    stages = advice.chosen.layout.candidate.layout.pp
     return (
-        f"in {advice.question.trainer.title}, which obeys {advice.question.trainer.words(stages)}: "
+        f"in {advice.question.trainer.title}, which obeys {advice.question.trainer.obeys}: "
         f"{compared(time, energy, BASELINE)} of the fastest layout for it "
         f"({'the same' if own else baseline.layout.candidate.layout.words}): "
         f"{scaled(baseline.cost.time_s, 's', digits=4)} and {scaled(baseline.cost.energy_j, 'J', digits=4)}"
@@ -143,26 +138,25 @@ def engine_line(advice: Advice) -> str:
 
 
 def frugal_lines(advice: Advice) -> Iterator[str]:
-    """Yield what a little more time saves, where there is nothing to gain at full speed."""
+    """Yield what a little more time saves, where there is little to gain at full speed."""
     first, baseline = advice.chosen.layout.fastest, advice.size.baseline.cost
-    if advice.chosen.cost != first or first.energy_j < baseline.energy_j * (1 - FEW_SHARE):
+    if advice.chosen.cost != first:
         return
-    slower = [plan for plan in advice.chosen.layout.plans if plan.time_s <= first.time_s * SLOWER]
+    slower = [plan for plan in advice.chosen.layout.plans if plan.time_s <= first.time_s * LITTLE_SLOWER]
     frugal = min(slower, key=lambda plan: plan.energy_j)
-    saved = 100 * (1 - frugal.energy_j / first.energy_j)
-    yield (
-        f"at full speed there is {'nothing' if first.energy_j > baseline.energy_j * (1 - SAME_SHARE) else 'little'} to "
-        f"gain; {100 * (frugal.time_s / first.time_s - 1):.1f} % slower saves {saved:.1f} % of energy: ask with "
-        "--least energy and a --deadline, or take the selector straggler=1.05x"
+    said = little_to_gain(
+        1 - first.energy_j / baseline.energy_j, frugal.time_s / first.time_s - 1, 1 - frugal.energy_j / first.energy_j
     )
+    if said is not None:
+        yield f"{said}: take the selector straggler={LITTLE_SLOWER:g}x in what is printed last"
 
 
 def turn_on_lines(advice: Advice) -> Iterator[str]:
     """Yield how the plan is turned on in its trainer."""
-    stages, trainer = advice.chosen.layout.candidate.layout.pp, advice.question.trainer
+    trainer = advice.question.trainer
     goal = advice.selector if advice.selector != "fastest" else "straggler=1.05x"
     yield f"turned on in {trainer.title} ({trainer.page}) by:"
-    yield from (f"  {line}" for line in trainer.turn_on(stages, str(plan_of(advice)), goal))
+    yield from (f"  {line}" for line in trainer.turn_on(str(plan_of(advice)), goal))
 
 
 def _size_lines(size: SizeAnswer, margin: TieMargin, columns: int | None) -> Iterator[str]:

@@ -29,7 +29,7 @@ def plan_layout(
     are they of a trainer that has one clock for a step, which leaves nothing to solve.
     """
     workload = prediction.candidate.workload
-    if predictor.has_one_clock(workload) or predictor.instructions_of(workload) > MOST_INSTRUCTIONS:
+    if predictor.has_one_clock or predictor.instructions_of(workload) > MOST_INSTRUCTIONS:
         return frontier_of(list(prediction.plans))
     problem = layout_problem(predictor, workload)
     solved = [LayoutCost(time_s=p.time_s, energy_j=p.energy_j) for p in iteration_frontier(problem, deadlines)]

@@ -128,7 +128,7 @@ class LayoutPredictor:
                     best.effective_j[prices[stage]],
                 )
         times_s, energies_j = self._costs_of(workload, kinds, _most_waiting_w(workload))  # clocks are not kept
-        if self.has_one_clock(workload):
+        if self.has_one_clock:
             times_s, energies_j = self._costs_at_each_clock(workload)
         plans = [
             LayoutCost(time_s=float(time_s), energy_j=float(energy_j))
@@ -143,9 +143,10 @@ class LayoutPredictor:
             exposed_share=self._exposed_s(workload) / sequential.time_s,
         )
 
-    def has_one_clock(self, workload: Workload) -> bool:
-        """Whether the trainer runs a whole step of a layout at one clock."""
-        return self._trainer is not None and self._trainer.obeyed(workload.parallelism.pp) is ClockPace.STEP
+    @property
+    def has_one_clock(self) -> bool:
+        """Whether the trainer runs a whole step at one clock."""
+        return self._trainer is not None and self._trainer.clocks is ClockPace.STEP
 
     def _costs_at_each_clock(self, workload: Workload) -> tuple[Array, Array]:
         """Seconds and joules of an iteration that the software runs by itself, all of it at each of the clocks."""

@@ -103,13 +103,13 @@ def _answer_lines(plan: "Plan", frontiers: "Frontiers", workload: Workload, toke
     from kareus.gpu_model.trust import known_uncertainty  # noqa: PLC0415
     from kareus.plans.answer import answer_of, no_limit  # noqa: PLC0415
     from kareus.plans.grid_selection import grid_lines  # noqa: PLC0415
-    from kareus.plans.obeyed import obeyed_lines  # noqa: PLC0415
+    from kareus.plans.obeyed import asked, obeyed_lines  # noqa: PLC0415
     from kareus.prediction.errors import error_words  # noqa: PLC0415 - bad overrides need not wait for numpy
 
     selector, answer = parse_selector(plan.selector), answer_of(plan, frontiers.iteration)
     yield f"{answer.sentence} [{frontiers.testbed.label}]"
     yield answer.warm
-    yield from obeyed_lines(plan, workload, frontiers, "the same command with")
+    yield from obeyed_lines(plan, workload, frontiers, lambda *what: f"the same command with --select {asked(*what)}")
     yield plan.changes
     if workload.testbed.kind is TestbedKind.SIMULATED and known_uncertainty(workload.gpu) is None:
         yield f"error of such predictions: {error_words(workload)}"

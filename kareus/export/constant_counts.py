@@ -24,7 +24,7 @@ from kareus.plans.document import Plan, PlannedInstruction
 from kareus.plans.simulated_run import instruction_costs
 from kareus.profile.programs import Execution
 from kareus.schedule.config import sm_allocations
-from kareus.workload.config import Workload
+from kareus.workload.config import Workload, with_sm_count
 from kareus.workload.slices import cut
 
 Graphs = Mapping[Batch, BlockGraph]
@@ -77,7 +77,7 @@ def constant_counts(plan: Plan, workload: Workload, graphs: Graphs) -> ConstantC
     run_whole = _whole(plan)
     whole = cost(run_whole)
     common = sorted(set(allowed[0]).intersection(*allowed))
-    settings = {count: cost(run_whole, _with_default(workload, count)) for count in common}
+    settings = {count: cost(run_whole, with_sm_count(workload, count)) for count in common}
     better = {n: own for n, own in settings.items() if own.time_s <= whole.time_s and own.energy_j <= whole.energy_j}
     alone = min(better, key=lambda n: better[n].product, default=None)
     return ConstantCounts(
@@ -141,9 +141,3 @@ def _whole(plan: Plan) -> Plan:
 
     stages = (dataclasses.replace(s, instructions=tuple(map(changed, s.instructions))) for s in plan.stages)
     return dataclasses.replace(plan, stages=tuple(stages))
-
-
-def _with_default(workload: Workload, sm_count: int) -> Workload:
-    """Return the workload with collectives that nothing is chosen for on so many SMs."""
-    testbed = dataclasses.replace(workload.testbed, default_collective_sm_count=sm_count)
-    return dataclasses.replace(workload, testbed=testbed)

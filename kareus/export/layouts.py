@@ -22,6 +22,7 @@ def layout_text(plan: Plan, workload: Workload, trainer: str, syntax: str) -> st
     table = trainer_named(trainer)
     plain = dict(leaves(to_plain(workload)))
     layout = written(table, {**MODEL_FIELDS, **plain}, workload.gpu.gpus_per_node, syntax)
+    environment = workload.testbed.nccl_environment
     unsaid = [f"  {text}" for text in layout.unsaid] or ["  nothing"]
     lines = [
         FIRST.format(trainer),
@@ -30,6 +31,7 @@ def layout_text(plan: Plan, workload: Workload, trainer: str, syntax: str) -> st
         "Leaves out: clocks, SM counts, data and optimizer; what is not here is for you to add.",
         "Of the layout these settings do not say:",
         *unsaid,
+        *([f"Environment that belongs to it: {environment}"] if environment else []),
     ]
     return header(lines) + layout.text
 

@@ -44,7 +44,7 @@ def schedule_csv(plan: Plan, *, folded: bool = False) -> str:
     if stages == 1:
         raise ConfigError(
             f"plan '{plan.selector}' of {plan.workload}: has one stage, so that torchtitan makes no pipeline and reads "
-            "no schedule; choose one clock for its steps by kareus.adapters.steps.choose_clock."
+            "no schedule; kareus.adapters.torchtitan follows the plan as it is (docs/howto/fsdp.md)."
         )
     rows = ([_cell(key, stages, folded=folded) for key, i in stage.keyed if i in stage.passes] for stage in plan.stages)
     return "".join(",".join(row) + "\n" for row in rows)

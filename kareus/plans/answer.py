@@ -23,6 +23,10 @@ BASELINE = "the trainer's own execution"
 """What the method `sequential` is, to people who do not know its name."""
 AS_FAST_WORDS = f"least energy within {100 * AS_FAST:g} % of the least time"
 """What `fastest` means."""
+LITTLE_SLOWER = 1.05
+"""Of how much slower a plan is spoken where there is little to gain at full speed."""
+FEW_SHARE, SAME_SHARE = 0.02, 0.001
+"""Shares of time or energy below which a plan saves little, and nothing."""
 AS_PROFILED = "energies are at the temperatures of profiling"
 """What is said where those of chips that stay warm are not known."""
 
@@ -50,6 +54,11 @@ class Answer:
     def energy_reduction_percent(self) -> float:
         """Energy saved; negative where the plan uses more."""
         return 100 * (1 - self.energy_j / self.baseline_energy_j)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the plan saves more than little."""
+        return max(self.time_reduction_percent, self.energy_reduction_percent) >= 100 * FEW_SHARE
 
     @property
     def saved(self) -> str:
@@ -152,6 +161,26 @@ def fastest_answer(plans: pl.DataFrame, method: str) -> Answer:
         baseline_time_s=baseline["time_s"],
         baseline_energy_j=baseline["energy_j"],
     )
+
+
+def little_to_gain(saved_share: float, more_share: float, slower_saved_share: float) -> str | None:
+    """Return in words that full speed saves little, and what a little more time saves; None where it is not so.
+
+    Args:
+        saved_share: of the energy, by the fastest plan.
+        more_share: of time that a slower plan takes.
+        slower_saved_share: of the energy, by that one.
+
+    Example:
+        >>> little_to_gain(0.0002, 0.048, 0.047)
+        'at full speed there is nothing to gain; 4.8 % slower saves 4.7 % of energy'
+    """
+    if saved_share >= FEW_SHARE or slower_saved_share < saved_share + SAME_SHARE:
+        return None
+    little = "nothing" if saved_share < SAME_SHARE else "little"
+    share = "" if saved_share < SAME_SHARE else f" ({100 * saved_share:.1f} % of energy)"
+    more = f"{100 * more_share:.1f} % slower saves {100 * slower_saved_share:.1f} % of energy"
+    return f"at full speed there is {little} to gain{share}; {more}"
 
 
 def no_limit(selector: Selector, plans: pl.DataFrame) -> str | None:

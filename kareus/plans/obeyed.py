@@ -1,59 +1,163 @@
-"""The part of a plan that its trainer can run, and what that saves: said beside every plan that it cannot run whole."""
+"""The part of a plan that its trainer can run, what that saves, and what would save more: said beside plans."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from kareus.errors import ConfigError
-from kareus.pipeline.compare import THROUGHPUT_BASELINE, max_throughput_plan
+from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, max_throughput_plan
 from kareus.pipeline.one_clock import OneClock, one_clock_costs
-from kareus.plans.answer import BASELINE, answer_of
+from kareus.plans.answer import BASELINE, LITTLE_SLOWER, answer_of, little_to_gain
 from kareus.plans.build import select_plan
 from kareus.plans.document import Plan
 from kareus.plans.frontiers import Frontiers
+from kareus.plans.selectors import Goal
 from kareus.plans.units import compared, less, scaled
+from kareus.prediction.workload_prediction import predict
+from kareus.profile.programs import Execution
+from kareus.schedule.config import sm_allocations
 from kareus.software.trainers import ClockPace, ObeyingTrainer, trainer_of
-from kareus.workload.config import Workload
+from kareus.testbed.config import NCCL_SM_COUNT
+from kareus.workload.config import Workload, with_sm_count
 from kareus.workload.slices import cut
 
-LITTLE_SLOWER = 1.05
-"""Of how much slower an iteration is spoken where there is nothing to gain at full speed."""
+SM_COUNT_KEY = "testbed.default_collective_sm_count"
+"""What plans with another number of SMs for collectives."""
+LIMIT_STEP, LARGEST_CUT = 0.01, 0.3
+"""Steps of power limits that are priced, as shares of the GPU's own, and the largest share that is taken away."""
 NOTHING_SAVED = 0.005
-"""Share of energy below which nothing is gained."""
+"""Share of energy below which one clock saves nothing."""
+SLOWER = f"{Goal.STRAGGLER}={LITTLE_SLOWER:g}x"
+"""Selector of plans that take a little longer."""
 
 
-def obeyed_lines(plan: Plan, workload: Workload, frontiers: Frontiers, command: str) -> Iterator[str]:
-    """Yield what the workload's trainer can run of a plan that needs Kareus' engine; nothing of other plans.
+def asked(selector: str, method: str, *places: str) -> str:
+    """Return the arguments that ask for a plan.
+
+    Example:
+        >>> asked("straggler=1.05x", "kareus"), asked("fastest", "sequential", "results/mine")
+        ('straggler=1.05x', 'fastest results/mine --method sequential')
+    """
+    return " ".join((selector, *places, *(() if method == OURS else ("--method", method))))
+
+
+def obeyed_method(plan: Plan, trainer: ObeyingTrainer) -> str:
+    """Return the method of a plan that a trainer can run, and that of what it can run instead of any other."""
+    if trainer.clocks is ClockPace.STEP:
+        return trainer.method
+    is_whole = all(i.execution is Execution.SEQUENTIAL for _, i in plan.keyed)
+    return plan.method if trainer.overlaps or is_whole else trainer.method
+
+
+def obeyed_lines(
+    plan: Plan, workload: Workload, frontiers: Frontiers, command: Callable[[str, str], str]
+) -> Iterator[str]:
+    """Yield what the workload's trainer can run of a plan that it cannot run whole, and what is better than it.
 
     Args:
         plan: the one that was asked for.
         workload: the one that it is for.
         frontiers: of the workload.
-        command: what makes the plan that the trainer can run, without `--method`.
+        command: what makes the plan of a selector and a method.
     """
-    trainer, stages = trainer_of(workload.software.name), workload.parallelism.pp
-    method = trainer.method(stages)
-    whole = plan.method in (THROUGHPUT_BASELINE, "sequential+perseus")
-    if trainer.overlaps or THROUGHPUT_BASELINE not in frontiers.methods:
+    trainer = trainer_of(workload.software.name)
+    if THROUGHPUT_BASELINE not in frontiers.methods:
         return
-    if trainer.obeyed(stages) is ClockPace.STEP:
+    if trainer.clocks is ClockPace.STEP:
         if plan.method != THROUGHPUT_BASELINE:
-            yield _one_clock_line(trainer, stages, workload, frontiers)
+            yield _one_clock_line(trainer, workload, frontiers)
         return
-    if whole or method not in frontiers.methods:
+    method = obeyed_method(plan, trainer)
+    is_obeyed = method == plan.method
+    if method not in frontiers.methods:
         return
-    said = f"in {trainer.title}, which obeys {trainer.words(stages)}:"
+    said = f"in {trainer.title}, which obeys {trainer.obeys}:"
     try:
-        obeyed = select_plan(workload, frontiers, plan.selector, method, name=plan.workload)
+        obeyed = plan if is_obeyed else select_plan(workload, frontiers, plan.selector, method, name=plan.workload)
     except ConfigError as error:
         yield f"{said} {error}"
         return
-    yield f"{said} {answer_of(obeyed, frontiers.iteration).savings}: {command} --method {method}"
+    if not is_obeyed:
+        yield f"{said} {answer_of(obeyed, frontiers.iteration).savings}: {command(plan.selector, method)}"
+    if plan.selector == Goal.FASTEST:
+        yield from _slower_lines(obeyed, workload, frontiers, command)
+    if is_obeyed and not trainer.overlaps:
+        yield from _sms_lines(workload)
 
 
-def _one_clock_line(trainer: ObeyingTrainer, stages: int, workload: Workload, frontiers: Frontiers) -> str:
+def _slower_lines(
+    fastest: Plan, workload: Workload, frontiers: Frontiers, command: Callable[[str, str], str]
+) -> Iterator[str]:
+    """Yield what a little more time saves, where the fastest plan saves little."""
+    answer = answer_of(fastest, frontiers.iteration)
+    if answer.is_large:
+        return
+    slower = select_plan(workload, frontiers, SLOWER, fastest.method, name=fastest.workload).prediction
+    said = little_to_gain(
+        answer.energy_reduction_percent / 100,
+        slower.time_s / answer.baseline_time_s - 1,
+        1 - slower.energy_j / answer.baseline_energy_j,
+    )
+    if said is not None:
+        yield f"{said}: {command(SLOWER, fastest.method)}"
+        yield from _power_limit_lines(workload)
+
+
+def _power_limit_lines(workload: Workload) -> Iterator[str]:
+    """Yield what a power limit saves in as much more time, for machines whose clocks may not be locked."""
+    own, gpu = predict(workload), workload.gpu
+    best_w, best = gpu.power_limit_w, own
+    for step in range(1, round(LARGEST_CUT / LIMIT_STEP) + 1):
+        limit_w = gpu.power_limit_w * (1 - LIMIT_STEP * step)
+        cost = predict(replace(workload, gpu=replace(gpu, power_limit_w=limit_w)))
+        if cost.time_s > LITTLE_SLOWER * own.time_s:
+            break
+        if cost.energy_j < best.energy_j:
+            best_w, best = limit_w, cost
+    if best is not own:
+        more, saved = 100 * (best.time_s / own.time_s - 1), 100 * (1 - best.energy_j / own.energy_j)
+        yield (
+            f"where clocks may not be locked: a power limit of {best_w:.0f} W is {more:.1f} % slower and saves "
+            f"{saved:.1f} % of energy (kareus.adapters.power_cap)"
+        )
+
+
+def best_sm_count(workload: Workload) -> int:
+    """Return the number of SMs for all collectives of a job that runs instructions whole, as software sets it once.
+
+    The GPU model prices the software's own execution at the maximum clock. A number counts if it takes neither more
+    time nor more energy than NCCL's own; of these the one with the least product of both.
+    """
+    counts = {NCCL_SM_COUNT, *sm_allocations(workload.parallelism.dp, workload.space)}
+    costs = {count: predict(with_sm_count(workload, count)) for count in sorted(counts)}
+    own = costs[NCCL_SM_COUNT]
+    better = {n: c for n, c in costs.items() if c.time_s <= own.time_s and c.energy_j <= own.energy_j}
+    return min(better, key=lambda count: better[count].time_s * better[count].energy_j)
+
+
+def _sms_lines(workload: Workload) -> Iterator[str]:
+    """Yield on how many SMs collectives of shared-out weights would better run, or what sets those that are planned."""
+    parallelism, planned = workload.parallelism, workload.testbed.default_collective_sm_count
+    if parallelism.pp > 1 or not parallelism.shards_gradients:
+        return
+    count = best_sm_count(workload) if planned == NCCL_SM_COUNT else planned
+    if count == NCCL_SM_COUNT:
+        return
+    held = with_sm_count(workload, count)
+    own, costs = predict(with_sm_count(workload, NCCL_SM_COUNT)), predict(held)
+    saved = compared(
+        less(100 * (1 - costs.time_s / own.time_s), "time"),
+        less(100 * (1 - costs.energy_j / own.energy_j), "energy"),
+        f"on NCCL's own {NCCL_SM_COUNT}",
+    )
+    to_do = f"plan with {SM_COUNT_KEY}={count}, and " if planned != count else "which is not counted above; "
+    yield f"collectives on {count} SMs: {saved} at full speed; {to_do}give the job {held.testbed.nccl_environment}"
+
+
+def _one_clock_line(trainer: ObeyingTrainer, workload: Workload, frontiers: Frontiers) -> str:
     """Return what one clock for each step saves, at full speed and a little slower."""
     baseline = max_throughput_plan(frontiers.iteration, THROUGHPUT_BASELINE)
     clocks = one_clock_costs(cut(workload, "pipeline"), frontiers.microbatch)
-    said = f"in {trainer.title}, which obeys {trainer.words(stages)}:"
+    said = f"in {trainer.title}, which obeys {trainer.obeys}:"
     full, slower = (_best(clocks, baseline["time_s"] * share) for share in (1.001, LITTLE_SLOWER))
     saved = 1 - full.energy_j / baseline["energy_j"] if full else 0.0
     at_full = (
@@ -65,7 +169,7 @@ def _one_clock_line(trainer: ObeyingTrainer, stages: int, workload: Workload, fr
         return f"{said} {at_full}"
     time = less(100 * (1 - slower.time_s / baseline["time_s"]), "time")
     energy = less(100 * (1 - slower.energy_j / baseline["energy_j"]), "energy")
-    line = trainer.turn_on(stages, "", f"straggler={LITTLE_SLOWER:g}x")[-1]
+    line = trainer.turn_on("", SLOWER)[-1]
     return (
         f"{said} {at_full}; {compared(time, energy, BASELINE)} at {slower.frequency_mhz} MHz "
         f"({scaled(slower.time_s, 's', digits=4)}, {scaled(slower.energy_j, 'J', digits=4)}): {line}"

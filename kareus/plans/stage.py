@@ -18,7 +18,7 @@ from kareus.plans.file import PLAN_FILE, check_name, write_plan
 from kareus.plans.frontiers import read_frontiers
 from kareus.plans.grid_selection import grid_lines
 from kareus.plans.locate import only_workload
-from kareus.plans.obeyed import obeyed_lines
+from kareus.plans.obeyed import asked, obeyed_lines
 from kareus.plans.run_totals import check_tokens, run_savings, run_totals
 from kareus.plans.selectors import ALLOWED, Goal, parse_selector, spelled
 from kareus.plans.units import scaled
@@ -63,9 +63,8 @@ def run(arguments: argparse.Namespace) -> None:
     logger.info("%s [%s]", answer.sentence if answer else _cost(plan), plan.testbed.label)
     if answer:
         logger.info("%s", answer.warm)
-    for line in obeyed_lines(
-        plan, workload, frontiers, f"kareus select {plan.selector} {shlex.quote(str(folder.path))}"
-    ):
+    place = shlex.quote(str(folder.path))
+    for line in obeyed_lines(plan, workload, frontiers, lambda *what: f"kareus select {asked(*what, place)}"):
         logger.info("%s", line)
     logger.info(
         "%s of the energy is dynamic; certified gap to the least energy possible within %s: %.3f %%",

@@ -6,10 +6,12 @@ announced here before it starts, and one out of order stops the run.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import mode
 
 from kareus.device.controller import ClockControl
 from kareus.errors import EngineError
 from kareus.graph.instruction import InstructionKey
+from kareus.graph.records import Direction
 from kareus.pipeline.instructions import instructions_of
 from kareus.plans.document import Plan
 from kareus.workload.config import Workload
@@ -95,10 +97,25 @@ class PlanFollower:
         self._next += 1
         if self._progress is not None:
             self._progress(str(key))
-        if expected.frequency_mhz is not None and expected.frequency_mhz != self._frequency_mhz:
+        self._request(expected.frequency_mhz)
+
+    def begin_evaluation(self) -> None:
+        """Request the clock that most of the forwards have, for forwards that no step is planned for.
+
+        The update that they follow has the lowest clock of all, which is right for it alone.
+
+        Raises:
+            DeviceError: the clock cannot be set.
+        """
+        forwards = [step.frequency_mhz for step in self._steps if step.key.direction is Direction.FORWARD]
+        if forwards:
+            self._request(mode(forwards))
+
+    def _request(self, frequency_mhz: int | None) -> None:
+        if frequency_mhz is not None and frequency_mhz != self._frequency_mhz:
             self._wait()
-            self._clocks.request(expected.frequency_mhz)
-            self._frequency_mhz = expected.frequency_mhz
+            self._clocks.request(frequency_mhz)
+            self._frequency_mhz = frequency_mhz
 
     def abandon_iteration(self) -> None:
         """Begin anew, as an iteration that failed amid its instructions is run again."""

@@ -22,7 +22,7 @@ class ClockPace(StrEnum):
     """How often a trainer can change the clock."""
 
     INSTRUCTION = "instruction"
-    """Before each forward and backward of a stage, and before the update."""
+    """Before each forward and backward of a stage, also of the only one, and before the update."""
     STEP = "step"
     """Between steps of the optimizer."""
 
@@ -36,9 +36,7 @@ class ObeyingTrainer:
     software: tuple[str, ...]
     """Profiles of software that stand for it."""
     clocks: ClockPace
-    """With a pipeline."""
-    clocks_alone: ClockPace
-    """Without one."""
+    """How often it can change the clock."""
     overlaps: bool
     """Whether it runs nanobatches beside each other, with SMs and launches as planned."""
     export: str
@@ -47,44 +45,36 @@ class ObeyingTrainer:
     """What turns a plan on there: `{plan}` is its path, `{goal}` a selector."""
     page: str
     """Where that is described."""
-    lines_alone: tuple[str, ...] | None = None
-    """The same without a pipeline, where it is another."""
 
-    def obeyed(self, stages: int) -> ClockPace:
-        """How often it can change the clock in a layout of so many pipeline stages."""
-        return self.clocks if stages > 1 else self.clocks_alone
-
-    def method(self, stages: int) -> str:
-        """Return the method whose plans it can run in a layout of so many stages.
+    @property
+    def method(self) -> str:
+        """The method whose plans it can run.
 
         Example:
-            >>> trainer_of("megatron-core").method(4), trainer_of("kareus").method(4)
-            ('sequential+perseus', 'kareus')
-            >>> trainer_of("torchtitan").method(1), trainer_of("torchtitan").method(4)
-            ('sequential', 'sequential+perseus')
+            >>> [trainer_of(name).method for name in ("megatron-core", "kareus", "nanotron")]
+            ['sequential+perseus', 'kareus', 'sequential']
         """
         if self.overlaps:
             return "kareus"
-        return "sequential+perseus" if self.obeyed(stages) is ClockPace.INSTRUCTION else "sequential"
+        return "sequential+perseus" if self.clocks is ClockPace.INSTRUCTION else "sequential"
 
-    def words(self, stages: int) -> str:
-        """Return what it obeys in a layout of so many stages, in words."""
+    @property
+    def obeys(self) -> str:
+        """What it obeys, in words."""
         if self.overlaps:
             return "clocks, SMs and launches of each instruction"
-        if self.obeyed(stages) is ClockPace.INSTRUCTION:
-            return "clocks of whole instructions"
+        if self.clocks is ClockPace.INSTRUCTION:
+            return "clocks of forwards, backwards and updates"
         return "one clock for each step"
 
-    def turn_on(self, stages: int, plan: str, goal: str) -> tuple[str, ...]:
+    def turn_on(self, plan: str, goal: str) -> tuple[str, ...]:
         """Return the lines that turn a plan on, or let a clock be chosen.
 
         Args:
-            stages: of the pipeline.
             plan: path of the plan.
             goal: selector of a clock, where there is one for each step.
         """
-        lines = self.lines_alone if stages == 1 and self.lines_alone is not None else self.lines
-        return tuple(line.replace("{plan}", plan).replace("{goal}", goal) for line in lines)
+        return tuple(line.replace("{plan}", plan).replace("{goal}", goal) for line in self.lines)
 
 
 @cache

@@ -56,6 +56,10 @@ class CudaConfig:
     """GPUs whose measurements may be put together: `same` (by UUID) or `alike` (any of this product and driver)."""
 
 
+NCCL_SM_COUNT = 24
+"""SMs that NCCL takes by itself, as `config/testbed` has them: its channels where NVSwitch links the GPUs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestbedConfig:
     """The testbed and its measuring instruments."""
@@ -75,6 +79,15 @@ class TestbedConfig:
     """SMs that the default (NCCL) collective takes: sequential execution and default nanobatching."""
     cuda: CudaConfig | None
     """Must be given where `kind` is `cuda`, and null elsewhere."""
+
+    @property
+    def nccl_environment(self) -> str:
+        """Variables that hold NCCL to these SMs in all communicators of a job; empty where it takes them by itself.
+
+        Both are NCCL's own (2.17 and newer): a CTA is a channel, on an SM of its own.
+        """
+        count = self.default_collective_sm_count
+        return "" if count == NCCL_SM_COUNT else f"NCCL_MIN_CTAS={count} NCCL_MAX_CTAS={count}"
 
     def __post_init__(self) -> None:
         if self.ambient_c is not None:

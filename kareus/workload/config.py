@@ -153,3 +153,8 @@ def run_by(workload: Workload, software: Software) -> Workload:
     """Return the same training by a software, with the GPU as it drives it in this job."""
     layout = workload.parallelism
     return replace(workload, software=software, gpu=driven(workload.gpu, software, layout.gpus, layout.pp))
+
+
+def with_sm_count(workload: Workload, sm_count: int) -> Workload:
+    """Return the workload with collectives that nothing is chosen for on so many SMs."""
+    return replace(workload, testbed=replace(workload.testbed, default_collective_sm_count=sm_count))

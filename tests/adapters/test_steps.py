@@ -15,10 +15,13 @@ import pytest
 import torch
 from helpers.code_blocks import python_blocks, run_block
 from helpers.doc_examples import run_examples
+from helpers.driving import driven_plan
+from helpers.fake_device import FakeDevice
 from helpers.model_gpu import CLOCKS_MHZ, ModelGpu, model_gpu, step_costs
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from kareus.adapters import driver
 from kareus.adapters import steps as steps_module
 from kareus.adapters.agreement import Alone
 from kareus.adapters.one_clock import SETTLING, SWEEP, WARM_UP, StepChoice, StepSweep, swept_clocks
@@ -29,6 +32,7 @@ from kareus.adapters.tables import MICROBATCHES, STEPS
 from kareus.artifacts.tables import read_table
 from kareus.device.claims import FOLDER_VARIABLE, setting_of
 from kareus.errors import ConfigError, DeviceError, EngineError
+from kareus.plans.file import write_plan
 
 QUIET = pytest.mark.filterwarnings(  # Lightning's, about PyTorch and about this machine
     "ignore:.*LeafSpec.* is deprecated", "ignore:.*does not have many workers", "ignore:GPU available but not used"
@@ -81,7 +85,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelGpu:
 class Model(nn.Module):
     """A network that takes the time of a step, or of a share of it, on the GPU whenever it computes."""
 
-    def __init__(self, gpu: ModelGpu, share: float = 1.0) -> None:
+    def __init__(self, gpu: Any, share: float = 1.0) -> None:
         super().__init__()
         self.gpu, self.share, self.weight = gpu, share, nn.Parameter(torch.ones(SEQUENCE))
 
@@ -99,7 +103,7 @@ class Tokens(Dataset[dict[str, Tensor]]):
         return {"input_ids": tokens, "labels": tokens + 1}
 
 
-def hugging_face_arguments(gpu: ModelGpu, folder: Path, steps: int) -> dict[str, Any]:
+def hugging_face_arguments(gpu: Any, folder: Path, steps: int) -> dict[str, Any]:
     """Arguments of a Trainer but for its callbacks."""
     arguments = trainers().transformers.TrainingArguments(
         output_dir=str(folder / "trainer"),
@@ -233,6 +237,31 @@ def test_examples_of_callbacks_run_as_printed(gpu: ModelGpu, tmp_path: Path) -> 
     names = {"Trainer": trainer, "module": lightning_module(gpu), "batches": batches}
     run_examples(trainers().lightning.LightningClock, names)
     assert gpu.calls == ["lock 1410", "reset"] * 2
+
+
+@QUIET
+def test_hugging_faces_trainer_follows_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the page and the example show it, with the gradient accumulation of the plan."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
+    monkeypatch.chdir(tmp_path)
+    recording = FakeDevice(tmp_path)
+    monkeypatch.setattr(driver, "gpu_of", lambda device: recording)
+    plan = driven_plan(1, 2, gpus=1, update=True)
+    write_plan(tmp_path / "plan/fastest_sequential+perseus.json", plan)
+    arguments = hugging_face_arguments(SimpleNamespace(run=lambda share: None), tmp_path, 3)
+    arguments["args"].gradient_accumulation_steps = 2
+    for source in ("page", "example"):
+        names = {"Trainer": trainers().transformers.Trainer, "arguments": arguments}
+        if source == "page":
+            trainer = run_block(python_blocks("howto/fsdp.md")[1], names)["trainer"]
+        else:
+            trainer = run_examples(trainers().hugging_face.TrainerPlan, names)["trainer"]
+        trainer.train()
+        calls = recording.calls()
+        assert calls[-1] == "reset"
+    rows = read_table(table_path(tmp_path / "adapters/first", MICROBATCHES, 0), MICROBATCHES)
+    planned = [(key.microbatch, str(key.direction), i.frequency_mhz) for key, i in plan.stages[0].keyed]
+    assert rows.select("microbatch", "direction", "frequency_mhz").rows() == planned * 3
 
 
 def test_the_example_of_a_loop_runs_as_printed(gpu: ModelGpu, tmp_path: Path) -> None:

@@ -20,19 +20,23 @@ from helpers.piped import check_followed, own_gpu
 from helpers.titan_jobs import (
     MICROBATCHES,
     REGISTRY,
+    SHARDED,
     STAGES,
     TOKENS,
     configured,
     dims_of,
     metrics_of,
     pipeline_of,
+    sharded_of,
     trained,
+    trained_sharded,
 )
 from helpers.worlds import importing, spawn, start_ranks
 
 from kareus.adapters import steps
 from kareus.adapters.recorder import table_path
 from kareus.adapters.steps import choose_clock
+from kareus.adapters.tables import MICROBATCHES as MICROBATCHES_TABLE
 from kareus.adapters.tables import STEPS
 from kareus.artifacts.tables import read_table
 from kareus.device.claims import FOLDER_VARIABLE
@@ -41,8 +45,9 @@ from kareus.export.torchtitan import schedule_csv
 from kareus.plans.file import write_plan
 
 pytestmark = pytest.mark.slow
-ITERATIONS = 4
+ITERATIONS, FEW = 4, 2
 PLAN = driven_plan(STAGES, MICROBATCHES, update=True)
+SHARDED_PLAN = driven_plan(1, MICROBATCHES, gpus=STAGES, update=True)
 
 
 @pytest.fixture(scope="module")
@@ -105,13 +110,43 @@ def test_torchtitan_follows_a_plan_and_computes_the_same(tmp_path: Path, importe
     spawn(STAGES, run, tmp_path, tmp_path, importer=importer)
 
 
+def run_sharded(rank: int, folder: Path) -> None:
+    """What each rank of a job without a pipeline checks: the same five lines, by torchtitan's own FSDP."""
+    os.chdir(folder)
+    os.environ[FOLDER_VARIABLE] = str(folder / "claims")
+    sys.path.insert(0, str(folder))
+    gpu = own_gpu(folder, rank)
+    importlib.import_module("torchtitan.distributed.parallel_dims").device_type = "cpu"
+    expected = trained_sharded(sharded_of(configured("plain", SHARDED)), FEW)
+    config = configured("by_plan", SHARDED)
+    metrics = metrics_of(config, dims_of(config))
+    found = trained_sharded(sharded_of(config), FEW)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+    metrics.close()
+    rows = read_table(table_path(folder / "adapters/first", MICROBATCHES_TABLE, rank), MICROBATCHES_TABLE)
+    planned = [(k.microbatch, str(k.direction), i.frequency_mhz) for k, i in SHARDED_PLAN.stages[0].keyed]
+    assert rows.select("microbatch", "direction", "frequency_mhz").rows() == planned * FEW
+    tokens = read_table(table_path(folder / "adapters/first", STEPS, rank), STEPS)["tokens"].to_list()
+    assert tokens == [2 * STAGES * TOKENS] * FEW
+    assert gpu.calls()[-1] == "reset"
+
+
+def test_torchtitan_follows_a_plan_without_a_pipeline_by_the_same_lines(tmp_path: Path, importer: Executor) -> None:
+    write_plan(tmp_path / "plan/fastest_sequential+perseus.json", SHARDED_PLAN)
+    shown = python_blocks("howto/torchtitan.md")[0].replace("llama3_8b()", "of_a_team()")
+    (tmp_path / "planned.py").write_text(REGISTRY + shown.replace("llama3_8b", "llama3_debugmodel"))
+    spawn(STAGES, run_sharded, tmp_path, tmp_path, importer=importer)
+
+
 def refused(rank: int, folder: Path, plan: str) -> None:
     """Leave in a file what a job without a pipeline ends with, if it ends before it trains."""
     os.chdir(folder)
     config = importlib.import_module("torchtitan.models.llama3.config_registry").llama3_debugmodel()
+    dims = SimpleNamespace(pp=1, pp_enabled=False, dp_replicate=1, dp_shard=1)
     try:
         config = importlib.import_module("kareus.adapters.torchtitan").obey(config, plan)
-        config.metrics.build(parallel_dims=SimpleNamespace(pp=1, pp_enabled=False))
+        metrics_of(config, dims)
+        config.model_spec.post_optimizer_build_fn(torch.optim.SGD([torch.ones(1)]), [torch.nn.Linear(1, 1)], dims)
     except KareusError as error:
         Path("said").write_text(f"{error}\n")
 
@@ -120,7 +155,7 @@ def refused(rank: int, folder: Path, plan: str) -> None:
     ("plan", "line"),
     [
         ("missing.json", "missing.json: cannot be read (No such file or directory)"),
-        ("plan.json", "pipeline_parallel_degree=1: this job has no pipeline that a plan could be followed in; choose"),
+        ("plan.json", "plan 'fastest' of made-up: is of 2 stages, this job has 1; plan a workload with the layout of"),
     ],
 )
 def test_a_job_that_no_plan_can_be_followed_in_ends_before_it_trains(

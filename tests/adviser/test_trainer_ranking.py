@@ -28,12 +28,12 @@ def advised(trainer, *overrides):
 
 @pytest.fixture(scope="module")
 def by_trainer():
-    return {name: advised(name) for name in ("kareus", "megatron-core", "hugging-face")}
+    return {name: advised(name) for name in ("kareus", "megatron-core", "hugging-face", "nanotron")}
 
 
 def test_a_trainer_is_promised_no_more_than_it_can_run(by_trainer):
     """The engine runs all that Megatron-Core runs, and that runs all that one clock for a step gives."""
-    for less, more in (("megatron-core", "kareus"), ("hugging-face", "megatron-core")):
+    for less, more in (("megatron-core", "kareus"), ("nanotron", "megatron-core")):
         for plan in by_trainer[less].size.frontier:
             within = [
                 p.cost.energy_j for p in by_trainer[more].size.frontier if p.cost.time_s <= plan.cost.time_s * 1.002
@@ -42,13 +42,13 @@ def test_a_trainer_is_promised_no_more_than_it_can_run(by_trainer):
 
 
 def test_without_overlap_nothing_is_faster_than_the_software_by_itself(by_trainer):
-    for name in ("megatron-core", "hugging-face"):
+    for name in ("megatron-core", "hugging-face", "nanotron"):
         advice = by_trainer[name]
         assert advice.chosen.cost.time_s >= 0.99 * advice.size.baseline.cost.time_s  # the power limit may save a little
 
 
 def test_one_clock_for_a_step_is_the_price_of_each_clock(by_trainer):
-    advice = by_trainer["hugging-face"]
+    advice = by_trainer["nanotron"]
     workload = advice.chosen.layout.candidate.workload
     fixed = replace(
         workload,
@@ -73,13 +73,14 @@ def test_the_default_is_the_trainer_of_the_software(by_trainer):
     [
         ("kareus", "", "kareus train"),
         ("megatron-core", " --method sequential+perseus", "kareus.adapters.megatron"),
-        ("hugging-face", " --method sequential", "TrainerClock"),
+        ("hugging-face", " --method sequential+perseus", "TrainerPlan"),
+        ("nanotron", " --method sequential", "choose_clock"),
     ],
 )
 def test_commands_and_lines_are_those_that_work_there(by_trainer, trainer, method, line):
     advice = by_trainer[trainer]
     plan, export = commands(advice)
-    assert f"--select {advice.selector if trainer != 'hugging-face' else 'fastest'}{method} --output" in plan
+    assert f"--select {advice.selector if trainer != 'nanotron' else 'fastest'}{method} --output" in plan
     assert advice.question.trainer.export in export
     assert any(line in text for text in turn_on_lines(advice))
     text = "\n".join(answer_lines(advice))
@@ -106,5 +107,5 @@ def test_an_unknown_trainer_is_refused(capsys):
 
 
 def test_python_takes_a_trainer():
-    advice = kareus.advise([*FEW], gpus=4, global_batch=16, sequence_length=2048, trainer="hugging-face")
+    advice = kareus.advise([*FEW], gpus=4, global_batch=16, sequence_length=2048, trainer="nanotron")
     assert advice.method == "sequential"

@@ -42,7 +42,7 @@ def test_a_first_look_says_what_the_plan_saves(looked, caplog):
     assert lines[1] == f"{first.answer.sentence} [simulated testbed, A100-SXM4-40GB]"
     assert lines[2] == first.answer.warm
     assert lines[2].startswith("on chips that stay warm ")
-    assert lines[3].startswith("in Megatron-Core, which obeys clocks of whole instructions: ")
+    assert lines[3].startswith("in Megatron-Core, which obeys clocks of forwards, backwards and updates: ")
     assert lines[4].endswith(" changes of clock an iteration in the stages")
     assert lines[5].startswith("1,000,000,000 tokens: ")
     assert lines[6].startswith("that is ") and lines[6].endswith(" than the trainer's own execution")

@@ -68,6 +68,7 @@ MINUTES = [
 PYTHON_LEFT_OUT = {
     "docs/howto/megatron.md": "runs in Megatron: tests/adapters/test_megatron.py runs all of it",
     "docs/howto/torchtitan.md": "runs in torchtitan: tests/adapters/test_torchtitan.py and test_pipelining.py run it",
+    "docs/howto/fsdp.md": "runs in trainings: tests/adapters/test_fsdp.py and test_steps.py run it",
     "docs/howto/hugging_face.md": "runs in trainers: tests/adapters/test_steps.py runs it",
     "docs/tutorials/cluster.md": "runs in Megatron: tests/adapters/test_megatron.py runs the same lines",
     "docs/emulation.md": "opens tables of a campaign that takes minutes",

@@ -10,7 +10,7 @@ from kareus.plans.answer import BASELINE
 from kareus.plans.document import Plan
 from kareus.plans.frontiers import Frontiers
 from kareus.plans.grid_power import power_line, power_series
-from kareus.plans.obeyed import obeyed_lines
+from kareus.plans.obeyed import asked, obeyed_lines, obeyed_method
 from kareus.prediction.errors import error_words
 from kareus.report.charts import Figure, columns_of
 from kareus.report.sections import Page, Section, Tables
@@ -111,15 +111,15 @@ def export_command(inputs: ReportInputs, name: str) -> str:
 def in_trainer(inputs: ReportInputs, name: str) -> dict[str, Any]:
     """Return what the trainer of the workload gets of the plan of file `name`, in words, and what turns it on there."""
     configured, plan = inputs.configured, inputs.plans[name]
-    trainer, stages = trainer_of(configured.software.name), configured.parallelism.pp
+    trainer = trainer_of(configured.software.name)
     frontiers = Frontiers(iteration=inputs.iteration, microbatch=inputs.microbatch, testbed=inputs.testbed)
-    command = f"kareus select {plan.selector} {shlex.quote(inputs.folder)}"
-    lines = list(obeyed_lines(plan, configured, frontiers, command))
-    file = f"{name.partition('_')[0]}_{trainer.method(stages)}" if lines else name
+    place, method = shlex.quote(inputs.folder), obeyed_method(plan, trainer)
+    lines = obeyed_lines(plan, configured, frontiers, lambda *what: f"kareus select {asked(*what, place)}")
+    file = name if method == plan.method else f"{name.partition('_')[0]}_{method}"
     return {
         "words": " ".join(f"{line[0].upper()}{line[1:]}." for line in lines),
         "title": trainer.title,
-        "lines": trainer.turn_on(stages, f"{inputs.folder}/plan/{file}.json", plan.selector),
+        "lines": trainer.turn_on(f"{inputs.folder}/plan/{file}.json", plan.selector),
     }
 
 

@@ -1,0 +1,200 @@
+"""Plans in trainings without a pipeline: a real `fully_shard` on two ranks, with and without the hooks."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.code_blocks import python_blocks, run_block
+from helpers.doc_examples import run_examples
+from helpers.driving import driven_plan
+from helpers.fake_device import FakeDevice
+from helpers.piped import WIDTH, chunk_of, is_subsequence, loss, own_gpu
+from helpers.worlds import spawn
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.checkpoint import checkpoint
+
+from kareus.adapters import driver
+from kareus.adapters.fsdp import PlannedTraining, obey
+from kareus.adapters.recorder import table_path
+from kareus.adapters.tables import MICROBATCHES, STEPS
+from kareus.artifacts.tables import read_table
+from kareus.device.claims import FOLDER_VARIABLE
+from kareus.errors import EngineError
+from kareus.graph.records import Direction
+from kareus.plans.file import write_plan
+
+RANKS, ACCUMULATED, ITERATIONS = 2, 3, 4
+PLAN = driven_plan(1, ACCUMULATED, gpus=RANKS, update=True)
+
+
+class Blocks(nn.Module):
+    """Two blocks, the first of which is recomputed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = chunk_of(0), chunk_of(1)
+
+    def forward(self, batch: Tensor) -> dict[str, Tensor]:
+        kept = checkpoint(self.first, batch, use_reentrant=False)
+        return {"hidden": kept.detach(), "output": self.second(kept)}
+
+
+def sharded(mesh_shape: tuple[int, ...]) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """The model by FSDP, or by HSDP over a mesh of two dimensions."""
+    model, mesh = (
+        Blocks(),
+        init_device_mesh("cpu", mesh_shape, mesh_dim_names=("replicate", "shard")[-len(mesh_shape) :]),
+    )
+    for part in (model.first, model.second, model):
+        fully_shard(part, mesh=mesh)
+    return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+
+
+def evaluated(model: nn.Module) -> Tensor:
+    with torch.no_grad():
+        found: Tensor = model(torch.ones(2, WIDTH))["output"]
+        return found
+
+
+def train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, microbatches: int = ACCUMULATED
+) -> list[Tensor]:
+    """One step of gradient accumulation and an evaluation; returns what both gave."""
+    found = []
+    for number in range(microbatches):
+        torch.manual_seed(10 * rank + number)
+        batch, target = torch.randn(2, 2, WIDTH)
+        value = loss(model(batch)["output"], target)
+        value.backward()
+        found.append(value.detach())
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    return [*found, evaluated(model)]
+
+
+def run(rank: int, folder: Path, mesh_shape: tuple[int, ...]) -> None:
+    """What each rank checks."""
+    os.environ[FOLDER_VARIABLE] = str(folder / "claims")
+    gpu = own_gpu(folder, rank)
+    model, optimizer = sharded(mesh_shape)
+    expected = [value for _ in range(ITERATIONS) for value in train(model, optimizer, rank)]
+    model, optimizer = sharded(mesh_shape)
+    planned = obey(model, optimizer, folder / "plan.json", microbatches=ACCUMULATED, output=folder / "out", tokens=64)
+    found = [value for _ in range(ITERATIONS) for value in train(model, optimizer, rank)]
+    planned.close()
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+    check_driven(gpu, rank, folder / "out")
+    train(model, optimizer, rank)  # without the plan again
+    assert gpu.calls()[-1] == "reset"
+
+
+def check_driven(gpu, rank: int, output: Path) -> None:  # type: ignore[no-untyped-def]
+    """Every instruction had its clock, in the planned order, and evaluations that of forwards."""
+    rows = read_table(table_path(output, MICROBATCHES, rank), MICROBATCHES)
+    steps = [(key.microbatch, str(key.direction), i.frequency_mhz) for key, i in PLAN.stages[0].keyed]
+    assert rows.select("microbatch", "direction", "frequency_mhz").rows() == steps * ITERATIONS
+    forward_mhz = next(mhz for _, direction, mhz in steps if direction == Direction.FORWARD)
+    iteration = [f"lock {mhz}" for *_, mhz in steps] + [f"lock {forward_mhz}"]
+    assert is_subsequence(gpu.calls()[:-1], iteration * ITERATIONS)
+    assert gpu.calls()[-1] == "reset"
+    assert read_table(table_path(output, STEPS, rank), STEPS)["tokens"].to_list() == [64] * ITERATIONS
+
+
+@pytest.mark.parametrize("mesh_shape", [(RANKS,), (1, RANKS)], ids=["fsdp", "hsdp"])
+def test_a_sharded_training_follows_a_plan_and_computes_the_same(tmp_path: Path, mesh_shape: tuple[int, ...]) -> None:
+    write_plan(tmp_path / "plan.json", PLAN)
+    spawn(RANKS, run, tmp_path, tmp_path, mesh_shape)
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """A training of one process by the plan, its GPU, and where its tables are."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
+    monkeypatch.chdir(tmp_path)
+    gpu = FakeDevice(tmp_path)
+    monkeypatch.setattr(driver, "gpu_of", lambda device: gpu)
+    write_plan(tmp_path / "plan/fastest_sequential+perseus.json", driven_plan(1, ACCUMULATED, gpus=1, update=True))
+    model = Blocks()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    planned = obey(
+        model, optimizer, "plan/fastest_sequential+perseus.json", microbatches=ACCUMULATED, output=tmp_path / "out"
+    )
+    yield planned, model, optimizer, gpu, tmp_path / "out"
+    planned.close()
+
+
+def recorded(planned: PlannedTraining, output: Path) -> int:
+    planned.close()
+    return len(read_table(table_path(output, STEPS, 0), STEPS))
+
+
+def test_an_evaluation_has_the_clock_of_forwards_and_not_that_of_the_update(alone) -> None:  # type: ignore[no-untyped-def]
+    planned, model, optimizer, gpu, _ = alone
+    train(model, optimizer, 0)
+    planned.driver._clocks._controller._thread.submit(int).result()  # until what was asked for is set
+    assert gpu.clock_mhz() == 1410
+
+
+def test_a_shorter_step_is_left_out_and_the_next_one_is_whole(alone, caplog) -> None:  # type: ignore[no-untyped-def]
+    planned, model, optimizer, _, output = alone
+    with caplog.at_level(logging.WARNING):
+        train(model, optimizer, 0, microbatches=1)
+    assert "did not end" in caplog.text
+    train(model, optimizer, 0)
+    assert recorded(planned, output) == 1
+
+
+def test_a_training_goes_on_after_an_exception_of_its_own(alone) -> None:  # type: ignore[no-untyped-def]
+    planned, model, optimizer, gpu, output = alone
+    with pytest.raises(RuntimeError, match="shape"):
+        model(torch.ones(2, WIDTH + 1))
+    train(model, optimizer, 0)
+
+    def fail(gradient: Tensor) -> None:
+        raise RuntimeError("out of memory")
+
+    failing = model.second[0].weight.register_hook(fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        train(model, optimizer, 0)
+    failing.remove()
+    train(model, optimizer, 0)
+    assert recorded(planned, output) == 2
+    assert gpu.calls()[-1] == "reset"
+
+
+def test_a_plan_of_another_accumulation_is_refused_before_a_clock_is_set(alone, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    planned, model, optimizer, gpu, _ = alone
+    planned.close()
+    with pytest.raises(EngineError, match="is of 3 microbatches, this job has 4"):
+        obey(model, optimizer, "plan/fastest_sequential+perseus.json", microbatches=4)
+    assert gpu.calls() == []
+
+
+def test_a_model_whose_backward_cannot_be_seen_is_refused(alone) -> None:  # type: ignore[no-untyped-def]
+    _, model, _, _, _ = alone
+    model.second.requires_grad_(False)
+    model.first.requires_grad_(False)
+    with pytest.raises(EngineError, match="Blocks: its output has no tensor with a gradient"):
+        model(torch.ones(2, WIDTH))
+
+
+def test_what_the_page_and_the_example_show_runs(alone) -> None:  # type: ignore[no-untyped-def]
+    planned, model, optimizer, _, _ = alone
+    planned.close()
+    write_plan(Path("plan/fastest_sequential+perseus.json"), driven_plan(1, 4, gpus=1, update=True))
+
+    @contextlib.contextmanager
+    def training() -> Iterator[None]:
+        train(model, optimizer, 0, microbatches=4)
+        yield
+
+    names = {"model": model, "optimizer": optimizer, "training": training}
+    assert run_block(python_blocks("howto/fsdp.md")[0], names)["planned"].driver.iteration == 1
+    run_examples(obey, names)["planned"].close()

@@ -1,0 +1,133 @@
+"""What is said beside plans of trainings without a pipeline: what a little more time saves, and SMs of collectives."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from helpers.builders import CONFIG
+
+import kareus
+from kareus.artifacts.configuration import parse_yaml
+from kareus.export.layouts import layout_text
+from kareus.pipeline.methods import METHODS
+from kareus.plans.answer import little_to_gain
+from kareus.plans.build import select_plan
+from kareus.plans.obeyed import SLOWER, best_sm_count, obeyed_lines
+from kareus.plans.planning import plan_tables, quietly
+from kareus.testbed.config import NCCL_SM_COUNT
+from kareus.workload.config import with_sm_count
+
+FSDP = [
+    "model=qwen3-1.7b",
+    "gpu=h100-sxm5-80gb",
+    "parallelism.tp=1",
+    "parallelism.pp=1",
+    "parallelism.dp=8",
+    "parallelism.sharding=full",
+    "microbatch_size=1",
+    "num_microbatches=2",
+    "sequence_length=2048",
+    "recomputation=full",
+    "software=torchtitan",
+    "pipeline.deadlines=9",
+]
+PLANNED = [method for method in METHODS if method.name in ("sequential", "sequential+perseus", "kareus")]
+
+
+@pytest.fixture(scope="module")
+def planned():
+    (workload,) = kareus.resolve(FSDP)
+    with quietly():
+        return workload, plan_tables(workload, PLANNED).frontiers
+
+
+def lines(workload, frontiers, selector="fastest", method="sequential+perseus"):
+    plan = select_plan(workload, frontiers, selector, method, name="mine")
+    return list(obeyed_lines(plan, workload, frontiers, "type {} {}".format))
+
+
+def test_a_little_slower_is_offered_with_what_to_type_for_it(planned):
+    workload, frontiers = planned
+    (first, *_) = lines(workload, frontiers)
+    slower = select_plan(workload, frontiers, SLOWER, "sequential+perseus", name="mine").prediction
+    baseline = frontiers.plans("sequential").row(0, named=True)
+    saved, more = 1 - slower.energy_j / baseline["energy_j"], slower.time_s / baseline["time_s"] - 1
+    assert first.startswith("at full speed there is ")
+    assert f"{100 * more:.1f} % slower saves {100 * saved:.1f} % of energy: type {SLOWER} sequential+perseus" in first
+    assert not any("at full speed there is" in line for line in lines(workload, frontiers, SLOWER))
+
+
+def test_a_power_limit_that_is_named_is_the_best_within_that_time(planned):
+    workload, frontiers = planned
+    (line,) = (line for line in lines(workload, frontiers) if "power limit" in line)
+    own, watts = kareus.predict(workload), workload.gpu.power_limit_w
+
+    def at(limit_w):
+        gpu = dataclasses.replace(workload.gpu, power_limit_w=limit_w)
+        return kareus.predict(dataclasses.replace(workload, gpu=gpu))
+
+    within = {w: at(w) for w in (watts * (1 - 0.01 * n) for n in range(1, 31)) if at(w).time_s <= 1.05 * own.time_s}
+    best_w = min(within, key=lambda w: within[w].energy_j)
+    more, saved = within[best_w].time_s / own.time_s - 1, 1 - within[best_w].energy_j / own.energy_j
+    assert f"{best_w:.0f} W is {100 * more:.1f} % slower and saves {100 * saved:.1f} % of energy" in line
+
+
+def test_a_plan_that_runs_whole_is_obeyed_whatever_its_method(planned):
+    """Nothing overlaps without tensor parallelism, so that a plan of `kareus` is one of clocks."""
+    assert not any("which obeys" in line for line in lines(*planned, method="kareus"))
+
+
+def test_the_engine_is_offered_no_number_of_sms(planned):
+    workload, frontiers = planned
+    (engine,) = kareus.resolve([*FSDP[:-2], "software=kareus", FSDP[-1]])
+    assert not any("NCCL" in line for line in lines(engine, frontiers))
+    assert any("NCCL" in line for line in lines(workload, frontiers))
+
+
+def test_the_number_of_sms_is_the_best_of_all_that_cost_nothing(planned):
+    workload, frontiers = planned
+    count = best_sm_count(workload)
+    costs = {n: kareus.predict(with_sm_count(workload, n)) for n in (NCCL_SM_COUNT, *range(3, 31, 3))}
+    best, own = costs[count], costs[NCCL_SM_COUNT]
+    assert count < NCCL_SM_COUNT
+    assert (best.time_s, best.energy_j) < (own.time_s, own.energy_j)
+    assert all(
+        best.time_s * best.energy_j <= c.time_s * c.energy_j
+        for c in costs.values()
+        if c.time_s <= own.time_s and c.energy_j <= own.energy_j
+    )
+    (line,) = (line for line in lines(workload, frontiers) if "NCCL" in line)
+    assert line.endswith(
+        f"plan with testbed.default_collective_sm_count={count}, and give the job NCCL_MIN_CTAS={count} "
+        f"NCCL_MAX_CTAS={count}"
+    )
+    (line,) = (line for line in lines(with_sm_count(workload, count), frontiers) if "NCCL" in line)
+    assert line.endswith(f"not counted above; give the job NCCL_MIN_CTAS={count} NCCL_MAX_CTAS={count}")
+
+
+def test_an_exported_layout_names_the_environment(planned):
+    workload, frontiers = planned
+    plan = select_plan(workload, frontiers, "fastest", "sequential+perseus", name="mine")
+    held = with_sm_count(workload, 12)
+    assert "belongs to it: NCCL_MIN_CTAS=12 NCCL_MAX_CTAS=12" in layout_text(plan, held, "torchtitan", "toml")
+    assert "NCCL" not in layout_text(plan, workload, "torchtitan", "toml")
+
+
+@pytest.mark.parametrize("testbed", ["simulated", "cuda"])
+def test_nccls_own_number_is_that_of_the_configuration(testbed):
+    plain = parse_yaml((Path(CONFIG) / f"testbed/{testbed}.yaml").read_text())
+    assert plain["default_collective_sm_count"] == NCCL_SM_COUNT
+
+
+def test_little_is_said_only_of_little():
+    assert little_to_gain(0.03, 0.05, 0.2) is None
+    assert little_to_gain(0.01, 0.0, 0.01) is None
+    assert little_to_gain(0.01, 0.049, 0.06) == (
+        "at full speed there is little to gain (1.0 % of energy); 4.9 % slower saves 6.0 % of energy"
+    )
+
+
+def test_a_workload_on_other_sms_is_the_same_otherwise(planned):
+    workload, _ = planned
+    back = with_sm_count(with_sm_count(workload, 9), workload.default_collective_sm_count)
+    assert dataclasses.asdict(back) == dataclasses.asdict(workload)
