@@ -108,7 +108,7 @@ def bound_of(workload: Workload, stages: Sequence[StageCost], boundaries_s: Sequ
         boundaries_s: least seconds of a message over each boundary between stages.
     """
     idle_s = _idle_s(workload, stages, boundaries_s)
-    all_work = [stage.microbatch.times(workload.num_microbatches) + stage.update for stage in stages]
+    all_work = _all_work(workload, stages)
     fastest_s = max(float(work.time_s[FASTEST]) + idle for work, idle in zip(all_work, idle_s, strict=True))
     times_s = fastest_s * DEADLINES
 
@@ -129,10 +129,18 @@ def stage_prices(
 ) -> Indices:
     """Return the lowest price at which each stage keeps each deadline of its bound: indices, [stages, deadlines]."""
     left_s = bound.times_s[None, :] - _idle_s(workload, stages, boundaries_s)[:, None]
-    work_s = np.array([(s.microbatch.times(workload.num_microbatches) + s.update).time_s for s in stages])
+    work_s = np.array([work.time_s for work in _all_work(workload, stages)])
     keeps = work_s[:, :, None] <= left_s[:, None, :] * (1 + ROUNDING)  # times fall with the price
     lowest: Indices = np.where(keeps.any(axis=1), keeps.argmax(axis=1), len(PRICES_W) - 1)
     return lowest
+
+
+def _all_work(workload: Workload, stages: Sequence[StageCost]) -> list[Priced]:
+    """All that each stage has to do in an iteration; equal stages are one record."""
+    alike = {
+        id(s): s.microbatch.times(workload.num_microbatches) + s.update for s in {id(s): s for s in stages}.values()
+    }
+    return [alike[id(stage)] for stage in stages]
 
 
 def _idle_s(workload: Workload, stages: Sequence[StageCost], boundaries_s: Sequence[float]) -> Array:
@@ -151,7 +159,7 @@ def stage_costs(
     priced: Callable[[int, StageShape, Direction], Priced],
     updates: Sequence["StageUpdate"],
 ) -> list[StageCost]:
-    """Return what each stage of a layout costs.
+    """Return what each stage of a layout costs; stages that compute the same share it.
 
     Args:
         workload: in its layout.
@@ -159,17 +167,21 @@ def stage_costs(
         updates: of each stage.
     """
     directions = instruction_directions(split_backward=workload.split_backward)
-    own: list[dict[Direction, list[Priced]]] = [{d: [] for d in directions} for _ in updates]
-    for (stage, _), shape in laid_out_shapes(workload).items():
-        for direction in directions:
-            own[stage][direction].append(priced(stage, shape, direction))
-    return [
-        StageCost(
-            microbatch=sum((cost for costs in by.values() for cost in costs), NOTHING),
-            forward_s=float(by[Direction.FORWARD][0].time_s[FASTEST]),
-            backward_s=float(by[directions[1]][0].time_s[FASTEST]),
-            update=update.priced,
-            reduction_s=update.reduction_s,
-        )
-        for by, update in zip(own, updates, strict=True)
-    ]
+    shapes = laid_out_shapes(workload)
+    costs: dict[object, StageCost] = {}
+    found = []
+    for stage, update in enumerate(updates):
+        own = tuple(shapes[stage, chunk] for chunk in range(workload.chunks))
+        place = stage if workload.parallelism.shards_gradients else 0  # collectives of weights know their ranks
+        key = own, place, id(update)
+        if key not in costs:
+            by = {direction: [priced(stage, shape, direction) for shape in own] for direction in directions}
+            costs[key] = StageCost(
+                microbatch=sum((cost for of_chunks in by.values() for cost in of_chunks), NOTHING),
+                forward_s=float(by[Direction.FORWARD][0].time_s[FASTEST]),
+                backward_s=float(by[directions[1]][0].time_s[FASTEST]),
+                update=update.priced,
+                reduction_s=update.reduction_s,
+            )
+        found.append(costs[key])
+    return found

@@ -5,7 +5,7 @@ Software is recommended no layout that it has no setting for.
 
 from collections.abc import Sequence
 
-from kareus.adviser.feasible import Sorted
+from kareus.adviser.feasible import Candidate, Sorted
 from kareus.artifacts.records import leaves, to_plain
 from kareus.interchange.writing import no_setting
 from kareus.workload.config import Workload
@@ -39,20 +39,26 @@ def recommended(times_s: Sequence[float], memory_gib: Sequence[float]) -> list[i
 
 def with_setting(layouts: Sorted) -> Sorted:
     """Return layouts without those that the software which trains has no setting for; all where it has it for none."""
-    known: dict[object, bool] = {}
-    kept = []
-    for one in layouts.candidates:
-        own = one.workload
-        layout = own.parallelism
-        key = (
-            *(degree > 1 for degree in (layout.tp, layout.cp, layout.pp, layout.dp, layout.ep, own.chunks)),
-            *(layout.sharding, layout.sequence_parallel, own.recomputation, own.pipeline.schedule),
-        )
-        if key not in known:
-            known[key] = not without_setting(own)
-        if known[key]:
-            kept.append(one)
+    kept = settable(layouts.candidates)
     return Sorted(candidates=kept or layouts.candidates, refusals=layouts.refusals)
+
+
+def settable(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates that the software which trains has all settings for."""
+    checked: dict[object, bool] = {}
+    kept = []
+    for one in candidates:
+        workload = one.workload
+        layout = workload.parallelism
+        key = (
+            *(degree > 1 for degree in (layout.tp, layout.cp, layout.pp, layout.dp, layout.ep, workload.chunks)),
+            *(layout.sharding, layout.sequence_parallel, workload.recomputation, workload.pipeline.schedule),
+        )
+        if key not in checked:
+            checked[key] = not without_setting(workload)
+        if checked[key]:
+            kept.append(one)
+    return kept
 
 
 def without_setting(workload: Workload) -> tuple[str, ...]:

@@ -23,16 +23,15 @@ from kareus.adviser.prices import (
     undominated,
 )
 from kareus.arrays import Array
-from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w, waiting_power_w
+from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w, total_energy_j, waiting_power_w
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Batch, Direction, instruction_directions
-from kareus.pipeline.instructions import Instruction, shape_instructions, shape_of
+from kareus.pipeline.instructions import Instruction, shape_instructions, shape_kinds, shape_of
 from kareus.pipeline.solver.dag import Dag, earliest_starts_s, makespan, shape_dag
 from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import StageShape, laid_out_shapes, weights_of
 from kareus.software.trainers import ClockPace, ObeyingTrainer
 from kareus.update.costs import pass_times, update_costs
-from kareus.update.directions import update_directions
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
 
@@ -88,7 +87,9 @@ class LayoutPredictor:
         return bound_of(workload, stages, transfers_s(cut(workload, "pipeline")))
 
     def _stages(self, workload: Workload) -> list[StageCost]:
-        return self._stage_costs(workload, [_summed(update, workload) for update in self._stage_updates(workload)])
+        updates = self._stage_updates(workload)
+        summed = {id(update): _summed(update, workload) for update in {id(one): one for one in updates}.values()}
+        return self._stage_costs(workload, [summed[id(update)] for update in updates])
 
     def _stage_costs(self, workload: Workload, updates: Sequence[StageUpdate]) -> list[StageCost]:
         def priced(stage: int, shape: StageShape, direction: Direction) -> Priced:
@@ -101,8 +102,7 @@ class LayoutPredictor:
         kinds = self._by_itself(workload, self._stage_updates(workload, sequential=True), slice(-1, None))
         (time_s,), (energy_j,) = self._costs_of(workload, kinds, _most_waiting_w(workload))
         busy_s = sum(
-            float(seconds[0]) * (1 if kind.direction in update_directions(workload, kind.stage) else repeated)
-            for repeated in [workload.num_microbatches]
+            float(seconds[0]) * (workload.num_microbatches if kind.direction in INSTRUCTIONS else 1)
             for kind, (seconds, _) in kinds.items()
         )
         found = LayoutCost(time_s=float(time_s), energy_j=float(energy_j))
@@ -117,8 +117,8 @@ class LayoutPredictor:
         alike = np.broadcast_to(np.arange(len(PRICES_W)), (len(own), len(PRICES_W)))
         prices = np.concatenate([alike, own], axis=1)  # [stages, lanes]: one price for all, and each stage its own
         kinds: dict[InstructionKind, tuple[Array, Array]] = {}
-        for kind, shape in _kinds(workload):
-            best = self._instruction(workload, kind.stage, shape, kind.direction).best
+        for kind, instruction in self._instructions(workload).items():
+            best = instruction.best
             kinds[kind] = best.time_s[prices[kind.stage]], best.effective_j[prices[kind.stage]]
         for stage, update in enumerate(self._stage_updates(workload)):
             for direction, cost in update.items():
@@ -158,10 +158,7 @@ class LayoutPredictor:
         self, workload: Workload, updates: Sequence[Mapping[Direction, CostByClock]], clocks: slice
     ) -> dict[InstructionKind, tuple[Array, Array]]:
         """Seconds and effective joules of all instructions as the software runs them by itself, at some clocks."""
-        costs = {
-            kind: self._instruction(workload, kind.stage, shape, kind.direction).sequential
-            for kind, shape in _kinds(workload)
-        }
+        costs = {kind: instruction.sequential for kind, instruction in self._instructions(workload).items()}
         for stage, update in enumerate(updates):
             costs |= {InstructionKind(stage, 0, direction): cost for direction, cost in update.items()}
         least_w = least_waiting_w(workload.gpu)
@@ -173,8 +170,9 @@ class LayoutPredictor:
     def _exposed_s(self, workload: Workload) -> float:
         """Seconds of a sequential iteration that collectives add at the maximum clock, mean over GPUs."""
         structure, exposed_s = self._costs.of(workload), 0.0
+        instructions = self._instructions(workload)
         for kind, shape in _kinds(workload):
-            cost = self._instruction(workload, kind.stage, shape, kind.direction).sequential
+            cost = instructions[kind].sequential
             alone = structure.computing(shape, kind.direction, workload.recomputation)
             exposed_s += float(cost.time_s[-1] - alone.time_s[FASTEST])
         return max(exposed_s, 0.0) * workload.num_microbatches / workload.parallelism.pp
@@ -186,14 +184,24 @@ class LayoutPredictor:
 
     def points(self, workload: Workload) -> dict[InstructionKind, Array]:
         """Return the ways to run every kind of instruction: seconds, effective joules of one GPU, MHz, (points, 3)."""
-        found = {
-            kind: self._instruction(workload, kind.stage, shape, kind.direction).points
-            for kind, shape in _kinds(workload)
-        }
+        found = {kind: instruction.points for kind, instruction in self._instructions(workload).items()}
         for stage, update in enumerate(self._stage_updates(workload)):
             for direction, cost in update.items():
                 kind = InstructionKind(stage, 0, direction)
                 found[kind] = undominated([cost], self._clocks, least_waiting_w(workload.gpu))
+        return found
+
+    def _instructions(self, workload: Workload) -> dict[InstructionKind, PricedInstruction]:
+        """What every kind of instruction of microbatches costs."""
+        costs: dict[object, PricedInstruction] = {}
+        found = {}
+        for kind, shape in _kinds(workload):
+            # Collectives of weights know the ranks that share them.
+            place = kind.stage if workload.parallelism.shards_gradients else 0
+            key = place, shape, kind.direction
+            if key not in costs:
+                costs[key] = self._instruction(workload, kind.stage, shape, kind.direction)
+            found[kind] = costs[key]
         return found
 
     def _instruction(
@@ -240,7 +248,7 @@ class LayoutPredictor:
         passes = pass_times(workload, stage, times_s)
         graph = self._costs.of(workload).graphs[Batch.MICROBATCH]
         clocks = self._clocks[-1:] if sequential else self._clocks
-        found = update_costs(workload, graph, stage, passes, clocks, self._costs.of(workload).known)
+        found = update_costs(workload, graph, stage, passes, clocks, self._costs.of(workload).updates)
         return {direction: CostByClock(cost[0], cost[1]) for direction, cost in found.items()}
 
     def _costs_of(self, workload: Workload, kinds: KindCosts, waiting_w: float | Array) -> tuple[Array, Array]:
@@ -257,13 +265,14 @@ class LayoutPredictor:
         busy_s, effective_j = (
             np.sum([times[kind] * costs[n] for kind, costs in kinds.items()], axis=0) for n in (0, 1)
         )
-        effective_j = effective_j - (waiting_w - least_waiting_w(workload.gpu)) * busy_s
-        return time_s, effective_j * parallelism.gpus_per_stage + waiting_w * parallelism.gpus * time_s
+        effective_j = effective_energy_j(effective_j, busy_s, waiting_w - least_waiting_w(workload.gpu))
+        return time_s, total_energy_j(effective_j * parallelism.gpus_per_stage, time_s, waiting_w * parallelism.gpus)
 
     def _makespans(self, workload: Workload, microbatches: int, kinds: KindCosts) -> Array:
         """Seconds of an iteration of so many microbatches in each lane."""
-        instructions, dag = self.pipeline(workload, microbatches)
-        times_s = np.array([kinds[instruction.key.kind][0] for instruction in instructions])
+        _, dag = self.pipeline(workload, microbatches)
+        own, numbers = shape_kinds(shape_of(cut(workload, "pipeline"), microbatches))
+        times_s = np.array([kinds[kind][0] for kind in own])[numbers]
         if times_s.shape[1] == 1:  # waves take longer to make than one lane takes to walk
             return np.array([makespan(dag, times_s[:, 0].tolist())])
         ends_s: Array = (earliest_starts_s(dag, times_s) + times_s).max(axis=0)

@@ -19,14 +19,18 @@ from kareus.arrays import Array
 from kareus.frontiers.makeup import Makeup, overlap_makeup
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import (
+    REPEATING,
+    Behaviour,
     KnownSteps,
+    Sums,
     Tally,
     operators_alone,
     run_program,
     run_schedules,
+    run_sums,
     run_tally,
+    sums_of,
     tally,
-    tally_of_blocks,
     without_collectives,
 )
 from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w
@@ -41,6 +45,7 @@ from kareus.profile.programs import Execution, StageShape, component_programs, i
 from kareus.profile.sharded import ShardedWeights
 from kareus.schedule.space import search_space
 from kareus.software.trainers import ObeyingTrainer
+from kareus.update.costs import SharedCosts
 from kareus.workload.config import Workload
 
 PRICES_W = np.concatenate(([0.0], np.geomspace(8.0, 8_000.0, 30), [1e9]))
@@ -144,9 +149,15 @@ class InstructionPrices:
         self._clocks = np.array(base.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
         self._known: KnownSteps = {}  # jobs of all sizes share what steps cost
         self._structures: dict[BlockShape, StructureCosts] = {}
+        self._latest: tuple[Workload, StructureCosts] | None = None
 
     def of(self, workload: Workload) -> "StructureCosts":
         """Return the costs of what a workload's GPUs compute."""
+        if self._latest is None or self._latest[0] is not workload:  # asked for by each instruction of a layout
+            self._latest = workload, self._of(workload)
+        return self._latest[1]
+
+    def _of(self, workload: Workload) -> "StructureCosts":
         own = workload.parallelism
         size, host_rank_s = workload.gpu.job_gpus, workload.gpu.coefficients.host_rank_s
         degrees = own.tp, own.cp, own.ep, own.etp
@@ -177,18 +188,23 @@ class StructureCosts:
     known: KnownSteps
     overlaps: bool = True
     """Whether the trainer runs partitioned overlap."""
+    updates: SharedCosts = field(init=False)
+    """What updates of layouts of the structure share."""
     _partitions: dict[Partition, CostByClock] = field(default_factory=dict)
     _named: dict[tuple[Recomputation, bool], "_Parts"] = field(default_factory=dict)
     _instructions: dict[object, PricedInstruction] = field(default_factory=dict)
     _computing: dict[object, Priced] = field(default_factory=dict)
-    _tallies: dict[object, Tally] = field(default_factory=dict)
+    _sums: dict[object, Sums] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Share costs of steps with updates."""
+        self.updates = SharedCosts(self.known)
 
     def computing(self, shape: StageShape, direction: Direction, recomputation: Recomputation) -> Priced:
         """Return what no way to run an instruction undercuts: its operators alone, without any collective."""
-        key = shape, direction, recomputation
+        key = shape, direction, _repeated(direction, recomputation)
         if key not in self._computing:
-            counted = without_collectives(self._tally(shape, direction, recomputation, None))
-            alone = run_tally(self.base.gpu, counted, self.clocks, self.known)
+            alone = self._run(*key, None, with_collectives=False)
             cost = _over_prices(CostByClock(alone.time_s, alone.energy_j))
             self._computing[key] = cheapest([cost], least_waiting_w(self.base.gpu))
         return self._computing[key]
@@ -211,10 +227,10 @@ class StructureCosts:
             weights: collectives of weights that replicas share out.
             split_backward: whether weight gradients are computed apart.
         """
-        key = (shape, direction, recomputation, weights, split_backward)
+        recomputation = _repeated(direction, recomputation)
+        key = (shape, direction, recomputation, weights, split_backward and direction is not Direction.FORWARD)
         if key not in self._instructions:
-            counted = self._tally(shape, direction, recomputation, weights)
-            ran = run_tally(self.base.gpu, counted, self.clocks, self.known)
+            ran = self._run(shape, direction, recomputation, weights, with_collectives=True)
             sequential = CostByClock(ran.time_s, ran.energy_j)
             overlaps = (
                 self.overlaps
@@ -233,17 +249,27 @@ class StructureCosts:
             )
         return self._instructions[key]
 
-    def _tally(
-        self, shape: StageShape, direction: Direction, recomputation: Recomputation, weights: ShardedWeights | None
-    ) -> Tally:
-        def counted(layers: int) -> Tally:
-            few = replace(shape, layers=layers)
-            key = few, direction, recomputation, weights
-            if key not in self._tallies:
-                self._tallies[key] = tally(self._program(few, direction, recomputation, weights))
-            return self._tallies[key]
+    def _run(
+        self,
+        shape: StageShape,
+        direction: Direction,
+        recomputation: Recomputation,
+        weights: ShardedWeights | None,
+        *,
+        with_collectives: bool,
+    ) -> Behaviour:
+        """What a sequential instruction, or its operators alone, does at each clock."""
+        blocks = shape.layers if shape.dense else min(shape.layers, REPEATING)
+        key = replace(shape, layers=blocks), direction, recomputation, weights, with_collectives
+        if key not in self._sums:
 
-        return tally_of_blocks(counted, shape.layers) if not shape.dense else counted(shape.layers)
+            def counted(layers: int) -> Tally:
+                found = tally(self._program(replace(shape, layers=layers), direction, recomputation, weights))
+                return found if with_collectives else without_collectives(found)
+
+            fewer = counted(REPEATING - 1) if blocks == REPEATING and not shape.dense else None
+            self._sums[key] = sums_of(self.base.gpu, counted(blocks), self.clocks, self.known, fewer)
+        return run_sums(self.base.gpu, self._sums[key], self.clocks, shape.layers - blocks)
 
     def _program(
         self, shape: StageShape, direction: Direction, recomputation: Recomputation, weights: ShardedWeights | None
@@ -299,6 +325,11 @@ class StructureCosts:
         if partition not in self._partitions:
             self._partitions[partition] = partition_cost(self.base, partition, self.clocks)
         return self._partitions[partition]
+
+
+def _repeated(direction: Direction, recomputation: Recomputation) -> Recomputation:
+    """Return what an instruction recomputes: a forward nothing, whatever its backward does."""
+    return Recomputation.NONE if direction is Direction.FORWARD else recomputation
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from kareus.adviser.answers import LayoutAnswer, Unmeasured
 from kareus.adviser.feasible import sort_layouts
-from kareus.adviser.order import recommended, without_setting
+from kareus.adviser.order import recommended, settable
 from kareus.adviser.question import Question
 from kareus.adviser.runs import LayoutTimes, read_runs, roomy, runnable
 from kareus.calibrate.gpu_file import number
@@ -41,8 +41,10 @@ def unmeasured_of(base: Workload, layouts: Sequence[LayoutAnswer], config_dir: P
 
     Of experts nothing is known: other software, which was measured with dense models, has no numbers for them.
     """
+    if is_measured(base) or base.model.experts is not None:
+        return None
     run = sorted_by_trainer(layouts)[:COMPARED]
-    if is_measured(base) or base.model.experts is not None or len(run) < 2:  # noqa: PLR2004 - an order is of two at least
+    if len(run) < 2:  # noqa: PLR2004 - an order is of two at least
         return None
     workloads = [one.candidate.workload for one in run]
     losses = {}
@@ -75,8 +77,8 @@ def _loss_percent(base: Workload, run: Sequence[LayoutAnswer]) -> float:
 
 def sorted_by_trainer(layouts: Sequence[LayoutAnswer]) -> list[LayoutAnswer]:
     """Return layouts in the order in which they are recommended where the software runs them by itself, as it can."""
-    timed = [(one, one.sequential.time_s) for one in layouts if one.sequential is not None]
-    run = [(one, time_s) for one, time_s in timed if not without_setting(one.candidate.workload)]
+    able = {id(one) for one in settable([one.candidate for one in layouts if one.sequential is not None])}
+    run = [(one, one.sequential.time_s) for one in layouts if one.sequential and id(one.candidate) in able]
     order = recommended([time_s for _, time_s in run], [one.candidate.memory.total_gib for one, _ in run])
     return [run[n][0] for n in order]
 

@@ -5,6 +5,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,29 +66,50 @@ class Tally:
         return self.blocks + self.outer
 
 
+@dataclass(frozen=True, slots=True)
+class CountedCosts:
+    """Costs of some steps, and how often each runs."""
+
+    counts: NDArray[np.int64]
+    added: NDArray[np.int64]
+    """How much more often each runs with a further block."""
+    costs: Array
+    """Shape (steps, 3, clocks)."""
+    host_s: Sequence[Array | float]
+    """Time in which the host launches each."""
+
+    def total(self, blocks: int) -> tuple[CostRows, Array | float]:
+        """Return the cost of all, and the time of their host, with so many further blocks."""
+        counts = self.counts + blocks * self.added
+        weights = counts.reshape(-1, *(1,) * (self.costs.ndim - 1))
+        return (weights * self.costs).sum(axis=0), sum(n * s for n, s in zip(counts.tolist(), self.host_s, strict=True))
+
+
+@dataclass(frozen=True)  # without slots, so that what is asked for is kept
+class Sums:
+    """What the steps of a tally take, before power limit and host: with further blocks they only run more often."""
+
+    blocks: CountedCosts
+    """Steps in blocks, at the requested clocks."""
+    outer: CountedCosts
+    """All other steps."""
+    alone: CountedCosts
+    """Operators in blocks alone, where they miss something of a whole instruction; else none."""
+    whole_instruction: bool
+    make_on_grid: Callable[[], CountedCosts]
+    """Returns all steps at the clocks of `_grid_mhz`: only a power limit over more than a step asks for them."""
+
+    @cached_property
+    def on_grid(self) -> CountedCosts:
+        """As `make_on_grid` returns them."""
+        return self.make_on_grid()
+
+
 def tally(program: Program) -> Tally:
     """Return the number of executions of each step of `program`."""
     first, last = program.blocks or (0, 0)
     outer = Counter(program.steps[:first]) + Counter(program.steps[last:])
     return Tally(Counter(program.steps[first:last]), outer, program.blocks is not None)
-
-
-def tally_of_blocks(counted: Callable[[int], Tally], blocks: int) -> Tally:
-    """Return the tally of an instruction of many equal blocks, without a program of all of them.
-
-    Only the first and the last blocks differ from others, by what is beside them: from `REPEATING` on, each further
-    block adds the same steps.
-
-    Args:
-        counted: the tally of the instruction with so many blocks.
-        blocks: number of blocks, 0 or more.
-    """
-    if blocks <= REPEATING:
-        return counted(blocks)
-    less, more = counted(REPEATING - 1), counted(REPEATING)
-    added = {step: count - less.blocks[step] for step, count in more.blocks.items()}
-    repeated = {step: count + (blocks - REPEATING) * added[step] for step, count in more.blocks.items()}
-    return replace(more, blocks=Counter(repeated))
 
 
 def without_collectives(counted: Tally) -> Tally:
@@ -112,35 +134,83 @@ def run_tally(gpu: Gpu, counted: Tally, frequency_mhz: Array | float, known: Kno
         known: costs of steps on this GPU, read and extended; programs of one workload share most of their steps.
     """
     requested_mhz = np.asarray(frequency_mhz, dtype=np.float64)
-    if not counted.steps:
+    return run_sums(gpu, sums_of(gpu, counted, requested_mhz, known), requested_mhz)
+
+
+def sums_of(gpu: Gpu, counted: Tally, requested_mhz: Array, known: KnownSteps, fewer: Tally | None = None) -> Sums:
+    """Return what the steps of a tally take at requested clocks.
+
+    Args:
+        gpu: GPU that runs them.
+        counted: the tally; of `REPEATING` blocks, where more are asked for.
+        requested_mhz: clocks.
+        known: as of `run_tally`.
+        fewer: the tally of one block less. From `REPEATING` on each further block adds the same steps: only the first
+            and the last blocks differ from others, by what is beside them.
+    """
+
+    def costs(steps: Callable[[Tally], Counter[Step]], clocks_mhz: Array) -> CountedCosts:
+        own, less = steps(counted), steps(counted if fewer is None else fewer)
+        shape = (len(own), 3, *clocks_mhz.shape)
+        return CountedCosts(
+            np.array(list(own.values()), dtype=np.int64),
+            np.array([count - less[step] for step, count in own.items()], dtype=np.int64),
+            np.array([known_step_cost(gpu, step, clocks_mhz, known) for step in own]).reshape(shape),
+            [host_time_s(gpu, step.operators, step.collective) for step in own],
+        )
+
+    isolates = counted.whole_instruction and gpu.isolates
+    return Sums(
+        costs(lambda own: own.blocks, requested_mhz),
+        costs(lambda own: own.outer, requested_mhz),
+        costs(lambda own: operators_alone(own.blocks) if isolates else Counter(), requested_mhz),
+        counted.whole_instruction,
+        lambda: costs(lambda own: own.steps, _grid_mhz(gpu, requested_mhz)),
+    )
+
+
+def run_sums(gpu: Gpu, sums: Sums, requested_mhz: Array, blocks: int = 0) -> Behaviour:
+    """Return what `run_tally` does of steps that were summed at these clocks, with so many further blocks."""
+    (of_blocks, blocks_s), (of_outer, outer_s) = sums.blocks.total(blocks), sums.outer.total(blocks)
+    if not len(sums.blocks.counts) + len(sums.outer.counts):
         return behaviour_of(np.zeros((3, *requested_mhz.shape)), requested_mhz)
-    blocks, outer = (_sum(gpu, part, requested_mhz, known) for part in (counted.blocks, counted.outer))
-    free = blocks + outer
-    cost = with_slowest(gpu, free, _limited(gpu, counted.steps, requested_mhz, free, known))
-    cost = _launched(gpu, counted, requested_mhz, cost, blocks[0], outer[0])
+    free = of_blocks + of_outer
+    cost = free
+    if gpu.coefficients.limiter_s and over_limit(gpu, free).any():
+        cost = _limited(gpu, sums.on_grid.total(blocks)[0], requested_mhz, free)
+    cost = with_slowest(gpu, free, cost)
+    cost = _launched(gpu, requested_mhz, cost, (of_blocks[0], of_outer[0]), (blocks_s, outer_s))
     steps = behaviour_of(cost, requested_mhz)
-    if not counted.whole_instruction:
+    if not sums.whole_instruction:
         return steps
-    alone = _sum(gpu, operators_alone(counted.blocks), requested_mhz, known) if gpu.isolates else np.zeros_like(cost)
+    alone, _ = sums.alone.total(blocks)
     missed_s, missed_j = gpu.missed_by_isolation(alone[0], alone[1])
     return replace(steps, time_s=steps.time_s + missed_s, energy_j=steps.energy_j + missed_j)
 
 
-def _limited(gpu: Gpu, steps: Counter[Step], requested_mhz: Array, free: CostRows, known: KnownSteps) -> CostRows:
-    """Return the cost of steps under the power limit, where that means power over longer than they take.
+def _grid_mhz(gpu: Gpu, requested_mhz: Array) -> Array:
+    """Clocks between which costs are interpolated; GPUs that differ in coefficients have an axis of their own."""
+    grid_mhz = np.linspace(min(LEAST_CLOCK_MHZ, float(requested_mhz.min())), gpu.maximum_clock_mhz, GRID_CLOCKS)
+    return np.broadcast_to(grid_mhz, (*requested_mhz.shape[:-1], GRID_CLOCKS))
+
+
+def _limited(gpu: Gpu, costs: CostRows, requested_mhz: Array, free: CostRows) -> CostRows:
+    """Return the cost of steps that exceed the power limit, where that means power over longer than they take.
 
     Products may then draw more than the limit, since what HBM bounds draws less. Elsewhere steps have been held to it.
+
+    Args:
+        gpu: GPU whose limit applies.
+        costs: of the steps at the clocks of `_grid_mhz`.
+        requested_mhz: requested clocks.
+        free: cost of the steps there without a limit.
     """
-    if not gpu.coefficients.limiter_s or not over_limit(gpu, free).any():
-        return free
-    lead = requested_mhz.shape[:-1]  # GPUs that differ in coefficients have an axis of their own
-    grid_mhz = np.linspace(min(LEAST_CLOCK_MHZ, float(requested_mhz.min())), gpu.maximum_clock_mhz, GRID_CLOCKS)
-    costs = _sum(gpu, steps, np.broadcast_to(grid_mhz, (*lead, GRID_CLOCKS)), known)
+    grid_mhz = _grid_mhz(gpu, requested_mhz)
 
     def steady(clock_mhz: Array) -> CostRows:
-        if not lead:
+        if grid_mhz.ndim == 1:
             return np.array([np.interp(clock_mhz, grid_mhz, row) for row in costs])
-        places = np.interp(clock_mhz, grid_mhz, np.arange(GRID_CLOCKS))
+        places = np.interp(clock_mhz, grid_mhz.reshape(-1, GRID_CLOCKS)[0], np.arange(GRID_CLOCKS))
         below = np.minimum(places.astype(np.int64), GRID_CLOCKS - 2)
         rows = np.broadcast_to(below, (3, *below.shape))
         low, high = (np.take_along_axis(costs, rows + n, axis=-1) for n in (0, 1))
@@ -151,26 +221,31 @@ def _limited(gpu: Gpu, steps: Counter[Step], requested_mhz: Array, free: CostRow
 
 
 def _launched(
-    gpu: Gpu, counted: Tally, requested_mhz: Array, cost: CostRows, free_blocks_s: Array, free_outer_s: Array
+    gpu: Gpu,
+    requested_mhz: Array,
+    cost: CostRows,
+    free_s: tuple[Array, Array],
+    host_s: tuple[Array | float, Array | float],
 ) -> CostRows:
     """Return the cost of steps with what their host adds, where it launches ahead of more than a step.
 
-    The times of both parts are those without a power limit, which lengthens both alike.
+    The times of steps in blocks and of all others, `free_s`, are those without a power limit, which lengthens both
+    alike; `host_s` are those of their host.
     """
     if gpu.launches_ahead is LaunchesAhead.STEP:
         return cost
-    blocks_s, outer_s = (_host_s(gpu, part) for part in (counted.blocks, counted.outer))
-    if gpu.launches_ahead is LaunchesAhead.PASS or not counted.blocks or not counted.outer:
-        joined_s = host_joined_s(cost[0], blocks_s + outer_s)
-    else:
-        in_blocks_s = cost[0] * free_blocks_s / (free_blocks_s + free_outer_s)
-        joined_s = host_joined_s(in_blocks_s, blocks_s) + host_joined_s(cost[0] - in_blocks_s, outer_s)
+    has_both = all(seconds.any() for seconds in free_s)
+    if gpu.launches_ahead is LaunchesAhead.PASS or not has_both:
+        return _until(gpu, host_joined_s(cost[0], host_s[0] + host_s[1]), requested_mhz, cost)
+    in_blocks_s = cost[0] * free_s[0] / (free_s[0] + free_s[1])
+    joined_s = host_joined_s(in_blocks_s, host_s[0]) + host_joined_s(cost[0] - in_blocks_s, host_s[1])
+    return _until(gpu, joined_s, requested_mhz, cost)
+
+
+def _until(gpu: Gpu, joined_s: Array, requested_mhz: Array, cost: CostRows) -> CostRows:
+    """Return a cost with as much idling as makes it take `joined_s`."""
     waiting_s = joined_s - cost[0]
     return cost + _row(waiting_s, energy.idle_power_w(gpu, requested_mhz) * waiting_s, requested_mhz)
-
-
-def _host_s(gpu: Gpu, steps: Counter[Step]) -> Array | float:
-    return sum(count * host_time_s(gpu, step.operators, step.collective) for step, count in steps.items())
 
 
 def operators_alone(steps: Counter[Step]) -> Counter[Step]:
@@ -180,13 +255,6 @@ def operators_alone(steps: Counter[Step]) -> Counter[Step]:
         if step.operators:
             alone[Step(operators=step.operators)] += count
     return alone
-
-
-def _sum(gpu: Gpu, steps: Counter[Step], requested_mhz: Array, known: KnownSteps) -> CostRows:
-    total = np.zeros((3, *requested_mhz.shape))
-    for step, count in steps.items():
-        total += count * known_step_cost(gpu, step, requested_mhz, known)
-    return total
 
 
 def known_step_cost(gpu: Gpu, step: Step, requested_mhz: Array, known: KnownSteps) -> CostRows:
@@ -216,8 +284,10 @@ def run_schedules(
     phases = step_phases(gpu, operators, collective, frequency_mhz, sm_count, launch_index)
     free = _steady_sum(gpu, phases, frequency_mhz, frequency_mhz)
     cost = with_slowest(gpu, free, _brought_within(gpu, phases, frequency_mhz, free.copy()))
-    counted = Tally(Counter(), Counter([Step(operators=operators, collective=collective)]), whole_instruction=False)
-    return behaviour_of(_launched(gpu, counted, frequency_mhz, cost, np.zeros_like(cost[0]), cost[0]), frequency_mhz)
+    if gpu.launches_ahead is not LaunchesAhead.STEP:
+        joined_s = host_joined_s(cost[0], host_time_s(gpu, operators, collective))
+        cost = _until(gpu, joined_s, frequency_mhz, cost)
+    return behaviour_of(cost, frequency_mhz)
 
 
 def step_cost(
@@ -241,8 +311,7 @@ def step_cost(
         cost = functools.reduce(operator.add, [limited_cost(gpu, [phase], frequency_mhz) for phase in phases])
     if gpu.launches_ahead is not LaunchesAhead.STEP:
         return cost
-    waiting_s = longer_s(cost[0], host_time_s(gpu, operators, collective)) - cost[0]
-    return cost + _row(waiting_s, energy.idle_power_w(gpu, frequency_mhz) * waiting_s, frequency_mhz)
+    return _until(gpu, longer_s(cost[0], host_time_s(gpu, operators, collective)), frequency_mhz, cost)
 
 
 def limited_cost(gpu: Gpu, phases: Sequence[Phase], requested_mhz: Array) -> CostRows:

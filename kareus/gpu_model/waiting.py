@@ -69,11 +69,11 @@ def waited_j(
     return energy_j + powers_w[stage[-1]] * (end_s - now_s)
 
 
-def effective_energy_j(energy_j: Joules, time_s: Joules, waiting_power_w: float) -> Joules:
+def effective_energy_j(energy_j: Joules, time_s: Joules, waiting_power_w: Joules | float) -> Joules:
     """Return the energy of work in J, less what waiting for `time_s` would take; all of as many GPUs."""
     return energy_j - waiting_power_w * time_s
 
 
-def total_energy_j(effective_j: Joules, time_s: Joules, waiting_power_w: float) -> Joules:
+def total_energy_j(effective_j: Joules, time_s: Joules, waiting_power_w: Joules | float) -> Joules:
     """Return the energy in J of GPUs that do work of `effective_j` within `time_s` and wait for the rest of it."""
     return effective_j + waiting_power_w * time_s

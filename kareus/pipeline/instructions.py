@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from kareus.arrays import Indices
 from kareus.errors import ScheduleError
-from kareus.graph.instruction import NO_MICROBATCH, InstructionKey, place_in_line
+from kareus.graph.instruction import NO_MICROBATCH, InstructionKey, InstructionKind, place_in_line
 from kareus.graph.records import MEETING, UPDATING, Direction
 from kareus.pipeline.config import PipelineSchedule, PipelineSlice
 from kareus.pipeline.schedules import (
@@ -112,7 +115,7 @@ def pipeline_instructions(
     for stage, directions in zip(range(stages), updates or [()] * stages, strict=True):
         keys += SCHEDULES[schedule](stage, extent)
         keys += [InstructionKey(stage, 0, NO_MICROBATCH, direction) for direction in directions]
-    return instructions_in(keys, folded=schedule.folds)
+    return _waiting(keys, folded=schedule.folds)
 
 
 def instructions_in(keys: Sequence[InstructionKey], *, folded: bool = False) -> tuple[Instruction, ...]:
@@ -126,6 +129,13 @@ def instructions_in(keys: Sequence[InstructionKey], *, folded: bool = False) -> 
         ScheduleError: an instruction is there twice, its input is never computed, or some wait for one another in a
             circle.
     """
+    instructions = _waiting(keys, folded=folded)
+    order_of_dependency([i.depends_on for i in instructions], lambda number: str(keys[number]))
+    return instructions
+
+
+def _waiting(keys: Sequence[InstructionKey], *, folded: bool) -> tuple[Instruction, ...]:
+    """Return the instructions as `instructions_in` does; whoever orders them finds whether some wait in a circle."""
     numbers = {key: number for number, key in enumerate(keys)}
     if len(numbers) < len(keys):
         twice = next(key for number, key in enumerate(keys) if numbers[key] != number)
@@ -140,8 +150,15 @@ def instructions_in(keys: Sequence[InstructionKey], *, folded: bool = False) -> 
         waits = {*own[-1:], *inputs}
         instructions.append(Instruction(key, len(own), tuple(sorted(waits))))
         own.append(number)
-    order_of_dependency([i.depends_on for i in instructions], lambda number: str(keys[number]))
     return tuple(instructions)
+
+
+@lru_cache(maxsize=KEPT)
+def shape_kinds(shape: PipelineShape) -> tuple[tuple[InstructionKind, ...], Indices]:
+    """Return the kinds of the instructions of a pipeline of this shape, and the number of the kind of each."""
+    numbers: dict[InstructionKind, int] = {}
+    kinds = [numbers.setdefault(i.key.kind, len(numbers)) for i in shape_instructions(shape)]
+    return tuple(numbers), np.array(kinds)
 
 
 def instruction_rows(instructions: Sequence[Instruction]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from kareus.arrays import Array
 from kareus.gpu_model.model import Behaviour, KnownSteps
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import BlockGraph, Direction
-from kareus.update.costs import PassTimes, pass_times, step_costs, update_costs
+from kareus.update.costs import PassTimes, SharedCosts, pass_times, step_costs, update_costs
 from kareus.workload.config import Workload
 
 
@@ -57,7 +57,7 @@ def _stage(
 ) -> dict[Direction, UpdatePrediction]:
     clocks = np.array([float(frequency_mhz)])
     predictions = {}
-    for direction, cost in update_costs(workload, graph, stage, passes, clocks, known).items():
+    for direction, cost in update_costs(workload, graph, stage, passes, clocks, SharedCosts(known)).items():
         whole = {str(direction).replace("-", " "): cost}
         parts = step_costs(workload, stage, passes, clocks) if direction is Direction.UPDATE else whole
         predictions[direction] = UpdatePrediction(

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Protocol
 
 from kareus.graph.instruction import place_in_line
@@ -54,7 +55,7 @@ class StageShape:
 
 def chunk_shapes(
     layers_per_stage: Sequence[int], chunks: int, dense_layers: Collection[int] = (), *, folded: bool = False
-) -> dict[tuple[int, int], StageShape]:
+) -> Mapping[tuple[int, int], StageShape]:
     """Return the shapes by stage and chunk.
 
     A microbatch passes the first chunk of every stage, then the second of every stage; see `place_in_line`.
@@ -66,6 +67,16 @@ def chunk_shapes(
         dense_layers: numbers of the blocks of a mixture of experts that have none.
         folded: whether the second chunks are passed from the last stage to the first.
     """
+    return _shapes(tuple(layers_per_stage), chunks, tuple(dense_layers), folded)
+
+
+@lru_cache(maxsize=4096)  # whoever compares layouts asks for each many times
+def _shapes(
+    layers_per_stage: tuple[int, ...],
+    chunks: int,
+    dense_layers: tuple[int, ...],
+    folded: bool,  # noqa: FBT001 - a key of what is kept
+) -> Mapping[tuple[int, int], StageShape]:
     stages = len(layers_per_stage)
     ends = (0, 0), (0 if folded else stages - 1, chunks - 1)
     shapes = {}
@@ -105,7 +116,7 @@ class LaidOut(Protocol):
         """Chunks of each stage's layers."""
 
 
-def laid_out_shapes(config: LaidOut) -> dict[tuple[int, int], StageShape]:
+def laid_out_shapes(config: LaidOut) -> Mapping[tuple[int, int], StageShape]:
     """Return the shapes of a workload by stage and chunk."""
     own = config.parallelism
     return chunk_shapes(own.split, config.chunks, config.model.dense_layers, folded=own.folded)

@@ -18,7 +18,7 @@ stages that reduce none, before the gradient norm.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -71,6 +71,7 @@ from kareus.update.collectives import (
 from kareus.update.directions import update_directions
 from kareus.update.reduction import (
     ALONE,
+    Bucket,
     Slowdown,
     added_time_s,
     buckets_of,
@@ -146,13 +147,24 @@ def pass_times(config: UpdateSubject, stage: int, times_s: Mapping[InstructionKi
     return PassTimes(forward_s, backward_s)
 
 
+@dataclass(frozen=True, slots=True)
+class SharedCosts:
+    """What updates share whose GPUs compute the same of a block, on one GPU and by one software: read and extended."""
+
+    steps: KnownSteps = field(default_factory=dict)
+    slowdowns: dict[object, list[Slowdown]] = field(default_factory=dict)
+    """By what is reduced beside the backward, and clocks."""
+    buckets: dict[object, tuple[Bucket, ...]] = field(default_factory=dict)
+    """By shape of a chunk, and recomputation."""
+
+
 def update_costs(
     config: UpdateSubject,
     graph: BlockGraph,
     stage: int,
     passes: PassTimes,
     clocks_mhz: Array,
-    known: KnownSteps | None = None,
+    shared: SharedCosts | None = None,
 ) -> dict[Direction, CostsByClock]:
     """Return what each instruction of a stage's update takes at each clock.
 
@@ -163,14 +175,14 @@ def update_costs(
         passes: of the stage; gradients are summed beside its backwards, and weights gathered beside its forwards, as
             far as the software does so.
         clocks_mhz: [clocks].
-        known: costs of steps on this GPU, read and extended.
+        shared: by updates of other layouts.
     """
     costs: dict[Direction, CostsByClock] = {}
-    known = {} if known is None else known
+    shared = SharedCosts() if shared is None else shared
     for direction in update_directions(config, stage):
         match direction:
             case Direction.GRADIENT_REDUCTION:
-                costs[direction] = _reduction(config, graph, stage, passes.backward_s, clocks_mhz, known)
+                costs[direction] = _reduction(config, graph, stage, passes.backward_s, clocks_mhz, shared)
             case Direction.EMBEDDING_EXCHANGE:
                 costs[direction] = _exchange(config, clocks_mhz)
             case _:
@@ -336,7 +348,7 @@ def _reduction(
     stage: int,
     backward_s: Sequence[float],
     clocks_mhz: Array,
-    known: KnownSteps,
+    shared: SharedCosts,
 ) -> CostsByClock:
     """What the reduction adds to the last backward of the stage, with the sums of norms after it; energy of it all."""
     gpu, software = config.gpu, _summing(config)
@@ -347,13 +359,13 @@ def _reduction(
         whole = _reductions(config, stage, [stage_parameters(config, stage) - experts])
         whole += expert_reduction_collectives(config.parallelism, gpu, software, stage, experts)
         return _collectives(config, whole, clocks_mhz) + _norm_sums(config, stage, clocks_mhz)
-    buckets = _buckets(config, graph, stage, backward_s, known)
+    buckets = _buckets(config, graph, stage, backward_s, shared)
     placed = {scope: _reductions(config, stage, parts[scope]) for scope in dict.fromkeys(scope for scope, _ in buckets)}
     if Scope.BLOCK in placed:
         experts = trained_expert_parameters(config.model, config.parallelism, config.training)
         placed[Scope.BLOCK] += expert_reduction_collectives(config.parallelism, gpu, software, stage, experts)
     times_s = {scope: _times_s(config, own, clocks_mhz) + _messages_s(config, own) for scope, own in placed.items()}
-    slower = _slowdowns(config, graph, placed, clocks_mhz)
+    slower = _slowdowns(config, graph, placed, clocks_mhz, shared)
     whole_s = window_s(config.parallelism.pp, backward_s)
     added_s = np.array(
         [
@@ -387,13 +399,18 @@ def _reductions(config: UpdateSubject, stage: int, parameters: Sequence[int]) ->
 
 
 def _buckets(
-    config: UpdateSubject, graph: BlockGraph, stage: int, backward_s: Sequence[float], known: KnownSteps
+    config: UpdateSubject, graph: BlockGraph, stage: int, backward_s: Sequence[float], shared: SharedCosts
 ) -> list[tuple[Scope, float]]:
     """Buckets of a stage as `stage_buckets`, by what segments take; none before the last if weight gradients wait."""
     shapes = laid_out_shapes(config)
-    own = [shapes[stage, chunk] for chunk in range(config.chunks)]
-    seconds = {shape: _segment_s(config, graph, shape, known) for shape in dict.fromkeys(own)}
-    of_chunks = [buckets_of(graph, shape, seconds[shape], recomputation=config.recomputation) for shape in own]
+    of_chunks = []
+    for chunk in range(config.chunks):
+        shape = shapes[stage, chunk]
+        key = shape, config.recomputation
+        if key not in shared.buckets:
+            seconds = _segment_s(config, graph, shape, shared.steps)
+            shared.buckets[key] = buckets_of(graph, shape, seconds, recomputation=config.recomputation)
+        of_chunks.append(shared.buckets[key])
     found = stage_buckets(config.parallelism.pp, of_chunks, backward_s)
     if not config.split_backward:
         return found
@@ -418,13 +435,26 @@ def _segment_s(config: UpdateSubject, graph: BlockGraph, shape: StageShape, know
 
 
 def _slowdowns(
-    config: UpdateSubject, graph: BlockGraph, placed: Mapping[Scope, Sequence[Placed]], clocks_mhz: Array
+    config: UpdateSubject,
+    graph: BlockGraph,
+    placed: Mapping[Scope, Sequence[Placed]],
+    clocks_mhz: Array,
+    shared: SharedCosts,
 ) -> list[Slowdown]:
     """Slowdown of a backward through the blocks and of the first collective of a block's reduction, at each clock."""
     scope = next(scope for scope in (Scope.BLOCK, Scope.DENSE_BLOCK) if placed.get(scope))
+    key = scope, placed[scope][0], clocks_mhz.tobytes()
+    if key not in shared.slowdowns:
+        shared.slowdowns[key] = _slowdowns_beside(config, graph, scope, placed[scope][0], clocks_mhz)
+    return shared.slowdowns[key]
+
+
+def _slowdowns_beside(
+    config: UpdateSubject, graph: BlockGraph, scope: Scope, placed: Placed, clocks_mhz: Array
+) -> list[Slowdown]:
     backward = graph.backward if scope is Scope.BLOCK else graph.dense_backward
     operators = [operator for segment in backward for operator in segment.operators]
-    collective, placement = placed[scope][0]
+    collective, placement = placed
     sm_counts = np.full_like(clocks_mhz, config.default_collective_sm_count)
     alone_s = placed_collective_s(config.gpu, collective, placement, clocks_mhz, sm_counts)
     factors = slowdowns(config.gpu, operators, (collective, alone_s), clocks_mhz, config.default_collective_sm_count)

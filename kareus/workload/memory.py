@@ -32,7 +32,7 @@ from kareus.workload.activation_memory import (
 from kareus.workload.communicators import communicator_bytes
 from kareus.workload.config import Workload
 from kareus.workload.pipelining import in_flight_and_delayed, most_received_ahead
-from kareus.workload.state_memory import state_bytes
+from kareus.workload.state_memory import stage_dense_blocks, state_bytes
 
 GIB = 2**30
 TIGHT = 0.05
@@ -110,8 +110,28 @@ class MemoryEstimate:
 
 def estimate_memory(workload: Workload) -> MemoryEstimate:
     """Estimate the peak of the fullest GPU, over all stages of a workload whose `layers_per_stage` is set."""
-    stages = enumerate(workload.parallelism.split)
-    return max((stage_memory(workload, n, layers) for n, layers in stages), key=lambda e: e.total_gib)
+    split = workload.parallelism.split
+    estimates = (stage_memory(workload, stage, split[stage]) for stage in _fullest_stages(workload))
+    return max(estimates, key=lambda e: e.total_gib)
+
+
+def _fullest_stages(workload: Workload) -> list[int]:
+    """Return stages of which one is the fullest: of those that hold the same, the first.
+
+    Later ones have no more in flight (`kareus.workload.pipelining`). Where a backward is split, they have more weight
+    gradients delayed, by one for each stage, as what is in flight falls: then the first or the last is the fullest.
+    """
+    parallelism = workload.parallelism
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for stage, layers in enumerate(parallelism.split):
+        ends = stage == 0, stage == parallelism.pp - 1
+        dense = stage_dense_blocks(workload, stage), least_dense(workload, stage)
+        alike.setdefault((layers, *ends, *dense), []).append(stage)
+    if not workload.split_backward:
+        return [stages[0] for stages in alike.values()]
+    if workload.num_microbatches < parallelism.pp or workload.pipeline.schedule.folds:
+        return list(range(parallelism.pp))
+    return sorted({stage for stages in alike.values() for stage in (stages[0], stages[-1])})
 
 
 def fit_of(workload: Workload, estimate: MemoryEstimate) -> MemoryFit:

@@ -221,7 +221,8 @@ def with_split(workload: Workload) -> Workload:
     """
     own, software = replace(workload.parallelism, folded=workload.pipeline.schedule.folds), workload.software
     rows = software.padded(workload.model.vocab_size, own.tp)
-    workload = replace(workload, model=replace(workload.model, vocab_size=rows), parallelism=own)
+    model = workload.model if rows == workload.model.vocab_size else replace(workload.model, vocab_size=rows)
+    workload = replace(workload, model=model, parallelism=own)
     split = layers_per_stage(workload)
     shares_tokens = own.sequence_parallel and own.tp > 1
     return replace(workload, parallelism=replace(own, layers_per_stage=split, sequence_parallel=shares_tokens))

@@ -1,12 +1,22 @@
-"""The tally of an instruction of many equal blocks is that of its program, whatever runs beside blocks."""
+"""The cost of an instruction of many equal blocks is that of its program, whatever runs beside blocks."""
 
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 from helpers.builders import CONFIG
 
-from kareus.gpu_model.model import Tally, run_tally, tally, tally_of_blocks, without_collectives
+from kareus.gpu_model.model import (
+    REPEATING,
+    KnownSteps,
+    Tally,
+    run_sums,
+    run_tally,
+    sums_of,
+    tally,
+    without_collectives,
+)
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph, Direction
 from kareus.partition.extract import operator_graphs
@@ -22,6 +32,11 @@ LAYOUTS = (
     "software=llm-foundry parallelism.sharding=full parallelism.tp=1",
     "software=kareus parallelism.sharding=gradients parallelism.tp=1",
 )
+
+
+CLOCKS = np.array([900.0, 1410.0, 1980.0])
+STEPS: dict[str, KnownSteps] = {}
+"""Costs of steps by layout."""
 
 
 @cache
@@ -40,7 +55,7 @@ def graphs(layout: str) -> dict[Batch, BlockGraph]:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("recomputation", Recomputation)
 @pytest.mark.parametrize("direction", [Direction.FORWARD, Direction.BACKWARD])
-def test_many_blocks_are_counted_as_their_program_counts_them(layout, recomputation, direction):
+def test_many_blocks_cost_what_their_program_costs(layout, recomputation, direction):
     own = workload(layout)
 
     def counted(layers: int, *, first: bool, last: bool) -> Tally:
@@ -58,11 +73,13 @@ def test_many_blocks_are_counted_as_their_program_counts_them(layout, recomputat
         return tally(program)
 
     for ends in ({"first": True, "last": False}, {"first": False, "last": True}, {"first": False, "last": False}):
-        for layers in (0, 1, 3, 4, 5, 11):
-            expected = counted(layers, **ends)
-            made = tally_of_blocks(lambda few, ends=ends: counted(few, **ends), layers)
-            assert (made.outer, made.whole_instruction) == (expected.outer, expected.whole_instruction)
-            assert dict(made.blocks) == dict(expected.blocks), (layers, ends)
+        more, fewer = (counted(blocks, **ends) for blocks in (REPEATING, REPEATING - 1))
+        sums = sums_of(own.gpu, more, CLOCKS, STEPS.setdefault(layout, {}), fewer)
+        for layers in (4, 5, 11):
+            whole = run_tally(own.gpu, counted(layers, **ends), CLOCKS, STEPS[layout])
+            made = run_sums(own.gpu, sums, CLOCKS, layers - REPEATING)
+            assert (made.time_s == whole.time_s).all(), (layers, ends)
+            assert (made.energy_j == whole.energy_j).all(), (layers, ends)
 
 
 def test_without_collectives_every_operator_stays():

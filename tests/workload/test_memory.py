@@ -19,7 +19,7 @@ from kareus.workload.activation_memory import (
 )
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
-from kareus.workload.memory import GIB, check_memory, estimate_memory
+from kareus.workload.memory import GIB, check_memory, estimate_memory, stage_memory
 from kareus.workload.resolve import Resolved, resolve
 from kareus.workload.split import layers_per_stage
 from kareus.workload.state_memory import stage_parameters
@@ -341,3 +341,16 @@ def test_formats_of_fewer_bits_keep_cast_weights_and_smaller_inputs(precision: s
     kept = 4096 * (value_bytes * 3072 - (2 - value_bytes) * (2 * 3072 + 8192))
     kept *= one.software.kept_excess
     assert cast.in_flight_gib - own.in_flight_gib == pytest.approx(28 * kept / GIB, rel=1e-6)
+
+
+@pytest.mark.parametrize("model", ["llama3.1-8b", "qwen3-1.7b", "deepseek-v3 model.num_layers=64"])
+@pytest.mark.parametrize("pipeline", ["1f1b", "gpipe", "zb-h1", "interleaved", "zb-v"])
+@pytest.mark.parametrize("microbatches", [2, 4, 16])
+def test_the_fullest_stage_is_that_of_all_stages(model: str, pipeline: str, microbatches: int) -> None:
+    """`estimate_memory` looks at those stages alone that may be the fullest."""
+    layout = ["parallelism.pp=4", "parallelism.tp=1", f"pipeline={pipeline}", f"num_microbatches={microbatches}"]
+    chunks = ["pipeline.chunks=2"] * (pipeline in ("interleaved", "zb-v"))
+    for recomputation in ("none", "full"):
+        one = workload(*f"model={model}".split(), *layout, *chunks, f"recomputation={recomputation}")
+        stages = [stage_memory(one, stage, layers) for stage, layers in enumerate(one.parallelism.split)]
+        assert estimate_memory(one) == max(stages, key=lambda stage: stage.total_gib)
