@@ -13,13 +13,12 @@ from kareus.pipeline.config import CHUNKS_OF_V, PipelineSchedule
 from kareus.software.record import driven, spans_nodes
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import divisors
+from kareus.workload.propose import expert_degrees
 
 _Value = TypeVar("_Value")
 
 MOST_MICROBATCH = 16
 """Largest microbatch that is tried unless a constraint names others."""
-MOST_EP = 64
-"""Most GPUs that share out experts that are tried unless a constraint names others."""
 MOST_TENSOR = 16
 """Most GPUs of tensor parallelism that are tried unless a constraint names others: parts of a product become small."""
 MOST_CHUNKS = 8
@@ -159,6 +158,7 @@ class Constraints:
     sharding: tuple[Sharding, ...] = ()
     sequence_parallel: tuple[bool, ...] = ()
     ep: tuple[int, ...] = ()
+    shards: tuple[int, ...] = ()
     schedule: tuple[PipelineSchedule, ...] = ()
 
 
@@ -192,9 +192,9 @@ def _of_degrees(
     dp, pp, tp, cp = degrees
     usual_shardings, usual_switches = (SHARDINGS[:2], (True,)) if base.model.experts else (SHARDINGS, (True, False))
     allowed = _allowed(constraints.sharding, usual_shardings) if dp > 1 else (Sharding.NONE,)
-    shardings = [(sharding, shards) for sharding in allowed for shards in _sharing(base, degrees, sharding)]
+    shardings = [(one, shards) for one in allowed for shards in _sharing(base, degrees, one, constraints.shards)]
     switches = _allowed(constraints.sequence_parallel, usual_switches) if tp > 1 else (False,)
-    over_experts = _expert_degrees(base, dp * tp * cp, constraints)
+    over_experts = _allowed(constraints.ep, expert_degrees(base, dp * tp * cp))
     sizes = _allowed(constraints.microbatch_size, [d for d in divisors(sequences) if d <= MOST_MICROBATCH])
     pipelines = list(_pipelines(base, pp, constraints))
     for size in sizes:
@@ -221,23 +221,19 @@ def _of_degrees(
                         )
 
 
-def _expert_degrees(base: Workload, gpus: int, constraints: Constraints) -> Sequence[int]:
-    """Return the degrees of expert parallelism that are tried on the GPUs of a stage.
+def _sharing(
+    base: Workload, degrees: tuple[int, int, int, int], sharding: Sharding, allowed: Sequence[int]
+) -> Iterator[int | None]:
+    """Yield among how many replicas model states are shared out: all, and whole weights also within a node (HSDP).
 
-    None at all, which exchanges no tokens; the most that NVLink connects; and those beyond, up to `MOST_EP`.
+    Where numbers of replicas are asked for these alone are, each by one name: None is all replicas.
     """
-    experts, node = base.model.experts, base.gpu.linked_gpus(gpus)
-    if experts is None:
-        return _allowed(constraints.ep, (1,))
-    fitting = [d for d in divisors(gpus) if experts.count % d == 0 and d <= MOST_EP]
-    within = max(d for d in fitting if d <= node)
-    return _allowed(constraints.ep, [d for d in fitting if d in (1, within) or d > node])
-
-
-def _sharing(base: Workload, degrees: tuple[int, int, int, int], sharding: Sharding) -> Iterator[int | None]:
-    """Yield among how many replicas model states are shared out: all, and whole weights also within a node (HSDP)."""
-    yield None
     dp, _, tp, cp = degrees
+    if allowed:
+        fitting = [] if sharding is Sharding.NONE else [n for n in allowed if 1 < n <= dp and dp % n == 0]
+        yield from (None if n == dp else n for n in fitting)
+        return
+    yield None
     of_node = base.gpu.gpus_per_node // (tp * cp)
     if sharding is Sharding.FULL and 1 < of_node < dp and dp % of_node == 0:
         yield of_node

@@ -52,7 +52,8 @@ def settable(candidates: Sequence[Candidate]) -> list[Candidate]:
         layout = workload.parallelism
         key = (
             *(degree > 1 for degree in (layout.tp, layout.cp, layout.pp, layout.dp, layout.ep, workload.chunks)),
-            *(layout.sharding, layout.sequence_parallel, workload.recomputation, workload.pipeline.schedule),
+            *(layout.sharding, layout.shards is not None, layout.sequence_parallel),
+            *(workload.recomputation, workload.pipeline.schedule),
         )
         if key not in checked:
             checked[key] = not without_setting(workload)

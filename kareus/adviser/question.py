@@ -57,7 +57,7 @@ def _switch(text: str) -> bool:
 
 _PARTS: dict[str, tuple[Callable[[str], Any], str]] = {
     **dict.fromkeys(
-        ("dp", "pp", "tp", "cp", "ep", "chunks", "microbatch_size"), (_whole, "whole numbers, such as 1,2")
+        ("dp", "pp", "tp", "cp", "ep", "shards", "chunks", "microbatch_size"), (_whole, "whole numbers, such as 1,2")
     ),
     "recomputation": (Recomputation, ", ".join(Recomputation)),
     "sharding": (Sharding, ", ".join(Sharding)),
@@ -66,7 +66,10 @@ _PARTS: dict[str, tuple[Callable[[str], Any], str]] = {
 }
 """How the values of each constraint are read, and what they may be."""
 SYNONYMS = {
-    **{f"parallelism.{name}": name for name in ("dp", "pp", "tp", "cp", "ep", "sharding", "sequence_parallel")},
+    **{
+        f"parallelism.{name}": name
+        for name in ("dp", "pp", "tp", "cp", "ep", "shards", "sharding", "sequence_parallel")
+    },
     "pipeline.chunks": "chunks",
     "pipeline.schedule": "schedule",
     "pipeline": "schedule",

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(
         parser,
         "model=... gpu=... software=... precision=..., and constraints of layouts: tp, pp, dp, cp, ep, chunks, "
-        "microbatch_size, recompute, sharding, sequence_parallel, schedule, such as tp=8 pp=2,4 recompute=none",
+        "microbatch_size, recompute, sharding, sequence_parallel, shards, schedule, such as tp=8 pp=2,4 recompute=none",
     )
     parser.add_argument("--gpus", required=True, help="GPUs of the job, such as 64; 16,64; or a range: 16..256")
     parser.add_argument("--global-batch", type=int, required=True, metavar="N", help="sequences of an iteration")

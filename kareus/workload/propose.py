@@ -2,20 +2,24 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from itertools import product
 
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Parallelism, Sharding
 from kareus.workload.config import Workload
+from kareus.workload.divisibility import divisors
 
 MOST_GPUS = 1024
 """Largest layout that is proposed."""
 PROPOSED = (
-    *(f"parallelism.{name}" for name in ("dp", "pp", "tp", "cp", "sharding", "sequence_parallel")),
+    *(f"parallelism.{name}" for name in ("dp", "pp", "tp", "cp", "ep", "sharding", "sequence_parallel")),
     "microbatch_size",
     "num_microbatches",
     "recomputation",
 )
 """Keys that a proposal may set; those that are named stay."""
+MOST_EP = 64
+"""Most GPUs that share out experts."""
 RECOMPUTATIONS = (Recomputation.NONE, Recomputation.SELECTIVE, Recomputation.FULL)
 """From the one that takes least time to the one that takes least memory."""
 
@@ -23,9 +27,22 @@ RECOMPUTATIONS = (Recomputation.NONE, Recomputation.SELECTIVE, Recomputation.FUL
 def smallest_layouts(workload: Workload) -> Iterator[Workload]:
     """Yield a workload in layouts of one replica, by rising number of GPUs."""
     for tp, pp in degrees(workload):
-        laid_out = replace(workload.parallelism, dp=1, cp=1, tp=tp, pp=pp, layers_per_stage=None)
-        laid_out = _routed(workload, laid_out, ())
+        laid_out = replace(workload.parallelism, dp=1, cp=1, tp=tp, pp=pp, ep=1, layers_per_stage=None)
+        laid_out = replace(_routed(workload, laid_out, ()), ep=expert_degrees(workload, laid_out.gpus_per_stage)[-1])
         yield replace(workload, parallelism=laid_out)
+
+
+def expert_degrees(workload: Workload, gpus: int) -> list[int]:
+    """Return the degrees of expert parallelism that are worth trying on the GPUs of a stage, rising.
+
+    None at all, which exchanges no tokens; the most that NVLink connects; and those beyond, up to `MOST_EP`.
+    """
+    experts, node = workload.model.experts, workload.gpu.linked_gpus(gpus)
+    if experts is None:
+        return [1]
+    fitting = [d for d in divisors(gpus) if experts.count % d == 0 and d <= MOST_EP]
+    within = max(d for d in fitting if d <= node)
+    return [d for d in fitting if d in (1, within) or d > node]
 
 
 def layouts_on(workload: Workload, gpus: int, global_batch: int | None, named: Collection[str]) -> Iterator[Workload]:
@@ -50,12 +67,13 @@ def layouts_on(workload: Workload, gpus: int, global_batch: int | None, named: C
         dp, rest = divmod(gpus, tp * pp * cp)
         if rest or dp < 1 or (dp_named and dp != given.dp):
             continue
-        laid_out = _routed(workload, replace(given, dp=dp, cp=cp, tp=tp, pp=pp), named)
+        laid_out = _routed(workload, replace(given, dp=dp, cp=cp, tp=tp, pp=pp, ep=1), named)
         if "parallelism.sharding" not in named and dp > 1:
             laid_out = replace(laid_out, sharding=Sharding.OPTIMIZER)
-        for recomputation in recomputations:
-            for size in sizes:
-                yield from _with_batch(workload, laid_out, recomputation, size, global_batch)
+        named_ep = given.ep if "parallelism.ep" in named else None
+        for ep in [named_ep] if named_ep else expert_degrees(workload, laid_out.gpus_per_stage):
+            for recomputation, size in product(recomputations, sizes):
+                yield from _with_batch(workload, replace(laid_out, ep=ep), recomputation, size, global_batch)
 
 
 def _routed(workload: Workload, laid_out: Parallelism, named: Collection[str]) -> Parallelism:

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
-from kareus.artifacts.records import leaves, to_plain
+from kareus.artifacts.records import to_plain
 from kareus.artifacts.shipped import config_folder
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.testbed.config import ClockPolicy
@@ -132,8 +134,12 @@ def with_proposal(one: Resolved, config_dir: Path) -> Resolved:
 
 def _overrides(before: Workload, after: Workload, keys: Sequence[str]) -> tuple[str, ...]:
     """Return the overrides of `keys` in which two workloads differ."""
-    old, new = dict(leaves(to_plain(before))), dict(leaves(to_plain(after)))
-    return tuple(f"{key}={new[key]}" for key in keys if old[key] != new[key])
+
+    def value(workload: Workload, key: str) -> Any:
+        return to_plain(reduce(getattr, key.split("."), workload))
+
+    changes = {key: (value(before, key), value(after, key)) for key in keys}
+    return tuple(f"{key}={new}" for key, (old, new) in changes.items() if old != new)
 
 
 def resolve_accepted(overrides: Sequence[str], config_dir: Path | None = None) -> dict[str, Workload]:
@@ -214,7 +220,8 @@ def with_split(workload: Workload) -> Workload:
     """The workload with `layers_per_stage` set: as given, as usual for its model, or balanced.
 
     Its vocabulary has the rows that its software pads it to, and its stages are a V if its schedule is one. Sequence
-    parallelism means nothing on one GPU, and is turned off where `tp` is 1, so that equal workloads are equal.
+    parallelism means nothing on one GPU, and is turned off where `tp` is 1, and `shards` is left out where all replicas
+    share, so that equal workloads are equal.
 
     Raises:
         RefusedWorkloadError: no split fits, or the one given does not.
@@ -225,7 +232,9 @@ def with_split(workload: Workload) -> Workload:
     workload = replace(workload, model=model, parallelism=own)
     split = layers_per_stage(workload)
     shares_tokens = own.sequence_parallel and own.tp > 1
-    return replace(workload, parallelism=replace(own, layers_per_stage=split, sequence_parallel=shares_tokens))
+    shards = None if own.shards == own.dp else own.shards
+    resolved = replace(own, layers_per_stage=split, sequence_parallel=shares_tokens, shards=shards)
+    return replace(workload, parallelism=resolved)
 
 
 def with_settable_clocks(workload: Workload) -> Workload:
