@@ -4,13 +4,23 @@ Each step follows only the layouts that the known plans of others do not rule ou
 what is left out is behind the frontier for certain: a bound is below all plans of a layout, and known plans are plans.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from threadpoolctl import threadpool_limits
 
-from kareus.adviser.answers import Advice, Depth, Effort, LayoutAnswer, LayoutChoice, SizeAnswer, Unmeasured
+from kareus.adviser.answers import (
+    Advice,
+    Depth,
+    Effort,
+    FormatAnswer,
+    LayoutAnswer,
+    LayoutChoice,
+    SizeAnswer,
+    Unmeasured,
+)
 from kareus.adviser.bounds import Bound, computing_bound
 from kareus.adviser.feasible import Candidate, Sorted, nearest_to_fit, sort_layouts
 from kareus.adviser.goals import Least
@@ -25,13 +35,17 @@ from kareus.adviser.ties import TieMargin, tie_margin
 from kareus.adviser.unmeasured import unmeasured_of
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.gpu_model.waiting import least_waiting_w
+from kareus.graph.number_formats import Precision
 from kareus.pareto import AS_FAST, as_fast_s, pareto_order
 from kareus.plans.units import duration, scaled
 from kareus.prediction.remedies import cost_words, misfit_words, why_not
 from kareus.software.record import driven
 from kareus.testbed.config import TestbedKind
+from kareus.workload.combinations import check_format
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import tokens_per_iteration
+
+logger = logging.getLogger(__name__)
 
 
 def answer(question: Question) -> Advice:
@@ -60,16 +74,31 @@ def answer(question: Question) -> Advice:
     chosen = choose(question, sizes)
     with threadpool_limits(limits=1):
         engine = None if question.trainer.overlaps or base.model.experts else _in_engine(base, chosen)
+    chosen_gpus = chosen.layout.candidate.layout.gpus
     return Advice(
         question=question,
         sizes=sizes,
         left_out=left_out,
         chosen=chosen,
-        chosen_gpus=chosen.layout.candidate.layout.gpus,
+        chosen_gpus=chosen_gpus,
         ties=tie_margin(base),
         unmeasured=_unmeasured(question, base, sizes, chosen),
         engine=engine,
+        formats=[_in_format(question, chosen, precision) for precision in question.precisions],
     )
+
+
+def _in_format(question: Question, chosen: LayoutChoice, precision: Precision) -> FormatAnswer:
+    """Answer a question on as many GPUs as were chosen with products in another number format."""
+    base, refusal = question.base, ""
+    if precision is not base.precision:
+        gpus, other = (chosen.layout.candidate.layout.gpus,), replace(base, precision=precision)
+        try:
+            check_format(precision, base.gpu)
+            chosen = answer(replace(question, base=other, gpus=gpus, precisions=())).chosen
+        except ConfigError as error:
+            refusal = str(error)
+    return FormatAnswer(precision=precision, choice=None if refusal else chosen, refusal=refusal)
 
 
 def _in_engine(base: Workload, chosen: LayoutChoice) -> LayoutCost:
@@ -116,17 +145,20 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     base = replace(base, gpu=driven(base.gpu, base.software, gpus))
     _check_cap(question, base, gpus)
     begin = time.perf_counter()
+    logger.info("%s in %s on %d GPUs: listing layouts", base.model.name, base.precision, gpus)
     found = sort_layouts(base, layouts_of(base, gpus, question.global_batch, question.constraints))
     _check_any(question, base, gpus, found)
     if not question.trainer.overlaps:
         found = with_setting(found)
     enumerated = time.perf_counter()
+    logger.info("%d layouts can run, %d cannot; predicting", len(found.candidates), len(found.refusals))
     bounded = sorted(
         ((computing_bound(one.workload, costs), one) for one in found.candidates), key=lambda pair: pair[0].fastest_s
     )
     bounds_done = time.perf_counter()
     followed = follow(LayoutPredictor(base, costs, question.trainer), bounded)
     predicted = time.perf_counter()
+    logger.info("%d of them predicted in full; planning the best", len(followed.predictions))
     planned = followed.plan()
     done = time.perf_counter()
     layouts = _layout_answers(followed, planned, tie_margin(base))

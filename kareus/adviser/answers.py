@@ -11,6 +11,7 @@ from kareus.adviser.predictions import LayoutCost
 from kareus.adviser.question import Question
 from kareus.adviser.ties import TieMargin
 from kareus.artifacts.shown import Shown
+from kareus.graph.number_formats import Precision
 from kareus.pareto import as_fast_s
 
 NOISE = 0.005
@@ -117,6 +118,17 @@ class Unmeasured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FormatAnswer:
+    """What a training costs with the products of its blocks in one number format."""
+
+    precision: Precision
+    choice: LayoutChoice | None
+    """The best layout, as the question asks, on as many GPUs as were chosen; None where none can run."""
+    refusal: str
+    """Why none can run; nothing where one can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice(Shown):
     """The answer to a question.
 
@@ -143,6 +155,8 @@ class Advice(Shown):
     """What a wrong order may cost, and what to measure first; None for software that was measured."""
     engine: LayoutCost | None = None
     """The plan `fastest` of the chosen layout in Kareus' engine; None where that is what runs the plan."""
+    formats: Sequence[FormatAnswer] = ()
+    """Number formats that were to be compared, in the order in which they were asked for."""
     output: Path = Path("advised")
     """Folder into which the commands that go on from the answer write."""
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from kareus.adviser.advice import iterations_of
-from kareus.adviser.answers import Advice, LayoutAnswer, LayoutChoice, SizeAnswer, Unmeasured
+from kareus.adviser.answers import Advice, FormatAnswer, LayoutAnswer, LayoutChoice, SizeAnswer, Unmeasured
 from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.layouts import counted
 from kareus.adviser.order import FULL_SHARE, TIED_SHARE, without_setting
@@ -14,12 +14,15 @@ from kareus.adviser.runs import LayoutRun, runs_text
 from kareus.adviser.ties import TieMargin
 from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.artifacts.layout import WorkloadFolder
+from kareus.graph.number_formats import FORMATS
 from kareus.pareto import AS_FAST
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
 from kareus.plans.answer import BASELINE, LITTLE_SLOWER, little_to_gain, meaning, model_error_line
 from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
+from kareus.prediction.errors import error_of
 from kareus.prediction.remedies import parts_words
 from kareus.software.trainers import ENGINE, trainers
+from kareus.workload.config import Workload
 from kareus.workload.model_flops import mfu, tokens_per_iteration
 from kareus.workload.resolve import resolve
 
@@ -39,6 +42,7 @@ def answer_lines(advice: Advice, columns: int | None = None) -> Iterator[str]:
         yield from _size_lines(size, advice.ties, columns)
     for gpus, reason in advice.left_out.items():
         yield f"{gpus} GPUs: {reason}"
+    yield from format_lines(advice)
     yield from order_lines(advice)
     if advice.unmeasured is not None:
         yield from unmeasured_lines(advice.unmeasured)
@@ -149,6 +153,50 @@ def frugal_lines(advice: Advice) -> Iterator[str]:
     )
     if said is not None:
         yield f"{said}: take the selector straggler={LITTLE_SLOWER:g}x in what is printed last"
+
+
+FORMAT_HEADS = ("format", "s", "kJ", "mJ/token", "GiB", "% of memory", "measured")
+
+
+def format_lines(advice: Advice) -> Iterator[str]:
+    """Yield a table of the number formats that were to be compared, each with its best layout."""
+    if not advice.formats:
+        return
+    yield ""
+    yield f"products of blocks in other formats, each in its best layout of {advice.chosen_gpus} GPUs:"
+    rows = [FORMAT_HEADS, *map(_format_cells, advice.formats)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row, one in zip(rows, [None, *advice.formats], strict=True):
+        words = one.choice.layout.candidate.layout.words if one is not None and one.choice is not None else "layout"
+        last = words if one is None else one.refusal or words
+        yield "  " + "  ".join(map(str.rjust, row, widths)) + f"  {last}"
+
+
+def _format_cells(one: FormatAnswer) -> tuple[str, ...]:
+    if one.choice is None:
+        return (str(one.precision), *[""] * (len(FORMAT_HEADS) - 1))
+    cost, layout = one.choice.cost, one.choice.layout
+    return (
+        str(one.precision),
+        significant(cost.time_s),
+        significant(cost.energy_j / 1e3),
+        significant(1e3 * joules_per_token(one.choice), 3),
+        f"{layout.candidate.memory.total_gib:.1f}",
+        f"{100 * memory_share(layout):.0f}",
+        measured_words(layout.candidate.workload),
+    )
+
+
+def joules_per_token(choice: LayoutChoice) -> float:
+    """Return the energy of a token."""
+    return choice.cost.energy_j / tokens_per_iteration(choice.layout.candidate.workload)
+
+
+def measured_words(workload: Workload) -> str:
+    """Return what of a number format was compared with measurements: iterations of the pair, kernels, or nothing."""
+    if error_of(workload) is not None:
+        return "iterations"
+    return "kernels" if FORMATS[workload.precision].is_measured else "never"
 
 
 def turn_on_lines(advice: Advice) -> Iterator[str]:

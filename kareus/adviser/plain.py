@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from kareus.adviser.answers import Advice, LayoutAnswer, LayoutChoice, SizeAnswer
+from kareus.adviser.answers import Advice, FormatAnswer, LayoutAnswer, LayoutChoice, SizeAnswer
 from kareus.adviser.lines import (
     chips,
     commands,
@@ -11,6 +11,8 @@ from kareus.adviser.lines import (
     engine_line,
     full_line,
     headline,
+    joules_per_token,
+    measured_words,
     memory_share,
     turn_on_lines,
 )
@@ -43,6 +45,22 @@ def plain(advice: Advice) -> dict[str, Any]:
         "memory": full_line(advice),
         "by_itself": [_by_itself(one) for one in sorted_by_trainer(advice.size.layouts)],
         "unmeasured": to_plain(advice.unmeasured),
+        "formats": [_format(one) for one in advice.formats],
+    }
+
+
+def _format(one: FormatAnswer) -> dict[str, Any]:
+    precision = {"precision": str(one.precision), "refusal": one.refusal or None}
+    if one.choice is None:
+        return precision
+    layout = one.choice.layout
+    return {
+        **precision,
+        **_choice(one.choice),
+        "joules_per_token": joules_per_token(one.choice),
+        "memory_gib": layout.candidate.memory.total_gib,
+        "memory_share": memory_share(layout),
+        "measured": measured_words(layout.candidate.workload),
     }
 
 

@@ -11,11 +11,13 @@ from kareus.adviser.goals import Goals
 from kareus.adviser.layouts import Constraints
 from kareus.artifacts.records import closest, suggest
 from kareus.errors import ConfigError
+from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import MOST_GPUS, Sharding
 from kareus.model.training_options import check_options
 from kareus.pipeline.config import PipelineSchedule
 from kareus.software.trainers import ObeyingTrainer, trainer_by_name, trainer_of
+from kareus.workload.combinations import formats_of
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 
@@ -45,6 +47,8 @@ class Question:
     """Folder of the Hydra groups."""
     trainer: ObeyingTrainer
     """What runs the plan: layouts are ranked by what it can run of theirs."""
+    precisions: tuple[Precision, ...] = ()
+    """Number formats to compare, that of `base` first; empty where one was asked for."""
 
 
 def _whole(text: str) -> int:
@@ -65,6 +69,8 @@ _PARTS: dict[str, tuple[Callable[[str], Any], str]] = {
     "schedule": (PipelineSchedule, ", ".join(PipelineSchedule)),
 }
 """How the values of each constraint are read, and what they may be."""
+EVERY_FORMAT = tuple(Precision)
+"""What `precision=all` asks for: of these, those that the GPU has."""
 SYNONYMS = {
     **{
         f"parallelism.{name}": name
@@ -112,6 +118,7 @@ def ask(
     """
     chosen = None if trainer is None else trainer_by_name(trainer)
     constraints, others = split_overrides(overrides)
+    formats, others = _split_formats(others)
     if sequence_length is not None:
         others = [*others, f"sequence_length={sequence_length}"]
     if not 1 <= global_batch <= MOST_BATCH:
@@ -122,6 +129,8 @@ def ask(
         raise ConfigError(f"{' '.join(others)}: is {1 + len(more)} workloads; give one value for each key.")
     base = composition.workload
     check_options(base.training)
+    if formats == EVERY_FORMAT:
+        formats = formats_of(composition.workload.gpu)
     return Question(
         base=replace(base, training=replace(base.training, batch_ramp=())),  # layouts are of whole batches
         overrides=tuple(others),
@@ -131,7 +140,26 @@ def ask(
         goals=goals or Goals(),
         config_dir=config_dir,
         trainer=chosen or trainer_of(composition.workload.software.name),
+        precisions=formats if len(formats) > 1 else (),
     )
+
+
+def _split_formats(overrides: Sequence[str]) -> tuple[tuple[Precision, ...], list[str]]:
+    """Return the number formats that are to be compared, and overrides with the first of them alone.
+
+    Raises:
+        ConfigError: one does not exist, or they are given twice.
+    """
+    given = [text for text in overrides if text.startswith("precision=") and ("," in text or text.endswith("=all"))]
+    if not given:
+        return (), list(overrides)
+    (text, *more), others = given, [one for one in overrides if one not in given]
+    if more or any(one.startswith("precision=") for one in others):
+        raise ConfigError(f"{text}: 'precision' is given twice; write its values once: precision=bf16,fp8.")
+    if text == "precision=all":
+        return EVERY_FORMAT, [*others, f"precision={EVERY_FORMAT[0]}"]
+    formats = _values(text, "precision", text.partition("=")[2])
+    return formats, [*others, f"precision={formats[0]}"]
 
 
 def split_overrides(overrides: Sequence[str]) -> tuple[Constraints, list[str]]:
@@ -169,7 +197,7 @@ def _meant(text: str, key: str) -> str:
 
 
 def _values(text: str, name: str, value: str) -> tuple[Any, ...]:
-    read, allowed = _PARTS[name]
+    read, allowed = {**_PARTS, "precision": (Precision, ", ".join(Precision))}[name]
     found = []
     for part in value.strip("[]").split(","):
         try:

@@ -1,11 +1,13 @@
 """Command `advise`: which layout and which plan for a model on so many GPUs, and the commands to go on with."""
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import logging
 import shutil
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kareus.artifacts.outputs import add_force, check_folder, check_not_results
@@ -84,7 +86,8 @@ def run(arguments: argparse.Namespace) -> None:
         config_dir=arguments.config_dir,
         trainer=arguments.trainer,
     )
-    advice = answer(question if arguments.measured is None else with_measured(question, arguments.measured))
+    with _steps_beside_answer():
+        advice = answer(question if arguments.measured is None else with_measured(question, arguments.measured))
     if arguments.output is not None:
         advice = dataclasses.replace(advice, output=arguments.output)
     columns = shutil.get_terminal_size((0, 0)).columns or None  # a pipe has none, unless COLUMNS is set
@@ -100,3 +103,16 @@ def run(arguments: argparse.Namespace) -> None:
         page = write_page(arguments.output, advice)
         if not arguments.json:
             logger.info("page   %s", page)
+
+
+@contextlib.contextmanager
+def _steps_beside_answer() -> Iterator[None]:
+    """Write what the adviser is doing to the error stream, since the other has the answer alone."""
+    steps, handler = logging.getLogger("kareus.adviser.advice"), logging.StreamHandler(sys.stderr)
+    steps.addHandler(handler)
+    steps.propagate = False
+    try:
+        yield
+    finally:
+        steps.propagate = True
+        steps.removeHandler(handler)

@@ -54,6 +54,9 @@ class NumberFormat:
     passes: int = 0
     """How often they read what they cast, in 16 bits: once, and once more where its largest value comes first."""
 
+    is_measured: bool = False
+    """Whether the law of its products was fitted to measured ones, on whatever GPU (`kernel_gemm`, `kernel_moe`)."""
+
     @property
     def cast_bytes(self) -> float:
         """Bytes that are read and written to cast a value: it is written twice, once of them transposed."""
@@ -66,8 +69,8 @@ class NumberFormat:
 
 
 FORMATS: Mapping[Precision, NumberFormat] = {
-    Precision.BF16: NumberFormat(units=TensorCores.BF16, value_bytes=SIXTEEN_BITS),
-    Precision.FP8: NumberFormat(units=TensorCores.FP8, value_bytes=1, casts=1, passes=1),
+    Precision.BF16: NumberFormat(units=TensorCores.BF16, value_bytes=SIXTEEN_BITS, is_measured=True),
+    Precision.FP8: NumberFormat(units=TensorCores.FP8, value_bytes=1, casts=1, passes=1, is_measured=True),
     Precision.FP8_CURRENT: NumberFormat(units=TensorCores.FP8, value_bytes=1, casts=2, passes=2),
     Precision.FP8_BLOCKWISE: NumberFormat(units=TensorCores.FP8, value_bytes=1 + 4 / 128, casts=1, passes=1),
     Precision.MXFP8: NumberFormat(units=TensorCores.MXFP8, value_bytes=1 + 1 / 32, casts=2, passes=1),

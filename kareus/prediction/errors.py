@@ -125,11 +125,11 @@ def with_errors(pairs: Iterable[PairError], others: Iterable[PairError]) -> str:
 
 
 def error_of(workload: Workload) -> PairError | None:
-    """Return the errors of a workload's pair; None where it was not measured, with other numbers, or in fp8.
+    """Return the errors of a workload's pair; None where it was not measured, with other numbers, or in fewer bits.
 
     Fits, and what is left out of them, are of products in 16 bits and of dense models: experts have none.
     """
-    if workload.precision is Precision.FP8 or workload.model.experts is not None or workload.training.unmeasured:
+    if workload.precision is not Precision.BF16 or workload.model.experts is not None or workload.training.unmeasured:
         return None
     name, runs = numbers_for(workload), workload.software.measured
     if runs is not None and runs.made_for == name:

@@ -120,7 +120,7 @@ def check_format(precision: Precision, gpu: Gpu) -> None:
     if _has(gpu, precision):
         return
     units = FORMATS[precision].units
-    has = " or ".join(one for one in FORMATS if _has(gpu, one))
+    has = " or ".join(formats_of(gpu))
     raise RefusedWorkloadError(
         f"precision={precision}: {gpu.name} has no {units} tensor cores ({_TOLD_BY[units]}); use precision={has}."
     )
@@ -134,6 +134,11 @@ _TOLD_BY = {
 """What tells that a GPU has none of these units."""
 
 
+def formats_of(gpu: Gpu) -> tuple[Precision, ...]:
+    """Return the number formats that a GPU has tensor cores for."""
+    return tuple(one for one in FORMATS if _has(gpu, one))
+
+
 def _has(gpu: Gpu, precision: Precision) -> bool:
     """Whether a GPU has tensor cores for a number format."""
     units = FORMATS[precision].units
@@ -141,14 +146,22 @@ def _has(gpu: Gpu, precision: Precision) -> bool:
 
 
 def _check_power_limit(gpu: Gpu) -> None:
-    """Check that a GPU draws less than its power limit while it waits at its lowest clock.
+    """Check that a GPU draws less than its power limit while it waits: at its lowest clock, and for other GPUs.
 
     Raises:
         RefusedWorkloadError: it does not.
     """
     c = gpu.coefficients
-    if gpu.throttling_power_w > gpu.static_power_w + c.warm_leakage_w + c.clock_power_w:
-        return  # more than waiting takes at any clock
+    if gpu.throttling_power_w <= gpu.static_power_w + c.warm_leakage_w + c.clock_power_w:  # what waiting takes at most
+        _check_lowest_clock(gpu)
+    if gpu.blocking_power_w >= gpu.power_limit_w:
+        raise RefusedWorkloadError(
+            f"gpu.blocking_power_w={gpu.blocking_power_w:g}: must be less than gpu.power_limit_w "
+            f"({gpu.power_limit_w:g}), which no GPU exceeds while it waits for others; give less, or a higher limit."
+        )
+
+
+def _check_lowest_clock(gpu: Gpu) -> None:
     import numpy as np  # noqa: PLC0415 - workloads are resolved without it
 
     from kareus.gpu_model.energy import idle_power_w  # noqa: PLC0415

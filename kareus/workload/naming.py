@@ -107,7 +107,8 @@ def degrees(workload: Workload) -> str:
 
 def _unusual(workload: Workload) -> list[str]:
     """Return the parts of a name for keys that most workloads share, where this one differs."""
-    split, shards = workload.parallelism.layers_per_stage, workload.parallelism.shards or ""
+    split, sharing = workload.parallelism.layers_per_stage, workload.parallelism.sharing
+    shards = "" if sharing == workload.parallelism.dp else sharing
     shown = {
         f"nmb{workload.num_microbatches}": workload.num_microbatches != USUAL_NUM_MICROBATCHES,
         f"seed{workload.seed}": workload.seed != 0,

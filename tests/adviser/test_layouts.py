@@ -102,3 +102,12 @@ def test_layouts_of_experts_are_told_and_read_back(mixture):
     dense = next(layouts_of(mixture, 8, 8, Constraints(ep=(1,))))
     assert "ep" not in dense.words.split()
     assert not [text for text in dense.overrides if ".ep=" in text]
+
+
+def test_replicas_that_share_states_are_asked_for_and_have_one_name(base):
+    dense = base
+    narrow = {"tp": (1,), "cp": (1,), "pp": (1,), "microbatch_size": (1,)}
+    shards = {one.shards for one in layouts_of(dense, 64, 512, Constraints(**narrow, shards=(4, 16, 48, 64)))}
+    assert shards == {4, 16, None}  # 48 does not divide, 64 are all
+    shared = {one.sharding for one in layouts_of(dense, 64, 512, Constraints(**narrow, shards=(8,)))}
+    assert shared == {Sharding.OPTIMIZER, Sharding.FULL}

@@ -5,6 +5,8 @@ from helpers.builders import CONFIG
 
 from kareus.adviser.advice import answer
 from kareus.adviser.goals import DURATIONS, POWERS, Goals, Least, goals_of, quantity
+from kareus.adviser.lines import format_lines
+from kareus.adviser.plain import plain
 from kareus.adviser.question import ask, gpu_counts, split_overrides
 from kareus.errors import ConfigError
 from kareus.graph.recomputation import Recomputation
@@ -120,3 +122,42 @@ def test_series_count_a_begun_hour_in_part(tmp_path):
     assert goals.money(1.5 * 3600, 3.6e6, 8) == pytest.approx((1.0 + 0.5 * 4.0) / 1.5)
     assert goals.money(5 * 3600, 3.6e6, 8) == pytest.approx((2 * 5.0 + 1.0) / 5)
     assert goals.money(60, 3.6e6, 8) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "formats"),
+    [
+        ("precision=fp8", ()),
+        ("precision=bf16,fp8", ("bf16", "fp8")),
+        ("precision=[fp8,bf16]", ("fp8", "bf16")),
+        ("precision=all", ("bf16", "fp8", "fp8-current", "fp8-blockwise")),
+    ],
+)
+def test_formats_are_compared_where_several_are_named(text, formats):
+    question = asked(*SMALL[2:], text)
+    assert question.precisions == formats
+    assert question.base.precision == (formats or ("fp8",))[0]
+
+
+@pytest.mark.parametrize("text", ["precision=bf16,fp9", "precision=bf16,fp8 precision=fp8"])
+def test_formats_that_cannot_be_are_answered_in_one_line(text):
+    with pytest.raises(ConfigError, match="precision"):
+        asked(*SMALL[2:], *text.split())
+
+
+def test_formats_are_compared_each_in_its_best_layout():
+    advice = answer(asked(*SMALL[2:], "precision=bf16,fp8,nvfp4"))
+    alone = answer(asked(*SMALL[2:], "precision=fp8"))
+    wide, narrow, none = advice.formats
+    assert wide.choice == advice.chosen
+    assert narrow.choice.cost == alone.chosen.cost
+    assert narrow.choice.layout.candidate.layout == alone.chosen.layout.candidate.layout
+    assert none.choice is None
+    assert "no fp4 tensor cores" in none.refusal
+    lines = list(format_lines(advice))
+    assert [line.split()[0] for line in lines[3:]] == ["bf16", "fp8", "nvfp4"]
+    assert [line.split()[6] for line in lines[3:5]] == ["iterations", "kernels"]
+    said = plain(advice)["formats"]
+    assert [one["precision"] for one in said] == ["bf16", "fp8", "nvfp4"]
+    assert said[1]["time_s"] == alone.chosen.cost.time_s
+    assert said[1]["joules_per_token"] == pytest.approx(alone.chosen.cost.energy_j / (8 * 1024))

@@ -14,6 +14,7 @@ from kareus.workload.resolve import resolve
         (("model.rotary_share=0.5", "testbed=cuda"), "operators of rotary_share=0.5 are not measured on GPUs"),
         (("model.attention_softcap=50", "testbed=cuda"), "operators of attention_softcap=50 are not measured on GPUs"),
         (("recomputation=full", "parallelism.cp=2", "parallelism.tp=1"), "use recomputation=selective or stage"),
+        (("gpu.blocking_power_w=800",), "gpu.blocking_power_w=800: must be less than gpu.power_limit_w (400)"),
     ],
 )
 def test_what_excludes_another_choice_says_what_to_do(overrides: tuple[str, ...], said: str) -> None:
