@@ -54,6 +54,7 @@ def answer_lines(advice: Advice, columns: int | None = None) -> Iterator[str]:
 def short_lines(advice: Advice) -> Iterator[str]:
     """Yield an answer of a dozen lines, for where the page has all of it."""
     yield from _first_lines(advice)
+    yield from format_lines(advice)
     if advice.unmeasured is not None:
         yield f"measure first: {len(advice.unmeasured.measure_first)} layouts, which the page lists"
     yield from turn_on_lines(advice)

@@ -147,7 +147,12 @@ def leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 def canonical_json(value: Any) -> str:
     """Return the one JSON text of a record or plain value: sorted keys, no spaces, exact floats."""
-    return json.dumps(to_plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return json_of_plain(to_plain(value))
+
+
+def json_of_plain(value: Any) -> str:
+    """Return the same text of what is plain already, such as parsed JSON, in less than half of the time."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def parse_json(text: str) -> Any:

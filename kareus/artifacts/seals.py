@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from kareus.artifacts.records import canonical_json
+from kareus.artifacts.records import canonical_json, json_of_plain
 from kareus.errors import ConfigError
 
 KEY = "seal"
@@ -35,7 +35,7 @@ def unsealed(document: Any) -> dict[str, Any]:
     if not isinstance(document, dict) or KEY not in document:
         raise ConfigError("has no seal: not written by this version of Kareus, or damaged")
     content = {key: value for key, value in document.items() if key != KEY}
-    if document[KEY] != _seal(content):
+    if document[KEY] != _text_seal(json_of_plain(content)):
         raise ConfigError("was edited or damaged after it was written: its seal does not fit")
     return content
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from kareus.emulate.fleet import Scale
 from kareus.emulate.joined import plan_beside_slow_pipeline
+from kareus.gpu_model.waiting import total_energy_j
 from kareus.pipeline.solver.frontier import PlannedIteration, sound_bound_j
 from kareus.pipeline.solver.problem import Problem
 
@@ -34,11 +35,11 @@ def straggler_columns(
     waited_j = fastest.energy_j + problem.waits_after_w(fastest.points) * (time_s - fastest.time_s)
     unpaid = dataclasses.replace(problem, waiting_power_w=0.0)
     effective = plan_beside_slow_pipeline(unpaid, joined, fastest, slowdown)
-    adapted_j = effective.energy_j + problem.waiting_power_w * time_s
+    adapted_j = total_energy_j(effective.energy_j, time_s, problem.waiting_power_w)
     if not joined:  # else the end of the slow pipeline is in the plan
         least_w = problem.waits_after_w(effective.points) - problem.waiting_power_w
         adapted_j += least_w * (time_s - effective.time_s)
-    bound_j = effective.lower_bound_j + problem.waiting_power_w * time_s
+    bound_j = total_energy_j(effective.lower_bound_j, time_s, problem.waiting_power_w)
     if adapted_j > waited_j:  # both are of real points, and rounding may find a worse one than the fastest plan
         effective, adapted_j = fastest, waited_j
     fleet_time_s, waiting_j = scale.cost(time_s, waited_j)

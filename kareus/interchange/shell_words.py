@@ -17,6 +17,8 @@ REDIRECTION = re.compile(r"(?:\d+|&)?(?:>>|>\||>|<<<|<)[ \t]*(?:&\s*[\d-]+|(?:\"
 """Where a command's output goes, or its input comes from: a file, a text, or another stream."""
 SPACED = re.compile(r"\$\{\w+:?[-=+][^{}'\"\n]* [^{}'\"\n]*\}")
 """A reference with spaces in what stands for its variable."""
+PLAIN = re.compile(r"[^\\$`#<>&\d'\"]+")
+"""What begins nothing that is computed, left out or quoted."""
 PLACEHOLDER = re.compile(r"<([\w./ -]*\w)>")
 """What a template has where its user writes a value, such as `<path>`."""
 
@@ -58,6 +60,10 @@ def _prepared(text: str, sums: list[str]) -> str:
     """Return a script without what `_computed` and `_left_out` take from it."""
     out, n, quote = list[str](), 0, ""
     while n < len(text):
+        if plain := PLAIN.match(text, n):
+            out.append(plain[0])
+            n = plain.end()
+            continue
         taken = None
         if quote != "'":
             taken = _computed(text, n, sums)

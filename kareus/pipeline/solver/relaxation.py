@@ -11,6 +11,7 @@ import numpy as np
 
 from kareus.arrays import Array
 from kareus.errors import ArtifactError
+from kareus.gpu_model.waiting import total_energy_j
 from kareus.pipeline.solver.dag import makespan
 from kareus.pipeline.solver.formulation import formulate, load
 from kareus.pipeline.solver.problem import Problem
@@ -53,7 +54,7 @@ class Relaxation:
         self.slowest_s = makespan(problem.dag, [points.times_s[-1] for points in problem.point_sets])
         """Makespan that no plan without needless waiting exceeds."""
         least_j = problem.effective_energy_j([len(points.times_s) - 1 for points in problem.point_sets])
-        self._least_j = least_j + problem.waiting_power_w * self.fastest_s
+        self._least_j = total_energy_j(least_j, self.fastest_s, problem.waiting_power_w)
         hulls = {id(points): points.hull for points in problem.distinct}
         self._formulation = formulate(problem, [hulls[id(points)] for points in problem.point_sets])
         self._highs = load(self._formulation)
