@@ -11,7 +11,7 @@ from helpers.iterations import LLAMA
 from kareus.cli import main
 from kareus.errors import RefusedWorkloadError
 from kareus.gpu_model.launching import LaunchesAhead
-from kareus.prediction.errors import numbers_for
+from kareus.prediction.errors import error_of, numbers_for
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.workload_prediction import Prediction, predict, predict_time_s
 from kareus.software.record import TensorOverlap, driven
@@ -230,3 +230,13 @@ def test_errors_of_time_hold_whatever_the_memory_of_a_software() -> None:
     assert numbers_for(replace(workload, software=other)) == numbers_for(workload)
     slower = replace(workload.software, traffic=1.5)
     assert numbers_for(replace(workload, software=slower)) != numbers_for(workload)
+
+
+@pytest.mark.parametrize("precision", ["fp8", "fp8-current", "fp8-blockwise"])
+def test_errors_measured_in_sixteen_bits_are_of_no_other_format(precision: str) -> None:
+    (wide,), (narrow,) = (
+        resolve(["model=llama3.1-8b", "gpu=h100-sxm5-80gb", "parallelism.tp=8", f"precision={one}"], CONFIG)
+        for one in ("bf16", precision)
+    )
+    assert error_of(wide.composed) is not None
+    assert error_of(narrow.composed) is None
