@@ -40,7 +40,7 @@ def gradient_norm(
     squares = squares + _squares(replicated).to(squares.device)
     if dp is not None:
         dist.all_reduce(squares, group=dp)
-    of_experts = _squares(experts).to(squares.device)
+    of_experts = _squares(experts, squares.device).to(squares.device)
     for group in ep:
         if group is not None:
             dist.all_reduce(of_experts, group=group)
@@ -65,9 +65,9 @@ def clip(gradients: Iterable[Tensor], norm: Tensor, largest: float) -> None:
     torch._foreach_mul_(scaled, scale.to(scaled[0].device))
 
 
-def _squares(gradients: Iterable[Tensor]) -> Tensor:
-    """Return the sum of squares, fp32; a scalar on the gradients' device."""
+def _squares(gradients: Iterable[Tensor], device: torch.device | None = None) -> Tensor:
+    """Return the sum of squares, fp32; a scalar on the gradients' device, or on `device` where there are none."""
     given = list(gradients)
     tensors = [gradient for gradient in given if gradient.numel()]  # shards may have none of a weight
     norms = torch._foreach_norm(tensors, dtype=torch.float32) if tensors else ()
-    return torch.stack(norms).square().sum() if norms else torch.zeros((), device=given[0].device if given else None)
+    return torch.stack(norms).square().sum() if norms else torch.zeros((), device=given[0].device if given else device)

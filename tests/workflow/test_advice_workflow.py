@@ -36,7 +36,8 @@ def test_a_run_ends_with_the_layout_and_what_to_type_next(asked):
     folder, said = asked
     summary = (folder / ADVICE / "summary.txt").read_text().splitlines()
     assert summary[0].startswith("qwen3-1.7b on 2 H100-SXM5-80GB by megatron-core: dp 2")
-    for line in (*summary[:3], f"page  {ADVICE}/page.html", *summary[-2:]):
+    (error,) = [line for line in summary if line.startswith("[predicted by the GPU model")]
+    for line in (*summary[:2], error, f"page  {ADVICE}/page.html", *summary[-2:]):
         assert line in said
 
 

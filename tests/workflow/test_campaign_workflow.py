@@ -464,7 +464,7 @@ def unsearched(copy) -> Path:
     ("sent", "moment"),
     [
         (signal.SIGKILL, "results/*/search/*/rounds.parquet"),
-        (signal.SIGINT, "results/*/logs/search/*.log"),
+        pytest.param(signal.SIGINT, "results/*/logs/search/*.log", marks=pytest.mark.acceptance),
     ],
 )
 def test_a_stopped_run_completes_when_started_again(planned, unsearched, sent, moment):
