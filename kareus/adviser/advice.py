@@ -25,7 +25,7 @@ from kareus.adviser.bounds import Bound, computing_bound
 from kareus.adviser.feasible import Candidate, Sorted, nearest_to_fit, sort_layouts
 from kareus.adviser.goals import Least
 from kareus.adviser.layouts import Constraints, counted, layouts_of
-from kareus.adviser.order import with_setting
+from kareus.adviser.order import engine_refusal, with_setting
 from kareus.adviser.planning import frontier_of, plan_layout
 from kareus.adviser.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
@@ -101,9 +101,11 @@ def _in_format(question: Question, chosen: LayoutChoice, precision: Precision) -
     return FormatAnswer(precision=precision, choice=None if refusal else chosen, refusal=refusal)
 
 
-def _in_engine(base: Workload, chosen: LayoutChoice) -> LayoutCost:
-    """Return the plan `fastest` of the chosen layout in Kareus' engine, which runs all of a plan."""
+def _in_engine(base: Workload, chosen: LayoutChoice) -> LayoutCost | None:
+    """Return the plan `fastest` of the chosen layout in Kareus' engine, which runs all of a plan; None if not this."""
     candidate = chosen.layout.candidate
+    if engine_refusal(candidate.workload):
+        return None
     predictor = LayoutPredictor(base, InstructionPrices(base))
     plans = plan_layout(predictor, predictor.predict(candidate, predictor.bound(candidate.workload)))
     within_s = as_fast_s(plan.time_s for plan in plans)
@@ -148,8 +150,7 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     logger.info("%s in %s on %d GPUs: listing layouts", base.model.name, base.precision, gpus)
     found = sort_layouts(base, layouts_of(base, gpus, question.global_batch, question.constraints))
     _check_any(question, base, gpus, found)
-    if not question.trainer.overlaps:
-        found = with_setting(found)
+    found = with_setting(found, question.trainer)
     enumerated = time.perf_counter()
     logger.info("%d layouts can run, %d cannot; predicting", len(found.candidates), len(found.refusals))
     bounded = sorted(

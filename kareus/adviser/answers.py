@@ -154,7 +154,8 @@ class Advice(Shown):
     unmeasured: Unmeasured | None = None
     """What a wrong order may cost, and what to measure first; None for software that was measured."""
     engine: LayoutCost | None = None
-    """The plan `fastest` of the chosen layout in Kareus' engine; None where that is what runs the plan."""
+    """The plan `fastest` of the chosen layout in Kareus' engine; None where that is what runs the plan, or does
+    not run the layout."""
     formats: Sequence[FormatAnswer] = ()
     """Number formats that were to be compared, in the order in which they were asked for."""
     output: Path = Path("advised")

@@ -9,7 +9,7 @@ from kareus.adviser.advice import iterations_of
 from kareus.adviser.answers import Advice, FormatAnswer, LayoutAnswer, LayoutChoice, SizeAnswer, Unmeasured
 from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.layouts import counted
-from kareus.adviser.order import FULL_SHARE, TIED_SHARE, without_setting
+from kareus.adviser.order import FULL_SHARE, TIED_SHARE, engine_refusal, without_setting
 from kareus.adviser.runs import LayoutRun, runs_text
 from kareus.adviser.ties import TieMargin
 from kareus.adviser.unmeasured import sorted_by_trainer
@@ -201,8 +201,10 @@ def measured_words(workload: Workload) -> str:
 
 
 def turn_on_lines(advice: Advice) -> Iterator[str]:
-    """Yield how the plan is turned on in its trainer."""
+    """Yield how the plan is turned on in its trainer; nothing where Kareus' engine does not run the layout."""
     trainer = advice.question.trainer
+    if trainer.overlaps and engine_refusal(advice.chosen.layout.candidate.workload):
+        return
     goal = advice.selector if advice.selector != "fastest" else "straggler=1.05x"
     yield f"turned on in {trainer.title} ({trainer.page}) by:"
     yield from (f"  {line}" for line in trainer.turn_on(str(plan_of(advice)), goal))
@@ -293,8 +295,11 @@ def full_line(advice: Advice) -> str:
 
 
 def unset_line(advice: Advice) -> str:
-    """Return a word on a chosen layout that the software which trains has no setting for, or nothing."""
+    """Return a word on a chosen layout that what trains has no setting for, or does not run, or nothing."""
     workload = advice.chosen.layout.candidate.workload
+    if advice.question.trainer.overlaps:
+        refusal = engine_refusal(workload)
+        return f"not run by {advice.question.trainer.title}: {refusal}" if refusal else ""
     unset = without_setting(workload)
     if not unset:
         return ""

@@ -1,13 +1,16 @@
 """The order in which layouts are recommended: the fastest first; of those that are as fast, what needs least memory.
 
-Software is recommended no layout that it has no setting for.
+Software is recommended no layout that it has no setting for, and Kareus' engine none that it does not run.
 """
 
 from collections.abc import Sequence
 
 from kareus.adviser.feasible import Candidate, Sorted
 from kareus.artifacts.records import leaves, to_plain
+from kareus.errors import EngineError
 from kareus.interchange.writing import no_setting
+from kareus.runtime.architecture import check_runs
+from kareus.software.trainers import ObeyingTrainer
 from kareus.workload.config import Workload
 
 TIED_SHARE = 0.03
@@ -37,9 +40,12 @@ def recommended(times_s: Sequence[float], memory_gib: Sequence[float]) -> list[i
     return order
 
 
-def with_setting(layouts: Sorted) -> Sorted:
-    """Return layouts without those that the software which trains has no setting for; all where it has it for none."""
-    kept = settable(layouts.candidates)
+def with_setting(layouts: Sorted, trainer: ObeyingTrainer) -> Sorted:
+    """Return layouts without those that what trains has no setting for, or does not run; all where that leaves none."""
+    if trainer.overlaps:
+        kept = [one for one in layouts.candidates if not engine_refusal(one.workload)]
+    else:
+        kept = settable(layouts.candidates)
     return Sorted(candidates=kept or layouts.candidates, refusals=layouts.refusals)
 
 
@@ -65,3 +71,12 @@ def settable(candidates: Sequence[Candidate]) -> list[Candidate]:
 def without_setting(workload: Workload) -> tuple[str, ...]:
     """Return the values of a layout that the software which trains has no setting for, such as `pipeline=zb-h1`."""
     return no_setting(workload.software.name, dict(leaves(to_plain(workload))), workload.gpu.gpus_per_node)
+
+
+def engine_refusal(workload: Workload) -> str:
+    """Return why Kareus' engine does not run a workload, or nothing where it does."""
+    try:
+        check_runs(workload)
+    except EngineError as error:
+        return str(error)
+    return ""

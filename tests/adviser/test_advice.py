@@ -236,3 +236,22 @@ def test_the_commands_write_into_the_folder_of_the_answer(fastest):
     plan, export = commands(replace(fastest, output=Path("my answers")))
     assert plan.endswith(" --output 'my answers' --force")
     assert export.startswith("kareus export 'my answers/qwen3-1.7b_")
+
+
+@pytest.mark.parametrize(
+    ("asked", "runs"), [(("schedule=1f1b,zb-v", "pp=2"), True), (("schedule=zb-v", "pp=2"), False)], ids=["both", "v"]
+)
+def test_kareus_engine_is_advised_what_it_runs_or_said_not_to_run_it(asked, runs):
+    """It passes stages in one direction, whatever is faster; without a layout that it runs nothing turns a plan on."""
+    overrides = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "software=kareus", "tp=1", "cp=1", "microbatch_size=2")
+    advice = answer(ask((*overrides, "recompute=none", *asked), gpus=4, **TRAINING, config_dir=CONFIG))
+    lines = list(answer_lines(advice))
+    assert {one.candidate.layout.schedule.folds for one in advice.size.layouts} == {not runs}
+    assert any(line.startswith("turned on in Kareus' engine") for line in lines) == runs
+    assert any("not run by Kareus' engine: pipeline.schedule=zb-v" in line for line in lines) != runs
+
+
+def test_what_kareus_engine_would_save_is_not_said_of_a_layout_that_it_does_not_run():
+    overrides = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "software=torchtitan", "tp=2", "cp=1", "microbatch_size=2")
+    advice = answer(ask((*overrides, "recompute=none", "pp=2", "schedule=zb-v"), gpus=4, **TRAINING, config_dir=CONFIG))
+    assert advice.engine is None
