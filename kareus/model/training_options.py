@@ -167,6 +167,8 @@ class TrainingOptions:
             )
         if not self.lora_targets:
             raise ConfigError("lora_targets=[]: must name a product, such as [q_proj, v_proj].")
+        if self.lora_targets != LINEAR and not self.lora_rank:
+            raise ConfigError("lora_targets: nothing has an adapter; give training.lora_rank, such as 16, with it.")
         self._check_documents()
         if self.batch_ramp and (len(self.batch_ramp) != 3 or min(self.batch_ramp) < 1):  # noqa: PLR2004 - as named
             raise ConfigError(

@@ -9,7 +9,6 @@ run for a part of the tokens after the other, and the gradient of the head's wei
 a vocabulary-parallel loss reduces are taken as those of one piece.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
@@ -47,6 +46,8 @@ ADAPTER = "lora"
 NORM, PROJECTION, ROUTER, MERGE, EXPERTS_ACTIVATION = "norm", "projection", "router", "merge", "experts_activation"
 """Names of operators, with which modules begin or end."""
 PRODUCTS = (OperatorKind.GEMM, OperatorKind.GROUPED_GEMM)
+WHOLE_MODULES = (RecomputedModule.MLP, RecomputedModule.MOE)
+"""Modules whose collectives run again, too."""
 
 
 def with_training_options(
@@ -77,11 +78,11 @@ def with_training_options(
             head_forward=tuple(_in_chunks(segment, options.loss_chunks) for segment in graph.head_forward),
             head_backward=tuple(_in_chunks(segment, options.loss_chunks) for segment in graph.head_backward),
         )
-    for module in options.recompute_modules:
+    if modules := options.recompute_modules:
         graph = replace(
             graph,
-            backward=(*_again(graph.forward, module), *graph.backward),
-            dense_backward=(*_again(graph.dense_forward, module), *graph.dense_backward),
+            backward=(*_again(graph.forward, modules), *graph.backward),
+            dense_backward=(*_again(graph.dense_forward, modules), *graph.dense_backward),
         )
     if not options.recomputes_part:
         return graph
@@ -228,20 +229,25 @@ def _chunks(operator: Operator, chunks: int) -> list[Operator]:
     return [replace(part, name=name) for name in names]
 
 
-def _again(forward: Sequence[Segment], module: RecomputedModule) -> tuple[Segment, ...]:
-    """Return the segments of a forward that a module's part is cut out of, as a backward runs them again."""
-    chosen = set(_of_module(forward, module))
-    found, place = list[Segment](), itertools.count()
+def _again(forward: Sequence[Segment], modules: Sequence[RecomputedModule]) -> tuple[Segment, ...]:
+    """Return the segments of a forward that modules' parts are cut out of, as a backward runs them again, once each."""
+    places = {module: set(_of_module(forward, module)) for module in modules}
+    chosen = set[int]().union(*places.values())
+    sending = set[int]().union(*(places[module] for module in WHOLE_MODULES if module in places))
+    found, end = list[Segment](), 0
     for segment in forward:
-        operators = tuple(replace(o, name=o.name + AGAIN_SUFFIX) for o in segment.operators if next(place) in chosen)
-        if operators:
-            whole = module in (RecomputedModule.MLP, RecomputedModule.MOE)
+        begin, end = end, end + len(segment.operators)
+        again = [place for place in range(begin, end) if place in chosen]
+        if again:
             found.append(
                 replace(
                     segment,
                     direction=Direction.BACKWARD,
-                    operators=operators,
-                    collective=segment.collective if whole else None,
+                    operators=tuple(
+                        replace(o, name=o.name + AGAIN_SUFFIX)
+                        for o in (segment.operators[place - begin] for place in again)
+                    ),
+                    collective=segment.collective if sending.intersection(again) else None,
                     independent_tail=0,
                 )
             )

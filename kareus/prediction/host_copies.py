@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from kareus.gpu_model.energy import idle_power_w
 from kareus.gpu_model.model import Behaviour
+from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import RECOMPUTING, Direction
 from kareus.prediction.breakdown import InstructionCost
@@ -29,7 +29,7 @@ def copied(workload: Workload, kind: InstructionKind, behaviour: Behaviour, cloc
     """Return what an instruction does that waits for its copies where these take longer than itself.
 
     Blocks are copied out beside the forward of those that follow, and back beside the backward of those before (Rhu et
-    al., vDNN, MICRO 2016, section 3); a GPU that waits draws idle power.
+    al., vDNN, MICRO 2016, section 3); meanwhile a GPU runs nothing, as while it waits for another.
     """
     options, parallelism = workload.training, workload.parallelism
     if not options.offload_blocks or kind.direction not in (Direction.FORWARD, *RECOMPUTING):
@@ -40,5 +40,5 @@ def copied(workload: Workload, kind: InstructionKind, behaviour: Behaviour, cloc
     exposed_s = np.maximum(moved / (workload.gpu.host_gb_per_s * 1e9) - behaviour.time_s, 0.0)
     if not np.any(exposed_s):
         return behaviour
-    waiting_w = idle_power_w(workload.gpu, np.array(float(clock_mhz)))
+    waiting_w = waiting_power_w(workload.gpu, clock_mhz)
     return replace(behaviour, time_s=behaviour.time_s + exposed_s, energy_j=behaviour.energy_j + waiting_w * exposed_s)

@@ -29,6 +29,7 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import KnownSteps, known_step_cost, run_program
 from kareus.gpu_model.network import message_latency_s, placed_collective_s
 from kareus.gpu_model.overlap import slowdowns
+from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.interleave import block_segments
 from kareus.graph.number_formats import FORMATS, Precision
@@ -246,13 +247,15 @@ def _on_host(config: UpdateSubject, parameters: int, gradient: int, clocks_mhz: 
     """What the GPU waits for the host that steps some of the parameters: for its memory, or the link if that is slower.
 
     Gradients go there and new weights in 16 bits come back beside the step, piece by piece (Ren et al., ZeRO-Offload,
-    ATC 2021, section 4); the host moves what `adamw` and `publish` move on a GPU.
+    ATC 2021, section 4); the host moves what `adamw` and `publish` move on a GPU. Meanwhile the GPU runs nothing, as
+    while it waits for another one. What the host draws is left out.
     """
     gpu = config.gpu
     moved = sum(o.bytes_read + o.bytes_written for o in _adamw(config.training, gradient, parameters))
     sent = max(gradient, BF16_BYTES) * parameters
     waiting_s = max(moved / (gpu.host_memory_gb_per_s * 1e9), sent / (gpu.host_gb_per_s * 1e9))
-    return np.array([np.full_like(clocks_mhz, waiting_s), idle_power_w(gpu, clocks_mhz) * waiting_s])
+    waiting_j = [waiting_power_w(gpu, float(clock_mhz)) * waiting_s for clock_mhz in clocks_mhz]
+    return np.array([np.full_like(clocks_mhz, waiting_s), waiting_j])
 
 
 def _gathering(

@@ -24,7 +24,9 @@ def read_lengths(path: Path) -> list[int]:
     """
     try:
         rows = list(csv.reader(read_text(path).splitlines()))
-    except (ArtifactError, csv.Error) as error:
+    except ArtifactError as error:
+        raise ConfigError(f"{KEY}: {error}") from error
+    except csv.Error as error:
         raise ConfigError(f"{KEY}={path}: cannot be read ({error}); give a file with a length a line.") from error
     rows = [row for row in rows if row]
     place, header = 0, bool(rows) and not _is_number(rows[0][0])

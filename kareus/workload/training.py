@@ -135,6 +135,12 @@ def _offloading(workload: Workload) -> Iterator[str]:
         )
 
 
+def _loss(workload: Workload) -> Iterator[str]:
+    chunks, tokens = workload.training.loss_chunks, workload.microbatch_size * workload.sequence_length
+    if chunks > (own := tokens // workload.parallelism.cp):
+        yield f"loss_chunks={chunks}: must be at most the {own} tokens of a microbatch on a GPU; 8 to 32 are usual."
+
+
 def _ramp(workload: Workload) -> Iterator[str]:
     if not workload.training.batch_ramp:
         return
@@ -149,5 +155,5 @@ def _ramp(workload: Workload) -> Iterator[str]:
         )
 
 
-CHECKS = (_testbed, _adapters, _quantised, _cast, _documents, _recomputation, _offloading, _ramp)
+CHECKS = (_testbed, _adapters, _quantised, _cast, _documents, _recomputation, _offloading, _loss, _ramp)
 """Each yields what is wrong, after the common beginning of the keys."""

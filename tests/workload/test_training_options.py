@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kareus.errors import ConfigError, RefusedWorkloadError
-from kareus.graph.recomputation import Recomputation, recomputed_blocks
+from kareus.graph.recomputation import AGAIN_SUFFIX, Recomputation, recomputed_blocks
 from kareus.graph.records import Batch, BlockGraph, OperatorKind
 from kareus.model.parameters import ALONE, trained_parameters
 from kareus.model.training_options import (
@@ -26,6 +26,7 @@ from kareus.model.training_options import (
     twice_pairs,
 )
 from kareus.partition.extract import operator_graphs
+from kareus.prediction.host_copies import COPIES
 from kareus.prediction.training_lines import ramp_totals, trained_of
 from kareus.prediction.workload_prediction import predict
 from kareus.workload.activation_memory import head_bytes, kept_bytes
@@ -177,6 +178,7 @@ def test_the_host_steps_at_the_pace_of_its_memory() -> None:
     parameters = state_bytes(base(), 0, 28)[0] / 2
     part = next(one for one in own.components if one.name == "optimizer on the host")
     assert part.time_s == pytest.approx((16 + 12 + 4 + 2) * parameters / 76.8e9, rel=1e-3)
+    assert part.energy_j == pytest.approx(8 * base().gpu.blocking_power_w * part.time_s)  # no kernel runs meanwhile
     assert own.memory.optimizer_gib == 0
     assert usual.memory.total_gib - own.memory.total_gib == pytest.approx(usual.memory.optimizer_gib)
 
@@ -281,6 +283,19 @@ def test_a_module_runs_again_and_is_not_kept() -> None:
     assert flops(graph(norms).backward) == flops(whole.backward)
 
 
+def test_what_two_modules_have_in_common_runs_again_once() -> None:
+    """The MLP has the norm before it; of a mixture, experts have their activation."""
+    mlp, norm = RecomputedModule.MLP, RecomputedModule.LAYER_NORM
+
+    def again(*modules: RecomputedModule) -> list[str]:
+        backward = graph(with_options(recompute_modules=modules)).backward
+        return [o.name for segment in backward for o in segment.operators if o.name.endswith(AGAIN_SUFFIX)]
+
+    assert again(mlp, mlp) == again(mlp)
+    assert again(mlp, norm) == again(norm, mlp) == [again(norm)[0], *again(mlp)]
+    assert len(again(norm)) == 2
+
+
 def test_a_loss_in_chunks_has_fewer_logits_and_the_same_work() -> None:
     own = with_options(loss_chunks=8)
     for part in ("head_forward", "head_backward"):
@@ -298,6 +313,8 @@ def test_blocks_on_the_host_cost_time_only_where_the_link_is_slower() -> None:
     kept = kept_bytes(base(), 28, 2 * TOKENS)[0]
     assert found.stages[0].forward_s == pytest.approx(8 * kept / 2e9, rel=1e-3)
     assert sum(one.time_s for one in found.components) == pytest.approx(found.time_s)
+    copies = next(one for one in found.components if one.name == COPIES)
+    assert copies.energy_j == pytest.approx(8 * slow.gpu.blocking_power_w * copies.time_s)
 
 
 def test_a_ramp_takes_the_sum_of_its_batches() -> None:
@@ -319,6 +336,7 @@ def test_a_ramp_takes_the_sum_of_its_batches() -> None:
         (["training.recompute_modules=[moe]"], "mlp"),
         (["training.document_tokens=9000"], "sequence_length"),
         (["training.batch_ramp=[3,5,1000]"], "multiples"),
+        (["training.loss_chunks=9000"], "at most the 8192 tokens"),
         (["training.offload_blocks=2", "recomputation=stage"], "recomputation=full"),
         (["training.lora_rank=8", "pipeline=zb-h1", "parallelism.pp=2", "parallelism.dp=4"], "pipeline=1f1b"),
         (["training.lora_rank=8", "training.frozen_weights=nf4", "parallelism.sharding=full"], "sharding=optimizer"),
@@ -358,6 +376,8 @@ def test_targets_are_known_names() -> None:
         TrainingOptions(lora_rank=8, lora_targets=("q_pro",))
     with pytest.raises(ConfigError, match="must name"):
         TrainingOptions(lora_rank=8, lora_targets=())
+    with pytest.raises(ConfigError, match=r"give training\.lora_rank"):
+        TrainingOptions(lora_targets=("q_proj",))
 
 
 def test_memory_is_less_with_each_saving() -> None:
