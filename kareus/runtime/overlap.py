@@ -77,7 +77,7 @@ class _Nanobatch:
         The first and last segments of an instruction are shorter than those between: they lack the end of a block
         before, or the start of one after. Where a segment ends before its launch operator, `other` is launched there.
         """
-        place, follows_product = 0, False
+        place, least, follows_product = 0, 0, False
         reached = None
         waiting = other if other is not None and not other.launched else None
         for event in self.events:
@@ -85,10 +85,11 @@ class _Nanobatch:
                 if waiting is None:
                     continue
                 if not event.memory_bound:
-                    place = turn.places.get(event.name, place)
+                    place = next((n for n in turn.places.get(event.name, ()) if n >= least), place)
                 elif follows_product:
                     place += 1  # memory-bound neighbours are one operator
                 follows_product = not event.memory_bound
+                least = place + follows_product
                 if place >= turn.launch:
                     waiting.launch(turn.sm_count)
                     waiting = None

@@ -3,11 +3,12 @@
 The order of turns comes from `kareus.graph.interleave`, as it does for multiplicities and for the GPU model.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kareus.errors import ArtifactError, EngineError
-from kareus.graph.interleave import Pair, partition_of, staggered
+from kareus.graph.interleave import NUMBER, Pair, partition_of, staggered
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import RECOMPUTING, BlockGraph, CollectiveKind, Direction, Segment
 from kareus.plans.document import Plan, PlannedInstruction
@@ -48,8 +49,8 @@ class Turn:
 
     nanobatch: int
     """0 or 1."""
-    places: Mapping[str, int]
-    """Places of the segment's operators, by name."""
+    places: Mapping[str, tuple[int, ...]]
+    """Places of the segment's operators, by name; where blocks run again, some are in it twice."""
     launch: int
     """Place of the operator beside which the other's collective is launched."""
     sm_count: int | None
@@ -104,18 +105,20 @@ def _schedule(instruction: PlannedInstruction) -> Schedule:
 
 
 def _turn(pair: Pair, segment: Segment, choices: Mapping[str, Choice] | None, default_sm_count: int | None) -> Turn:
-    places = {operator.name: place for place, operator in enumerate(segment.operators)}
+    places: dict[str, tuple[int, ...]] = {}
+    for place, operator in enumerate(segment.operators):
+        name = re.sub(NUMBER, "", operator.name)
+        places[name] = (*places.get(name, ()), place)
     ends_with = segment.collective.kind if segment.collective else None
     if pair.collective is None or choices is None:
         return Turn(pair.nanobatch, places, 0, default_sm_count, ends_with)
     partition = partition_of(segment, pair.collective)
-    name = partition.name
-    if name not in choices:
+    if partition.name not in choices:
         raise EngineError(
-            f"{name}: the schedule has no choice for this partition, only for {', '.join(choices) or 'none'}; "
-            "run a plan of this workload."
+            f"{partition.name}: the schedule has no choice for this partition, only for "
+            f"{', '.join(choices) or 'none'}; run a plan of this workload."
         )
-    choice = choices[name]
+    choice = choices[partition.name]
     try:
         launch = partition.operator_index(choice.launch)
     except ArtifactError as error:

@@ -1,29 +1,34 @@
 """What the engine runs beside what is what the operator graph, its multiplicities and the GPU model say."""
 
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from helpers.builders import software
 from helpers.worlds import LLAMA, QWEN, TOKENS, degrees, graph_of
 from torch import Tensor
 
 from kareus.errors import EngineError
-from kareus.graph.interleave import block_segments, interleave, partition_of
+from kareus.graph.interleave import NUMBER, block_segments, interleave, partition_of, staggered
 from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import BIAS_GRADIENT_SUFFIX, BlockGraph, Collective, Direction, Operator, OperatorKind
+from kareus.graph.records import BIAS_GRADIENT_SUFFIX, Batch, BlockGraph, Collective, Direction, Operator, OperatorKind
 from kareus.model.block import Block
 from kareus.model.communication import Mesh, Tensors
 from kareus.model.communicators.loopback import LoopbackCommunicator
 from kareus.model.config import Model
+from kareus.model.experts import Experts
 from kareus.model.functions import Later
 from kareus.model.layers import rotary_table
 from kareus.model.passes import Pass, Tape, backward_pass, blockwise_pass, forward_pass, recomputed_pass
 from kareus.model.shards import shard_of
 from kareus.model.steps import Start, steps_of
 from kareus.partition.detect import detect_partitions
+from kareus.partition.extract import extract
 from kareus.profile.programs import Execution, staggered_steps
 from kareus.runtime.overlap import run_alone, run_staggered
 from kareus.runtime.schedules import Schedule, turns_of
@@ -72,6 +77,12 @@ class Journal(LoopbackCommunicator):
             self.lines.append(Launched("reducescatter", len(tensors), sm_count))
         return super().reduce_scatter(tensors, sm_count, into)
 
+    def all_to_all(
+        self, rows: Tensor, sends: Sequence[int], receives: Sequence[int], sm_count: int | None = None
+    ) -> Any:
+        self.lines.append(Launched("alltoall", 1, sm_count))
+        return super().all_to_all(rows, sends, receives, sm_count)
+
     def gather_tokens(self, shards: Sequence[Tensor], sm_count: int | None = None) -> Any:
         self.lines.append(Launched("allgather", len(shards), sm_count))
         return super().gather_tokens(shards, sm_count)
@@ -94,14 +105,22 @@ def noted(running: Pass, nanobatch: int, lines: list[Launched | Ran]) -> Pass:
 
 
 def small_stage(
-    model: Model, tp: int, cp: int, recomputation: Recomputation = Recomputation.NONE, *, shared: bool = False
+    model: Model,
+    tp: int,
+    cp: int,
+    recomputation: Recomputation = Recomputation.NONE,
+    *,
+    shared: bool = False,
+    experts: Experts | None = None,
 ) -> tuple[Any, Tensor, Any, list[Launched | Ran]]:
     """Steps of some blocks, what enters them, their rotary table, and the journal of their communicators."""
     lines: list[Launched | Ran] = []
     communicators = {axis: Journal(axis, lines) for axis, size in (("tp", tp), ("cp", cp)) if size > 1}
+    if experts is not None:
+        communicators |= {"ep": Journal("ep", lines), "counts": LoopbackCommunicator("ep", 2)}
     mesh = Mesh(**communicators, sequence_parallel=shared)
     shard = shard_of(model, degrees(tp, cp), TOKENS)
-    steps = steps_of([Block(model, shard, mesh, torch.float32) for _ in range(LAYERS)], recomputation)
+    steps = steps_of([Block(model, shard, mesh, torch.float32, experts=experts) for _ in range(LAYERS)], recomputation)
     hidden = torch.randn(3, shard.tokens // (tp if shared else 1), shard.hidden_size)
     return steps, hidden, rotary_table(model, shard.tokens, mesh.cp), lines
 
@@ -117,7 +136,7 @@ def journal(
     recomputation: Recomputation,
     shared: bool = False,
 ) -> list[Launched | Ran]:
-    steps, whole, table, lines = small_stage(model, tp, cp, recomputation, shared=shared)
+    steps, whole, table, lines = small_stage(model, tp, cp, recomputation, shared=shared, experts=model.experts)
     hidden = whole.split([2, 1])
     later: Later | None = [] if direction is Direction.INPUT_GRADIENT else None
     tapes: list[Tape] = [[], []]
@@ -262,6 +281,61 @@ def test_one_nanobatch_leads_where_tokens_are_shared(
     if direction is Direction.FORWARD:
         exposed = [line for line in found if isinstance(line, Launched) and line.sm_count == LAST]
         assert [line.kind for line in exposed] == ["allgather", "reducescatter"], "the first one, and the last"
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["ep", "ep+tp"])
+@pytest.mark.parametrize("recomputation", [Recomputation.NONE, Recomputation.SELECTIVE, Recomputation.FULL])
+@pytest.mark.parametrize("direction", DIRECTIONS[:2])
+def test_experts_run_in_the_order_of_staggered_nanobatches(
+    direction: Direction, recomputation: Recomputation, shared: bool
+) -> None:
+    """Each launch beside the operator that is planned; attention is in a segment twice where blocks run again."""
+    model = replace(LLAMA, experts=Experts(count=4, per_token=2, width=24))
+    parallelism = replace(degrees(1 + shared, dp=2, sequence_parallel=shared), ep=2)
+    graph = extract(model, parallelism, 2, TOKENS, None, software("kareus"))[Batch.NANOBATCH]
+    kinds = detect_partitions(graph, recomputation=recomputation)
+    beside = {p.name: products(p.operators) or [p.operators[0].name] for p in kinds}
+    for number in range(max(map(len, beside.values()))):
+        choices = {
+            name: Choice(partition=name, sm_count=n + 1, launch=launches[number % len(launches)])
+            for n, (name, launches) in enumerate(beside.items())
+        }
+        schedule = Schedule(Execution.OVERLAP, tuple(choices.values()))
+        planned: list[Launched | tuple[int, str]] = []
+        for pair in staggered(graph, LAYERS, direction, recomputation=recomputation):
+            (turn,) = expected_turns(iter([pair]), choices)
+            planned += [item if isinstance(item, Launched) else (pair.nanobatch, plain(item)) for item in turn]
+        lines = journal(model, 1 + shared, 1, graph, schedule, direction, recomputation=recomputation, shared=shared)
+        found = [
+            line if isinstance(line, Launched) else (line.nanobatch, line.name)
+            for line in lines
+            if not is_memory_bound(line)
+        ]
+        planned = without_first(planned, sum(len(products(segment.operators)) for segment in graph.backward), found)
+        assert found[: len(planned)] == planned, number
+
+
+def without_first(
+    planned: list[Launched | tuple[int, str]], count: int, found: list[Launched | tuple[int, str]]
+) -> list[Launched | tuple[int, str]]:
+    """What is planned without the products of a block before the first one, which begin the first segments."""
+    for extra in range(count):
+        begun: Counter[int] = Counter()
+        kept = []
+        for item in planned:
+            if isinstance(item, Launched) or begun[item[0]] >= extra:
+                kept.append(item)
+            else:
+                begun[item[0]] += 1
+        own = [item for item in kept if not isinstance(item, Launched)]
+        if [item for item in found if not isinstance(item, Launched)][: len(own)] == own:
+            return kept
+    raise AssertionError("the engine runs other products than are planned")
+
+
+def plain(name: str) -> str:
+    """The name of an operator without its number in a segment that has two of it."""
+    return re.sub(NUMBER, "", name)
 
 
 @pytest.mark.parametrize(("model", "tp", "cp"), [(LLAMA, 2, 1), (QWEN, 2, 2), (LLAMA, 1, 2)], ids=["tp", "cp+tp", "cp"])
