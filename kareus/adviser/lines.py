@@ -283,13 +283,14 @@ def full_line(advice: Advice) -> str:
     share = memory_share(advice.chosen.layout)
     if share <= FULL_SHARE:
         return ""
-    others = [one for one in advice.size.layouts if one.plans and memory_share(one) <= FULL_SHARE]
-    least = min(others, key=lambda one: one.fastest.time_s, default=None)
+    known = [(one.fastest if one.plans else one.sequential, one) for one in advice.size.layouts]
+    others = [(cost.time_s, one) for cost, one in known if cost is not None and memory_share(one) <= FULL_SHARE]
+    time_s, least = min(others, key=lambda pair: pair[0], default=(0.0, None))
     instead = (
-        "all others need as much"
+        "no other that was predicted needs less"
         if least is None
         else f"the fastest below {100 * FULL_SHARE:.0f} % is {least.candidate.layout.words}, "
-        f"{scaled(least.fastest.time_s, 's', digits=4)} and {100 * memory_share(least):.0f} %"
+        f"{scaled(time_s, 's', digits=4)} and {100 * memory_share(least):.0f} %"
     )
     return f"memory: {100 * share:.0f} % of a GPU's, so try it before a long training; {instead}"
 

@@ -11,6 +11,7 @@ from kareus.model.parameters import ALONE, trained_parameters
 from kareus.model.training_options import PLAIN, TrainingOptions, attention_spread
 from kareus.prediction.workload_prediction import predict
 from kareus.workload.config import Workload
+from kareus.workload.model_flops import model_flops, tokens_per_iteration
 
 MOST_BATCHES = 6
 """Batches of a ramp that are predicted; between them times and energies are on straight lines, as they are but for the
@@ -36,6 +37,9 @@ def training_lines(workload: Workload) -> Iterator[str]:
     if options.trains_adapters:
         trained = trained_of(workload.model, options)
         yield f"adapters     {trained:,} parameters are trained, all others are frozen"
+    if options.trains_adapters or options.packs:
+        gflops = model_flops(workload) / tokens_per_iteration(workload) / 1e9
+        yield f"so trained   {gflops:,.4g} GFLOPs a token, of which MFU is"
     if options.packs:
         tokens = workload.microbatch_size * workload.sequence_length
         spread = attention_spread(options, workload.sequence_length, tokens)

@@ -162,8 +162,15 @@ def test_a_chosen_layout_that_fills_the_memory_is_said_to(unmeasured: Advice) ->
         chosen=replace(unmeasured.chosen, layout=full),
     )
     assert full_line(advice).startswith("memory: 97 % of a GPU's, so try it before a long training; ")
-    others = [one for one in layouts if one.plans and memory_share(one) <= 0.95]
-    assert ("all others need as much" in full_line(advice)) == (not others)
+    others = [one for one in layouts if (one.plans or one.sequential) and memory_share(one) <= 0.95]
+    assert others
+    assert "the fastest below 95 % is" in full_line(advice)
+    planned = replace(
+        advice, sizes=(replace(unmeasured.size, layouts=[full, *(replace(o, plans=()) for o in others)]),)
+    )
+    assert "the fastest below 95 % is" in full_line(planned), "whether it was planned or only predicted"
+    alone = replace(advice, sizes=(replace(unmeasured.size, layouts=[full]),))
+    assert "no other that was predicted needs less" in full_line(alone)
 
 
 def test_layouts_that_other_software_cannot_run_are_not_asked_of_it() -> None:

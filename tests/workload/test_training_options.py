@@ -27,7 +27,7 @@ from kareus.model.training_options import (
 )
 from kareus.partition.extract import operator_graphs
 from kareus.prediction.host_copies import COPIES
-from kareus.prediction.training_lines import ramp_totals, trained_of
+from kareus.prediction.training_lines import ramp_totals, trained_of, training_lines
 from kareus.prediction.workload_prediction import predict
 from kareus.workload.activation_memory import head_bytes, kept_bytes
 from kareus.workload.compose import compose
@@ -199,6 +199,14 @@ def test_packed_documents_attend_to_themselves() -> None:
     ]
     assert shares[0] / shares[1] == pytest.approx(512 / TOKENS, rel=1e-6)
     assert predict(own).time_s < predict(base()).time_s
+
+
+def test_flops_of_a_token_are_said_as_they_are_trained() -> None:
+    """Of frozen weights there are no gradients: 4 FLOPs a parameter in the place of 6."""
+    own = with_options(lora_rank=16)
+    gflops = model_flops(own) / (8 * 8 * 2 * TOKENS) / 1e9
+    assert f"so trained   {gflops:.4g} GFLOPs a token, of which MFU is" in list(training_lines(own))
+    assert list(training_lines(base())) == []
 
 
 def test_lengths_are_log_normal() -> None:
