@@ -115,10 +115,15 @@ class PlannedTraining:
         self._awaited = [tensor.register_hook(self._reach) for tensor in tensors]  # type: ignore[no-untyped-call]
 
     def _reach(self, gradient: Tensor) -> None:
-        """Have autograd say when this pass of it ends, after all that fully_shard has it do then."""
+        """Have autograd say when this pass of it ends, after all that fully_shard and DDP have it do then.
+
+        fully_shard asked for it before, DDP does so when its first gradient is there: what is asked for once the pass
+        has ended comes after both.
+        """
         if self._awaited:
             self._await([])
-            Variable._execution_engine.queue_callback(self._end_backward)
+            later = Variable._execution_engine.queue_callback
+            later(lambda: later(self._end_backward))
 
     def _end_backward(self) -> None:
         self.driver.end(self._key(Direction.BACKWARD))

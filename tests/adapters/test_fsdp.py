@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from kareus.adapters.tables import MICROBATCHES, STEPS
 from kareus.artifacts.tables import read_table
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.errors import EngineError
+from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
 from kareus.plans.file import write_plan
 
@@ -111,6 +113,47 @@ def check_driven(gpu, rank: int, output: Path) -> None:  # type: ignore[no-untyp
 def test_a_sharded_training_follows_a_plan_and_computes_the_same(tmp_path: Path, mesh_shape: tuple[int, ...]) -> None:
     write_plan(tmp_path / "plan.json", PLAN)
     spawn(RANKS, run, tmp_path, tmp_path, mesh_shape)
+
+
+def run_replicas(rank: int, folder: Path) -> None:
+    """What a rank checks of DDP: gradients are those of both ranks, a sum that takes long, when a backward ends."""
+    os.environ[FOLDER_VARIABLE] = str(folder / "claims")
+    own_gpu(folder, rank)
+    torch.manual_seed(0)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(WIDTH, WIDTH))
+    model.register_comm_hook(None, late_sum)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    planned = obey(model, optimizer, folder / "plan.json", microbatches=ACCUMULATED)
+    reduced, end = [], planned.driver.end
+
+    def ended(key: InstructionKey) -> None:
+        if key.direction is Direction.BACKWARD:
+            reduced.append(model.module.weight.grad.clone())
+        end(key)
+
+    planned.driver.end = ended  # type: ignore[method-assign]
+    for number in range(ACCUMULATED):
+        torch.manual_seed(10 * rank + number)
+        model(torch.randn(2, WIDTH)).square().sum().backward()
+        assert torch.equal(reduced[-1], model.module.weight.grad)
+    planned.close()
+
+
+def late_sum(state: object, bucket: torch.distributed.GradBucket) -> torch.futures.Future[Tensor]:
+    """The sum over ranks of a bucket of DDP, after a while."""
+    handle = torch.distributed.all_reduce(bucket.buffer(), async_op=True)
+    assert handle is not None
+
+    def waited(future: torch.futures.Future[list[Tensor]]) -> Tensor:
+        time.sleep(0.05)
+        return future.value()[0] / RANKS
+
+    return handle.get_future().then(waited)
+
+
+def test_a_backward_of_ddp_ends_when_its_gradients_are_reduced(tmp_path: Path) -> None:
+    write_plan(tmp_path / "plan.json", PLAN)
+    spawn(RANKS, run_replicas, tmp_path, tmp_path)
 
 
 @pytest.fixture
