@@ -4,7 +4,8 @@ Nodes are what NVLink connects: where its domain spans several hosts, all of the
 
 A ring passes every rank and crosses from node to node once for each node. NCCL lays one ring through each NIC that the
 ranks of a node have, so that `per_node` ranks of a group on a node share its traffic to other nodes among as many NICs:
-large messages take the bytes that a rank sends by a ring, over the slower of its links and of `per_node` NICs. Small
+large messages take the bytes that a rank sends by a ring, over the slower of its links and of `per_node` NICs. A ring
+is a channel, which has an SM of its own: with fewer SMs than NICs there are fewer rings, and the other NICs idle. Small
 all-reduces go up and down a tree instead, whose depth grows with the logarithm of the nodes. Numbers of steps,
 latencies of a step and the bandwidth of the tree are those of NCCL's own model (`src/graph/tuning.cc`, protocol Simple
 of rings, LL of trees).
@@ -55,8 +56,8 @@ def placed_collective_s(
 
     On one node that is `laws.collective_time_s`. Between nodes links move the bytes as in a ring of one node, in the
     protocol for large messages, and the latencies of all steps are those of this module. NICs reach the same share of
-    their bandwidth as links (`bus_efficiency`), which is assumed where `network_slowdown` was not fitted; neither the
-    clock nor the number of SMs changes theirs.
+    their bandwidth as links (`bus_efficiency`), which is assumed where `network_slowdown` was not fitted. The clock
+    does not change theirs; that one SM keeps a NIC busy is an assumption.
     """
     if placement.nodes == 1:
         return laws.collective_time_s(gpu, collective, frequency_mhz, sm_count)
@@ -72,7 +73,8 @@ def placed_collective_s(
         frequency_mhz=frequency_mhz,
         sm_count=sm_count,
     )
-    moving_s = np.maximum(on_links_s, collective.bus_bytes / (placement.per_node * nic_bytes_per_s))
+    nics = np.minimum(placement.per_node, sm_count)
+    moving_s = np.maximum(on_links_s, collective.bus_bytes / (nics * nic_bytes_per_s))
     ring_s = _ring_latency_s(collective, placement) + moving_s
     if collective.kind is not CollectiveKind.ALL_REDUCE:
         return slowdown * (base_s + ring_s)

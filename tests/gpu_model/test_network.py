@@ -15,9 +15,9 @@ GPU = a100()
 NIC_BYTES_PER_S = 50e9 / 8 * GPU.coefficients.bus_efficiency
 
 
-def seconds(elements, nodes, per_node, clock=CLOCK):
+def seconds(elements, nodes, per_node, clock=CLOCK, sms=SMS):
     collective = all_reduce(elements, nodes * per_node)
-    return float(placed_collective_s(GPU, collective, Placement(nodes, per_node), clock, SMS)[0])
+    return float(placed_collective_s(GPU, collective, Placement(nodes, per_node), clock, sms)[0])
 
 
 def test_ranks_fill_nodes_one_after_the_other():
@@ -41,6 +41,15 @@ def test_one_rank_a_node_has_one_nic():
 def test_ranks_of_a_node_share_its_traffic_among_their_nics():
     collective = all_reduce(10**9, 16)
     assert seconds(10**9, 2, 8) == pytest.approx(collective.bus_bytes / (8 * NIC_BYTES_PER_S), rel=1e-2)
+
+
+def test_no_more_nics_are_used_than_there_are_sms():
+    """Each ring is one SM's and leads through one NIC."""
+    collective = all_reduce(10**9, 16)
+    for sms, nics in ((1, 1), (3, 3), (8, 8), (24, 8)):
+        expected_s = collective.bus_bytes / (nics * NIC_BYTES_PER_S)
+        assert seconds(10**9, 2, 8, sms=np.array([float(sms)])) == pytest.approx(expected_s, rel=1e-2)
+    assert seconds(10**9, 4, 1, sms=np.array([1.0])) == seconds(10**9, 4, 1)
 
 
 @pytest.mark.parametrize("kind", [CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER])
