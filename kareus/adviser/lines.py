@@ -18,6 +18,7 @@ from kareus.graph.number_formats import FORMATS
 from kareus.pareto import AS_FAST
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
 from kareus.plans.answer import BASELINE, LITTLE_SLOWER, little_to_gain, meaning, model_error_line
+from kareus.plans.obeyed import clock_goal
 from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
 from kareus.prediction.errors import error_of
 from kareus.prediction.remedies import parts_words
@@ -117,10 +118,10 @@ def comparison(advice: Advice) -> str:
     time = less(100 * (1 - chosen.time_s / baseline.cost.time_s), "time")
     energy = less(100 * (1 - chosen.energy_j / baseline.cost.energy_j), "energy")
     own = baseline.layout.candidate.layout == advice.chosen.layout.candidate.layout
+    of = f"of the fastest layout for it ({'the same' if own else baseline.layout.candidate.layout.words})"
     return (
         f"in {advice.question.trainer.title}, which obeys {advice.question.trainer.obeys}: "
-        f"{compared(time, energy, BASELINE)} of the fastest layout for it "
-        f"({'the same' if own else baseline.layout.candidate.layout.words}): "
+        f"{compared(time, energy, f'{BASELINE} {of}')}: "
         f"{scaled(baseline.cost.time_s, 's', digits=4)} and {scaled(baseline.cost.energy_j, 'J', digits=4)}"
     )
 
@@ -205,9 +206,8 @@ def turn_on_lines(advice: Advice) -> Iterator[str]:
     trainer = advice.question.trainer
     if trainer.overlaps and engine_refusal(advice.chosen.layout.candidate.workload):
         return
-    goal = advice.selector if advice.selector != "fastest" else "straggler=1.05x"
     yield f"turned on in {trainer.title} ({trainer.page}) by:"
-    yield from (f"  {line}" for line in trainer.turn_on(str(plan_of(advice)), goal))
+    yield from (f"  {line}" for line in trainer.turn_on(str(plan_of(advice)), clock_goal(advice.selector)))
 
 
 def _size_lines(size: SizeAnswer, margin: TieMargin, columns: int | None) -> Iterator[str]:

@@ -10,7 +10,7 @@ from kareus.plans.answer import BASELINE, LITTLE_SLOWER, answer_of, little_to_ga
 from kareus.plans.build import select_plan
 from kareus.plans.document import Plan
 from kareus.plans.frontiers import Frontiers
-from kareus.plans.selectors import Goal
+from kareus.plans.selectors import OVER_TIME, Goal
 from kareus.plans.units import compared, less, scaled
 from kareus.prediction.workload_prediction import predict
 from kareus.profile.programs import Execution
@@ -28,6 +28,8 @@ NOTHING_SAVED = 0.005
 """Share of energy below which one clock saves nothing."""
 SLOWER = f"{Goal.STRAGGLER}={LITTLE_SLOWER:g}x"
 """Selector of plans that take a little longer."""
+SMS_EVIDENCE = "by a law that was measured within a node of A100s, so time both"
+"""How far to trust what a number of SMs saves."""
 
 
 def asked(selector: str, method: str, *places: str) -> str:
@@ -38,6 +40,18 @@ def asked(selector: str, method: str, *places: str) -> str:
         ('straggler=1.05x', 'fastest results/mine --method sequential')
     """
     return " ".join((selector, *places, *(() if method == OURS else ("--method", method))))
+
+
+def clock_goal(selector: str) -> str:
+    """Return the selector that one clock for all steps is chosen by, where a plan was asked for by `selector`.
+
+    Full speed has little to gain by one clock, and limits on how power moves are kept by plans alone.
+
+    Example:
+        >>> [clock_goal(selector) for selector in ("fastest", "swing=10percent", "power=4kW")]
+        ['straggler=1.05x', 'straggler=1.05x', 'power=4kW']
+    """
+    return SLOWER if selector.partition("=")[0] in (Goal.FASTEST, *OVER_TIME) else selector
 
 
 def obeyed_method(plan: Plan, trainer: ObeyingTrainer) -> str:
@@ -117,7 +131,7 @@ def _power_limit_lines(workload: Workload) -> Iterator[str]:
         more, saved = 100 * (best.time_s / own.time_s - 1), 100 * (1 - best.energy_j / own.energy_j)
         yield (
             f"where clocks may not be locked: a power limit of {best_w:.0f} W is {more:.1f} % slower and saves "
-            f"{saved:.1f} % of energy (kareus.adapters.power_cap)"
+            f"{saved:.1f} % of energy (nvidia-smi -pl {best_w:.0f}, or kareus.adapters.power_cap in a loop of yours)"
         )
 
 
@@ -150,7 +164,10 @@ def _sms_lines(workload: Workload) -> Iterator[str]:
         f"on NCCL's own {NCCL_SM_COUNT}",
     )
     to_do = f"plan with {SM_COUNT_KEY}={count}, and " if planned != count else "which is not counted above; "
-    yield f"collectives on {count} SMs: {saved} at full speed; {to_do}give the job {held.testbed.nccl_environment}"
+    yield (
+        f"collectives on {count} SMs: {saved} at full speed, {SMS_EVIDENCE}; {to_do}give the job "
+        f"{held.testbed.nccl_environment}"
+    )
 
 
 def _one_clock_line(trainer: ObeyingTrainer, workload: Workload, frontiers: Frontiers) -> str:

@@ -3,6 +3,8 @@
 The table is `trainers.yaml`. Ranking, answers and the commands that are printed last follow it.
 """
 
+import json
+import shlex
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -74,7 +76,10 @@ class ObeyingTrainer:
             plan: path of the plan.
             goal: selector of a clock, where there is one for each step.
         """
-        return tuple(line.replace("{plan}", plan).replace("{goal}", goal) for line in self.lines)
+        typed, quoted = json.dumps(plan, ensure_ascii=False), shlex.quote(plan)
+        return tuple(
+            line.replace('"{plan}"', typed).replace("{plan}", quoted).replace("{goal}", goal) for line in self.lines
+        )
 
 
 @cache

@@ -70,6 +70,7 @@ def test_a_power_limit_that_is_named_is_the_best_within_that_time(planned):
     best_w = min(within, key=lambda w: within[w].energy_j)
     more, saved = within[best_w].time_s / own.time_s - 1, 1 - within[best_w].energy_j / own.energy_j
     assert f"{best_w:.0f} W is {100 * more:.1f} % slower and saves {100 * saved:.1f} % of energy" in line
+    assert f"nvidia-smi -pl {best_w:.0f}" in line  # also for trainers without a loop of the user's
 
 
 def test_a_plan_that_runs_whole_is_obeyed_whatever_its_method(planned):
@@ -97,6 +98,7 @@ def test_the_number_of_sms_is_the_best_of_all_that_cost_nothing(planned):
         if c.time_s <= own.time_s and c.energy_j <= own.energy_j
     )
     (line,) = (line for line in lines(workload, frontiers) if "NCCL" in line)
+    assert "by a law that was measured within a node of A100s, so time both" in line
     assert line.endswith(
         f"plan with testbed.default_collective_sm_count={count}, and give the job NCCL_MIN_CTAS={count} "
         f"NCCL_MAX_CTAS={count}"

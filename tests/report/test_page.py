@@ -17,6 +17,7 @@ from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.build import select_plan
 from kareus.plans.document import Plan
 from kareus.plans.frontiers import Frontiers
+from kareus.plans.selectors import check_costs_suffice, parse_selector
 from kareus.report.charts import columns_of
 from kareus.report.page import page_html
 from kareus.report.savings_words import savings_words
@@ -161,6 +162,19 @@ def test_the_page_says_what_the_trainer_gets_and_what_turns_it_on(inputs, blocks
     assert "".join(blocks.texts["in-trainer"]) == shown["words"]
     assert "--method sequential+perseus" in shown["words"]
     assert any("plan/fastest_sequential+perseus.json" in line for line in shown["lines"])
+
+
+@pytest.mark.parametrize("selector", ["fastest", "swing=10percent", "edp"])
+def test_one_clock_is_chosen_by_a_goal_that_the_adapter_takes(inputs, selector):
+    """`nanotron` has one clock for all steps; limits on how power moves are kept by plans alone."""
+    software = dataclasses.replace(inputs.configured.software, name="nanotron")
+    chosen = dataclasses.replace(inputs.plans["fastest"], selector=selector)
+    configured = dataclasses.replace(inputs.configured, software=software)
+    alike = dataclasses.replace(inputs, configured=configured, plans={"fastest": chosen})
+    line = in_trainer(alike, "fastest")["lines"][-1]
+    goal = re.search(r'choose_clock\("(.+?)"', line)[1]
+    check_costs_suffice(parse_selector(goal))
+    assert goal == (selector if selector == "edp" else "straggler=1.05x")
 
 
 def test_names_of_methods_that_end_side_by_side_do_not_cross():

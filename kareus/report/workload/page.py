@@ -10,7 +10,7 @@ from kareus.plans.answer import BASELINE
 from kareus.plans.document import Plan
 from kareus.plans.frontiers import Frontiers
 from kareus.plans.grid_power import power_line, power_series
-from kareus.plans.obeyed import asked, obeyed_lines, obeyed_method
+from kareus.plans.obeyed import asked, clock_goal, obeyed_lines, obeyed_method
 from kareus.prediction.errors import error_words
 from kareus.report.charts import Figure, columns_of
 from kareus.report.sections import Page, Section, Tables
@@ -119,7 +119,7 @@ def in_trainer(inputs: ReportInputs, name: str) -> dict[str, Any]:
     return {
         "words": " ".join(f"{line[0].upper()}{line[1:]}." for line in lines),
         "title": trainer.title,
-        "lines": trainer.turn_on(f"{inputs.folder}/plan/{file}.json", plan.selector),
+        "lines": trainer.turn_on(f"{inputs.folder}/plan/{file}.json", clock_goal(plan.selector)),
     }
 
 
