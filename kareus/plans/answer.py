@@ -179,7 +179,8 @@ def little_to_gain(saved_share: float, more_share: float, slower_saved_share: fl
         return None
     little = "nothing" if saved_share < SAME_SHARE else "little"
     share = "" if saved_share < SAME_SHARE else f" ({100 * saved_share:.1f} % of energy)"
-    more = f"{100 * more_share:.1f} % slower saves {100 * slower_saved_share:.1f} % of energy"
+    pace = "slower" if more_share > 0 else "faster"  # where the fastest plan takes less time than is compared with
+    more = f"{100 * abs(more_share):.1f} % {pace} saves {100 * slower_saved_share:.1f} % of energy"
     return f"at full speed there is {little} to gain{share}; {more}"
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from kareus.artifacts.files import read_text, write_text
 from kareus.artifacts.outputs import OutputKind, add_force, check_files
 from kareus.artifacts.records import to_plain
 from kareus.errors import ArtifactError, printable_lines
-from kareus.plans.check_stage import read_checked_plan
+from kareus.plans.check_stage import read_checked_plan, workload_folder
 from kareus.plans.comparison import WAITS, Comparison, Share, StageShares, compare
 from kareus.plans.document import Plan
 from kareus.plans.locate import plan_path
@@ -20,6 +21,8 @@ from kareus.workload.config import Workload
 
 if TYPE_CHECKING:
     from kareus.report.sections import Page
+
+logger = logging.getLogger(__name__)
 
 Checked = tuple[Plan, Workload]
 LETTERS = ("A", "B")
@@ -41,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for letter in LETTERS:
         text = f"plan {letter}: a plan file in the folder of its workload, or a folder of a workload that has one plan"
         parser.add_argument(letter.lower(), metavar=letter, type=Path, help=text)
+    text = "folder of the workload of plans that lie elsewhere (default: the one that a plan is in)"
+    parser.add_argument("--folder", type=Path, help=text)
     text = "also write the page (HTML): both pipelines on one axis of time, with clocks and power"
     parser.add_argument("--output", type=Path, metavar="FILE", help=text)
     parser.add_argument("--json", action="store_true", help="print what differs as JSON, in seconds and joules")
@@ -52,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     paths = [plan_path(path) for path in (arguments.a, arguments.b)]
     if arguments.output is not None:
         check_files(arguments, [(arguments.output, PAGE)], paths)
-    first, second = (read_checked_plan(path, None) for path in paths)
+    first, second = (read_checked_plan(path, _elsewhere(path, arguments.folder)) for path in paths)
     comparison = compare(first, second)
     if arguments.output is not None:
         from kareus.report.page import page_html  # noqa: PLC0415 - figures take a second to import
@@ -62,6 +67,13 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps(as_json(comparison), indent=2))  # noqa: T201 - the answer of the command
         return
     print(printable_lines("\n".join(lines(comparison)) + "\n"), end="")  # noqa: T201 - as above
+    if arguments.output is not None:
+        logger.info("page   %s", arguments.output)
+
+
+def _elsewhere(path: Path, folder: Path | None) -> Path | None:
+    """Return the folder that was given, unless the plan is in one of its own."""
+    return None if workload_folder(path, None).has("config/plan.yaml") else folder
 
 
 def lines(comparison: Comparison) -> list[str]:

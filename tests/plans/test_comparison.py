@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 from helpers.builders import CONFIG, a100
@@ -93,6 +94,15 @@ def test_the_terminal_and_the_page_say_the_same(pair, capsys, tmp_path):
     assert f"{lines[2]}." in " ".join(text.split())
     assert all(line in text for line in lines)
     assert main(["compare", *pair, "--output", str(page)]) == 0  # its own page is replaced
+
+
+def test_a_plan_that_lies_elsewhere_needs_the_folder_of_its_workload(pair, capsys, tmp_path):
+    alone = tmp_path / "plan.json"
+    alone.write_bytes(Path(pair[1]).read_bytes())
+    assert main(["compare", pair[0], str(alone)]) == 2
+    assert "name that with --folder" in capsys.readouterr().err
+    folder = str(Path(pair[1]).parents[1])
+    assert compared(capsys, pair[0], str(alone), "--folder", folder) == compared(capsys, *pair)
 
 
 def test_plans_of_other_batches_are_refused():

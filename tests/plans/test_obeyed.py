@@ -129,6 +129,11 @@ def test_little_is_said_only_of_little():
     )
 
 
+def test_a_plan_that_is_still_faster_is_not_called_slower():
+    said = little_to_gain(0.001, -0.009, 0.01)
+    assert said == "at full speed there is little to gain (0.1 % of energy); 0.9 % faster saves 1.0 % of energy"
+
+
 def test_a_workload_on_other_sms_is_the_same_otherwise(planned):
     workload, _ = planned
     back = with_sm_count(with_sm_count(workload, 9), workload.default_collective_sm_count)

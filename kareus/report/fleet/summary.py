@@ -50,19 +50,21 @@ def headline(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> str:
 
 def _adapting(inputs: FleetInputs) -> Iterator[tuple[float, str]]:
     """Yield what plans of `kareus` save beside stragglers and under power caps, in percent and in words."""
+    labels = fleet_titles(inputs)
+    of = {fleet: f" ({label})" if len(labels) > 1 else "" for fleet, label in labels.items()}
     slowest = {(r["fleet"], r["slowdown"]): r for r in _of(inputs.stragglers, THROUGHPUT_BASELINE)}
     for row in _of(inputs.stragglers, OURS):
         base = slowest.get((row["fleet"], row["slowdown"]), {}).get("waiting_energy_j")
         saved = _saved(row["energy_j"], base)
         if saved is not None:
             words = f"{percent(saved)} less energy than {BASELINE} that waits for a straggler of {row['slowdown']:g}x"
-            yield saved, f"At most, beside stragglers: {words}."
+            yield saved, f"At most, beside stragglers: {words}{of[row['fleet']]}."
     capped = {(r["fleet"], r["cap_w"]): r for r in _of(inputs.power_caps, THROUGHPUT_BASELINE)}
     for row in _of(inputs.power_caps, OURS):
         saved = _saved(row["time_s"], capped.get((row["fleet"], row["cap_w"]), {}).get("time_s"))
         if saved is not None:
             words = f"{percent(saved)} less time than {BASELINE} within {scaled(row['cap_w'], 'W')}"
-            yield saved, f"At most, under power caps: {words}."
+            yield saved, f"At most, under power caps: {words}{of[row['fleet']]}."
 
 
 def _of(table: pl.DataFrame, method: str) -> Iterator[Row]:
