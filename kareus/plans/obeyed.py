@@ -62,6 +62,18 @@ def obeyed_method(plan: Plan, trainer: ObeyingTrainer) -> str:
     return plan.method if trainer.overlaps or is_whole else trainer.method
 
 
+def is_obeyable(plan: Plan, workload: Workload, frontiers: Frontiers, trainer: ObeyingTrainer) -> bool:
+    """Return whether a trainer can run the plan, one of its own method for the same selector, or one clock instead."""
+    method = obeyed_method(plan, trainer)
+    if trainer.clocks is ClockPace.STEP or method == plan.method or method not in frontiers.methods:
+        return True
+    try:
+        select_plan(workload, frontiers, plan.selector, method, name=plan.workload)
+    except ConfigError:
+        return False
+    return True
+
+
 def obeyed_lines(
     plan: Plan, workload: Workload, frontiers: Frontiers, command: Callable[[str, str], str]
 ) -> Iterator[str]:

@@ -164,6 +164,16 @@ def test_the_page_says_what_the_trainer_gets_and_what_turns_it_on(inputs, blocks
     assert any("plan/fastest_sequential+perseus.json" in line for line in shown["lines"])
 
 
+@pytest.mark.parametrize(("selector", "is_within"), [("deadline=3.5s", False), ("deadline=4s", True)])
+def test_no_line_turns_on_a_plan_that_the_trainer_cannot_have(tmp_path, selector, is_within):
+    """The least time of plans of clocks alone is 4 s."""
+    inputs = load(WORKLOAD, write_inputs(tmp_path, Names(selector=selector)))
+    shown = in_trainer(inputs, next(iter(inputs.plans)))
+    assert ("no plan is within 3.500 s" in shown["words"]) is not is_within
+    assert ".." not in shown["words"]
+    assert ('id="turning" hidden' in page_of(inputs)) is not is_within
+
+
 @pytest.mark.parametrize("selector", ["fastest", "swing=10percent", "edp"])
 def test_one_clock_is_chosen_by_a_goal_that_the_adapter_takes(inputs, selector):
     """`nanotron` has one clock for all steps; limits on how power moves are kept by plans alone."""

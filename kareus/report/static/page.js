@@ -211,7 +211,7 @@ function headline(plan, command) {
   const words = document.getElementById("in-trainer"), turning = document.getElementById("turning");
   words.textContent = plan.in_trainer?.words ?? "";
   words.hidden = !words.textContent;
-  turning.hidden = !plan.in_trainer; // a point that is clicked on is no file yet
+  turning.hidden = !plan.in_trainer?.is_obeyable; // a point that is clicked on is no file yet
   const lines = (plan.in_trainer?.lines ?? []).flatMap((line) => [html("code", {}, line), " "]);
   turning.replaceChildren(turning.firstElementChild, " ", ...lines);
 }

@@ -10,7 +10,7 @@ from kareus.plans.answer import BASELINE
 from kareus.plans.document import Plan
 from kareus.plans.frontiers import Frontiers
 from kareus.plans.grid_power import power_line, power_series
-from kareus.plans.obeyed import asked, clock_goal, obeyed_lines, obeyed_method
+from kareus.plans.obeyed import asked, clock_goal, is_obeyable, obeyed_lines, obeyed_method
 from kareus.prediction.errors import error_words
 from kareus.report.charts import Figure, columns_of
 from kareus.report.sections import Page, Section, Tables
@@ -109,7 +109,10 @@ def export_command(inputs: ReportInputs, name: str) -> str:
 
 
 def in_trainer(inputs: ReportInputs, name: str) -> dict[str, Any]:
-    """Return what the trainer of the workload gets of the plan of file `name`, in words, and what turns it on there."""
+    """Return what the trainer of the workload gets of the plan of file `name`, in words, and what turns it on there.
+
+    Where the trainer has no plan for what was asked for, the words say so, and the lines are not to be shown.
+    """
     configured, plan = inputs.configured, inputs.plans[name]
     trainer = trainer_of(configured.software.name)
     frontiers = Frontiers(iteration=inputs.iteration, microbatch=inputs.microbatch, testbed=inputs.testbed)
@@ -117,9 +120,10 @@ def in_trainer(inputs: ReportInputs, name: str) -> dict[str, Any]:
     lines = obeyed_lines(plan, configured, frontiers, lambda *what: f"kareus select {asked(*what, place)}")
     file = name if method == plan.method else f"{name.partition('_')[0]}_{method}"
     return {
-        "words": " ".join(f"{line[0].upper()}{line[1:]}." for line in lines),
+        "words": " ".join(f"{line[0].upper()}{line[1:]}{'' if line.endswith('.') else '.'}" for line in lines),
         "title": trainer.title,
         "lines": trainer.turn_on(f"{inputs.folder}/plan/{file}.json", clock_goal(plan.selector)),
+        "is_obeyable": is_obeyable(plan, configured, frontiers, trainer),
     }
 
 
