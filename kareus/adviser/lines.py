@@ -18,11 +18,11 @@ from kareus.graph.number_formats import FORMATS
 from kareus.pareto import AS_FAST
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
 from kareus.plans.answer import BASELINE, LITTLE_SLOWER, little_to_gain, meaning, model_error_line
-from kareus.plans.obeyed import clock_goal
+from kareus.plans.obeyed import SLOWER, clock_goal
 from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
 from kareus.prediction.errors import error_of
 from kareus.prediction.remedies import parts_words
-from kareus.software.trainers import ENGINE, trainers
+from kareus.software.trainers import ENGINE, ClockPace, trainers
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import mfu, tokens_per_iteration
 from kareus.workload.resolve import resolve
@@ -154,7 +154,9 @@ def frugal_lines(advice: Advice) -> Iterator[str]:
         1 - first.energy_j / baseline.energy_j, frugal.time_s / first.time_s - 1, 1 - frugal.energy_j / first.energy_j
     )
     if said is not None:
-        yield f"{said}: take the selector straggler={LITTLE_SLOWER:g}x in what is printed last"
+        is_asked = advice.question.trainer.clocks is ClockPace.STEP
+        to_do = "what the line below asks for" if is_asked else f"take the selector {SLOWER} in what is printed last"
+        yield f"{said}: {to_do}"
 
 
 FORMAT_HEADS = ("format", "s", "kJ", "mJ/token", "GiB", "% of memory", "measured")

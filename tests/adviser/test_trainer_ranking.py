@@ -7,7 +7,7 @@ from helpers.builders import CONFIG
 
 import kareus
 from kareus.adviser.advice import answer
-from kareus.adviser.lines import answer_lines, commands, turn_on_lines
+from kareus.adviser.lines import answer_lines, commands, frugal_lines, turn_on_lines, unset_line
 from kareus.adviser.order import without_setting
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
@@ -15,6 +15,7 @@ from kareus.adviser.question import ask
 from kareus.cli import main
 from kareus.errors import ConfigError
 from kareus.pareto import as_fast_s
+from kareus.pipeline.config import PipelineSchedule
 
 FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")
 
@@ -87,11 +88,36 @@ def test_commands_and_lines_are_those_that_work_there(by_trainer, trainer, metho
     assert f"in {advice.question.trainer.title}, which obeys " in text
 
 
+def test_a_slower_plan_is_asked_for_by_what_is_printed(by_trainer):
+    """One clock for a step is chosen by the line itself; a plan is made by the command that is printed last."""
+    for trainer, to_do in (
+        ("nanotron", "what the line below asks for"),
+        ("hugging-face", "take the selector straggler="),
+    ):
+        chosen = by_trainer[trainer].chosen
+        fastest = replace(chosen, cost=chosen.layout.fastest)
+        (line,) = frugal_lines(replace(by_trainer[trainer], chosen=fastest))
+        assert line.startswith("at full speed there is ")
+        assert to_do in line
+
+
 def test_what_the_engine_would_do_is_said_beside(by_trainer):
     assert by_trainer["kareus"].engine is None
     engine = by_trainer["megatron-core"].engine
     assert engine is not None
     assert engine.time_s <= by_trainer["megatron-core"].chosen.layout.fastest.time_s * (1 + 2e-3)
+
+
+def test_the_engine_needs_no_setting_of_the_software(by_trainer):
+    advice = by_trainer["kareus"]
+    layout = next(one for one in advice.size.layouts if one.candidate.layout.pp == 2)
+    workload = layout.candidate.workload
+    pipeline = replace(workload.pipeline, schedule=PipelineSchedule.ZERO_BUBBLE_H1, chunks=1)
+    delayed = replace(workload, pipeline=pipeline)
+    chosen = replace(advice.chosen, layout=replace(layout, candidate=replace(layout.candidate, workload=delayed)))
+    assert unset_line(replace(advice, chosen=chosen)) == ""
+    by_megatron = replace(by_trainer["megatron-core"], chosen=chosen)
+    assert "megatron-core has no setting for pipeline.schedule=zb-h1" in unset_line(by_megatron)
 
 
 def test_a_layout_without_a_setting_is_not_ranked():

@@ -201,6 +201,19 @@ def test_names_of_methods_that_end_side_by_side_do_not_cross():
     assert places["sequential+perseus"] != places["nanobatching+perseus"]
 
 
+def test_names_of_methods_that_end_at_one_point_do_not_cross():
+    """Where nothing overlaps, plans of `kareus` are those of `sequential+perseus`."""
+    rows = pl.DataFrame(
+        [(method, t, 9.0 - t) for method in ("sequential+perseus", "kareus") for t in (1.0, 2.0)]
+        + [(method, 1.5, 20.0) for method in ("sequential", "nanobatching")],
+        schema=["method", "time_s", "energy_kj"],
+        orient="row",
+    )
+    places = dict(method_ends(rows).select("method", "place").iter_rows())
+    assert {places["kareus"], places["sequential+perseus"]} == {"below", "above"}
+    assert {places["sequential"], places["nanobatching"]} == {"left", "right"}
+
+
 def test_the_frontiers_of_the_page_are_those_of_the_table(blocks):
     drawn = blocks.data["figures"]["iteration"]["data"]["plans"]
     names = ("method", "time_s", "energy_kj", "gap_percent")

@@ -215,15 +215,17 @@ def method_ends(rows: pl.DataFrame) -> pl.DataFrame:
     places = []
     for method, time_s, energy_kj, count in points:
         others = [
-            (other_s, other_kj)
+            (other_s, other_kj, other)
             for other, other_s, other_kj, plans in points
             if other != method and other not in ABLATIONS and (plans > 1) == (count > 1)
             and abs(other_s - time_s) < NEAR[0] * spans[0] and abs(other_kj - energy_kj) < NEAR[1] * spans[1]
         ]  # fmt: skip
         if count > 1:
-            places.append("above" if any((kj, s) < (energy_kj, time_s) for s, kj in others) else "below")
+            places.append(
+                "above" if any((kj, s, name) < (energy_kj, time_s, method) for s, kj, name in others) else "below"
+            )
         else:
-            places.append("left" if any(other_s > time_s for other_s, _ in others) else "right")
+            places.append("left" if any((s, name) > (time_s, method) for s, _, name in others) else "right")
     return ends.drop("len").with_columns(place=pl.Series(places, dtype=pl.String))
 
 
