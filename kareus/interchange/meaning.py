@@ -129,6 +129,8 @@ def keys_of(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
     keys |= _pipeline(terms, lost)
     keys |= _recomputation(terms, keys, lost)
     keys |= _options(terms, keys, lost)
+    if not keys.get("training.lora_rank"):  # what an adapter would be of, which a trainer has by itself
+        keys.pop("training.lora_targets", None)
     keys |= _sharing(terms, keys, lost)
     keys |= _rank_batch(terms, keys)
     return keys
