@@ -57,6 +57,7 @@ def workload_page(
     timelines = [figure for figure in figures if figure.folder == TIMELINES]
     first = next(iter(inputs.plans))
     answer = headline_of(inputs, inputs.plans[first])
+    chosen = [_chosen(inputs, figure, name) for figure, name in zip(timelines, inputs.plans, strict=True)]
     return Page(
         title=workload_words(inputs.configured),
         name=inputs.workload,
@@ -73,13 +74,13 @@ def workload_page(
             "size": size_words(inputs.configured.model, inputs.configured.sequence_length),
             "name": first,
             "trust": trust_words(inputs),
-            "in_trainer": in_trainer(inputs, first),
-            "export": export_command(inputs, first),
+            "in_trainer": chosen[0]["in_trainer"],
+            "export": chosen[0]["export"],
             "tokens": f"{tokens:g}",
         },
         data={
             "timeline": timelines[0].name,
-            "chosen": [_chosen(inputs, figure, name) for figure, name in zip(timelines, inputs.plans, strict=True)],
+            "chosen": chosen,
             "schedules": schedules(inputs),
             "folder": shlex.quote(inputs.folder),
             "baseline": {**_costs(inputs.baseline), "name": BASELINE, "waiting_least": waiting_least(inputs.baseline)},
