@@ -44,8 +44,8 @@ from kareus.model.steps import steps_of
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
 from kareus.profile.programs import Execution
-from kareus.runtime.garbage import collected_afterwards
 from kareus.runtime.overlap import run_staggered
+from kareus.runtime.pipeline import collected_afterwards
 from kareus.runtime.schedules import Schedule, Turn, turns_of
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload

@@ -19,7 +19,7 @@ from kareus.profile.programs import Execution, StageShape
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_model import SEQUENTIAL, StageModel
 from kareus.schedule.records import Choice
-from kareus.training.gradients import weight_gradients
+from kareus.training.optimizer_sharding import weight_gradients
 from onegpu.table import Table
 
 SEED = 0

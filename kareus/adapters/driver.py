@@ -34,7 +34,7 @@ from kareus.errors import ConfigError, DeviceError, EngineError
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING, Direction
 from kareus.launch.compute_device import synchronize_computation
-from kareus.launch.tally import job_tally
+from kareus.launch.rendezvous import job_tally
 from kareus.launch.torch_version import warn_of_torch_version
 from kareus.runtime.follower import PlanFollower, PlannedStep
 from kareus.training.clocks import REFUSED, gpu_of

@@ -33,7 +33,7 @@ from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING
 from kareus.launch.mesh import coordinate_of
 from kareus.model.config import Parallelism
-from kareus.plans.along_frontier import frontier_plans
+from kareus.plans.build import frontier_plans
 from kareus.plans.document import Plan
 from kareus.plans.selectors import MOST_PRICE, check_costs_suffice, parse_selector
 from kareus.workload.slices import PlanSlice

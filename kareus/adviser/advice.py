@@ -21,7 +21,7 @@ from kareus.adviser.answers import (
     SizeAnswer,
     Unmeasured,
 )
-from kareus.adviser.bounds import Bound, computing_bound
+from kareus.adviser.bounds import Bound, KnownPlans, computing_bound
 from kareus.adviser.feasible import Candidate, Sorted, nearest_to_fit, sort_layouts
 from kareus.adviser.goals import Least
 from kareus.adviser.layouts import Constraints, counted, layouts_of
@@ -29,7 +29,6 @@ from kareus.adviser.order import engine_refusal, with_setting
 from kareus.adviser.planning import frontier_of, plan_layout
 from kareus.adviser.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
-from kareus.adviser.pruning import KnownPlans
 from kareus.adviser.question import Question
 from kareus.adviser.ties import TieMargin, tie_margin
 from kareus.adviser.unmeasured import unmeasured_of

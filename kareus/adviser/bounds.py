@@ -6,7 +6,7 @@ its instructions what these waits leave, and by duality its least effective ener
 time, at least the sum of its instructions' least cost at that price, less the price times the time left.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +16,7 @@ from kareus.adviser.prices import FASTEST, NOTHING, PRICES_W, InstructionPrices,
 from kareus.arrays import Array, Indices
 from kareus.gpu_model.waiting import least_waiting_w, total_energy_j
 from kareus.graph.records import Direction, instruction_directions
-from kareus.pareto import ROUNDING
+from kareus.pareto import ROUNDING, pareto_front
 from kareus.profile.programs import StageShape, laid_out_shapes
 from kareus.workload.config import Workload
 
@@ -185,3 +185,22 @@ def stage_costs(
             )
         found.append(costs[key])
     return found
+
+
+class KnownPlans:
+    """Times and energies of plans that there are."""
+
+    def __init__(self) -> None:
+        self._front: Array = np.empty((0, 2))
+
+    def add(self, costs: Iterable[tuple[float, float]]) -> None:
+        """Add plans, as (seconds, joules)."""
+        self._front = pareto_front(np.array([*self._front.tolist(), *costs], dtype=np.float64).reshape(-1, 2))
+
+    def rule_out(self, bound: Bound) -> bool:
+        """Return whether a known plan takes neither longer nor more energy than whatever plan a bound leaves open."""
+        if not len(self._front):
+            return False
+        known_s, known_j = self._front[:, 0] * (1 + ROUNDING), self._front[:, 1] * (1 + ROUNDING)
+        least_j = np.append(np.inf, known_j)[np.searchsorted(known_s, bound.times_s, side="right")]
+        return bool((least_j <= bound.between_j).all())

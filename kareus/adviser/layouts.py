@@ -6,7 +6,7 @@ from itertools import product
 from typing import TypeVar
 
 from kareus.artifacts.records import ADDED
-from kareus.gpu_model.launching import LaunchesAhead
+from kareus.gpu_model.coefficients import LaunchesAhead
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Parallelism, Sharding
 from kareus.pipeline.config import CHUNKS_OF_V, PipelineSchedule

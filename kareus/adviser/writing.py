@@ -10,7 +10,7 @@ from kareus.artifacts.files import write_text
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import write_table
-from kareus.testbed.factory import open_testbed
+from kareus.testbed.protocol import open_testbed
 
 ANSWER = "advice.json"
 """Name of the file with the whole answer."""

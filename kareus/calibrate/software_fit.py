@@ -13,8 +13,8 @@ import numpy as np
 
 from kareus.arrays import Array
 from kareus.calibrate.number_fit import fit_numbers
+from kareus.gpu_model.coefficients import LaunchesAhead
 from kareus.gpu_model.declarations import FitData, FitPrior
-from kareus.gpu_model.launching import LaunchesAhead
 from kareus.prediction.rows import MeasuredIteration
 from kareus.prediction.workload_prediction import predict_time_s
 from kareus.software.record import Reduction, Software, with_numbers

@@ -12,7 +12,7 @@ from typing import Any
 
 from kareus.device.held_clock import CLOCK_STEP_MHZ
 from kareus.errors import ConfigError
-from kareus.gpu_model.launching import LaunchesAhead
+from kareus.gpu_model.coefficients import LaunchesAhead
 from kareus.graph.number_formats import FORMATS, Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Sharding

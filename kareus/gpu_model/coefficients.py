@@ -7,6 +7,7 @@ the same seed.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,6 +21,18 @@ from kareus.gpu_model.declarations import (
     declaration_of,
     declared,
 )
+
+
+class LaunchesAhead(StrEnum):
+    """The stretch of kernels over which the slower of host and GPU decides; where it ends, both begin anew."""
+
+    STEP = "step"
+    """The operators between two collectives."""
+    PART = "part"
+    """Blocks, and what is before and after them, each by itself: as traces of single parts are put together."""
+    PASS = "pass"
+    """A whole instruction."""
+
 
 if TYPE_CHECKING:  # stages that only read a configuration start without numpy
     from kareus.arrays import Array

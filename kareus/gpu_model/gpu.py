@@ -7,8 +7,7 @@ from kareus.artifacts.names import check_product
 from kareus.artifacts.ranges import check_within, within
 from kareus.artifacts.records import ADDED, suggest
 from kareus.errors import ConfigError
-from kareus.gpu_model.coefficients import COEFFICIENTS, GpuCoefficients
-from kareus.gpu_model.launching import LaunchesAhead
+from kareus.gpu_model.coefficients import COEFFICIENTS, GpuCoefficients, LaunchesAhead
 from kareus.graph.number_formats import TensorCores
 
 if TYPE_CHECKING:  # stages that only read a configuration start without numpy

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from kareus.arrays import Array
 from kareus.gpu_model import energy
+from kareus.gpu_model.coefficients import LaunchesAhead
 from kareus.gpu_model.elements import elements_where
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.launching import LaunchesAhead
 from kareus.gpu_model.norms import host_joined_s, longer_s
 from kareus.gpu_model.overlap import Phase, host_time_s, step_phases
 from kareus.gpu_model.power_limit import LEAST_CLOCK_MHZ, CostRows, fluctuating, over_limit

@@ -14,8 +14,8 @@ from kareus.model.communicators.choice import Library, make_communicator
 from kareus.model.communicators.nccl import nccl_options
 from kareus.model.config import Parallelism
 from kareus.model.precision import BF16_BYTES
-from kareus.workload.communicators import MESSAGE_CHANNELS, SUM_CHANNELS
 from kareus.workload.config import Workload
+from kareus.workload.memory import MESSAGE_CHANNELS, SUM_CHANNELS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ def sum_over_ranks(*values: float) -> list[float]:
 
 
 def _group(ranks: Sequence[int], library: Library, name: str, channels: int | None = None) -> dist.ProcessGroup:
-    """Make the group of `ranks`; NCCL gives it that number of channels, as `kareus.workload.communicators` counts."""
+    """Make the group of `ranks`; NCCL gives it that number of channels, as `kareus.workload.memory` counts."""
     options = nccl_options(channels) if channels is not None and library is Library.NCCL else None
     group = dist.new_group(
         list(ranks), backend=str(library), pg_options=options, use_local_synchronization=True, group_desc=name

@@ -1,8 +1,9 @@
-"""The rendezvous of a training's ranks, and the exchange of plain data over the store that they share."""
+"""The rendezvous of a training's ranks, data that they exchange over its store, and tallies."""
 
 import datetime
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,3 +50,25 @@ def find_ranks() -> Rendezvous:
         return Rendezvous(rank=0, world_size=1, store=dist.HashStore())  # type: ignore[attr-defined]
     store, rank, world_size = next(rendezvous("env://"))
     return Rendezvous(rank=rank, world_size=world_size, store=store)
+
+
+def shared_tally(store: Store, name: str) -> Callable[[int], int]:
+    """Return what adds to the number `name`, which begins at 0, and returns it.
+
+    Where the store is gone, as at the end of a job whose first rank has ended, it returns 0.
+    """
+
+    def add(change: int) -> int:
+        try:
+            return int(store.add(name, change))
+        except RuntimeError:  # `DistNetworkError` is one
+            return 0
+
+    return add
+
+
+def job_tally(name: str) -> Callable[[int], int]:
+    """Return the tally of this job, in the store of `torch.distributed`; alone where there is none."""
+    is_shared = dist.is_available() and dist.is_initialized()
+    store = dist.distributed_c10d._get_default_store() if is_shared else None
+    return shared_tally(store or dist.HashStore(), name)  # type: ignore[attr-defined]

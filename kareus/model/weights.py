@@ -1,4 +1,4 @@
-"""Weights to and from Hugging Face checkpoints (safetensors), sharded as they are read.
+"""Weights: to and from Hugging Face checkpoints (safetensors), sharded as they are read; and drawn before a training.
 
 Names are those of transformers' `LlamaForCausalLM` and `Qwen3ForCausalLM`. A weight of ours may hold several of theirs,
 one below the other: queries, keys and values; gate and up.
@@ -15,10 +15,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from kareus.artifacts.files import write_atomically, write_json
+from kareus.artifacts.records import content_hash
 from kareus.errors import ArtifactError
 from kareus.model.communication import Communicator, Mesh, group_rank, group_size
 from kareus.model.config import Model
 from kareus.model.features import QkNormScope
+from kareus.model.layers import INITIAL_STD
 from kareus.model.published import PREFIX, Published, as_published, published, whole_weight
 from kareus.model.weight_files import INDEX, SINGLE, check_file, indexed_files
 
@@ -291,3 +293,33 @@ def _whole(shard: Tensor, piece: Piece, group: Communicator | None) -> Tensor:
         return shard.clone()
     (by_rank,) = group.all_gather((shard,)).wait()
     return torch.cat(tuple(by_rank), dim=piece.divided)
+
+
+_MATRIX = 2
+"""Dimensions of the weights that are drawn; norms start at one and biases at zero."""
+_BIAS = "bias"
+"""Ends the name of every bias."""
+
+
+def draw_weights(stage: nn.Module, model: Model, seed: int, first_layer: int, mesh: Mesh = ALONE) -> None:
+    """Initialise a stage's weights: each matrix is drawn whole by its own generator, and this GPU keeps its shard.
+
+    Args:
+        stage: as `kareus.model.weights.load_weights` takes it, or a part of one; likewise the others.
+        model: the architecture.
+        seed: of the training.
+        first_layer: number of the stage's first block in the model.
+        mesh: of this GPU.
+    """
+    with torch.no_grad():
+        for name, parameter in stage.named_parameters():
+            if parameter.dim() == _MATRIX:
+                held = held_pieces(model, name, first_layer, mesh)
+                fill_rows(parameter, (_drawn(piece, seed, mesh) for piece in held))
+            else:
+                parameter.fill_(0 if name.endswith(_BIAS) else 1)
+
+
+def _drawn(piece: Piece, seed: int, mesh: Mesh) -> Tensor:
+    generator = torch.Generator().manual_seed(int(content_hash((seed, piece.name)), 16) >> 1)
+    return torch.empty(piece.shape).normal_(std=INITIAL_STD, generator=generator)[own_part(piece, mesh)]

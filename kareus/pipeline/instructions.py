@@ -1,7 +1,8 @@
 """Instructions of one iteration of a pipeline, and what each waits for.
 
-A schedule is one small module that orders the instructions of a stage; what an instruction waits for follows from that
-order and from the flow of activations and gradients. To add a schedule, write its module and name it in `SCHEDULES`.
+A schedule is a function that orders the instructions of a stage (`kareus.pipeline.orders`); what an instruction waits
+for follows from that order and from the flow of activations and gradients. To add one, write it and name it in
+`SCHEDULES`.
 Where the iteration includes the update of the weights, every stage ends with it (`kareus.update.directions`).
 """
 
@@ -17,7 +18,9 @@ from kareus.errors import ScheduleError
 from kareus.graph.instruction import NO_MICROBATCH, InstructionKey, InstructionKind, place_in_line
 from kareus.graph.records import MEETING, UPDATING, Direction
 from kareus.pipeline.config import PipelineSchedule, PipelineSlice
-from kareus.pipeline.schedules import (
+from kareus.pipeline.deadlock import order_of_dependency
+from kareus.pipeline.orders import (
+    Extent,
     dualpipe_v,
     gpipe,
     interleaved,
@@ -25,19 +28,17 @@ from kareus.pipeline.schedules import (
     zero_bubble_h1,
     zero_bubble_v,
 )
-from kareus.pipeline.schedules.deadlock import order_of_dependency
-from kareus.pipeline.schedules.extent import Extent
 from kareus.update.directions import update_directions
 
 KEPT = 1024
 """Pipelines whose instructions, or whose order, are kept."""
 SCHEDULES: dict[PipelineSchedule, Callable[[int, Extent], Sequence[InstructionKey]]] = {
-    PipelineSchedule.ONE_FORWARD_ONE_BACKWARD: one_forward_one_backward.stage_order,
-    PipelineSchedule.GPIPE: gpipe.stage_order,
-    PipelineSchedule.INTERLEAVED: interleaved.stage_order,
-    PipelineSchedule.ZERO_BUBBLE_H1: zero_bubble_h1.stage_order,
-    PipelineSchedule.ZERO_BUBBLE_V: zero_bubble_v.stage_order,
-    PipelineSchedule.DUALPIPE_V: dualpipe_v.stage_order,
+    PipelineSchedule.ONE_FORWARD_ONE_BACKWARD: one_forward_one_backward,
+    PipelineSchedule.GPIPE: gpipe,
+    PipelineSchedule.INTERLEAVED: interleaved,
+    PipelineSchedule.ZERO_BUBBLE_H1: zero_bubble_h1,
+    PipelineSchedule.ZERO_BUBBLE_V: zero_bubble_v,
+    PipelineSchedule.DUALPIPE_V: dualpipe_v,
 }
 """By schedule, the function that gives the order of a stage from its number and the size of the pipeline."""
 

@@ -1,4 +1,4 @@
-"""Choosing a point of the iteration frontier, and assembling its plan."""
+"""Choosing a point of the iteration frontier, and assembling its plan; the plans of all points."""
 
 import dataclasses
 import datetime
@@ -8,6 +8,8 @@ from typing import Any
 import polars as pl
 
 import kareus
+from kareus.artifacts.configuration import load_slice
+from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.records import content_hash, suggest
 from kareus.errors import ArtifactError, ConfigError
 from kareus.graph.instruction import InstructionKey
@@ -16,12 +18,12 @@ from kareus.pipeline.instructions import Instruction, instructions_of
 from kareus.pipeline.methods import point_method
 from kareus.pipeline.solver.dag import earliest_starts, iteration_dag
 from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, PredictedCost, StagePlan
-from kareus.plans.frontiers import Frontiers
+from kareus.plans.frontiers import Frontiers, read_frontiers
 from kareus.plans.selectors import OVER_TIME, Goal, parse_selector, select, spelled
 from kareus.profile.programs import Execution
 from kareus.schedule.records import Choice
 from kareus.workload.config import Workload
-from kareus.workload.slices import cut
+from kareus.workload.slices import PlanSlice, cut
 
 
 def select_plan(workload: Workload, frontiers: Frontiers, selector: str, method: str, *, name: str) -> Plan:
@@ -125,3 +127,25 @@ def _planned(key: InstructionKey, point: dict[str, Any], change: PricedChange, s
         change_s=change.time_s,
         change_j=change.energy_j,
     )
+
+
+def frontier_plans(folder: WorkloadFolder, method: str) -> tuple[Plan, ...]:
+    """Return the plans of a method's iteration frontier, by rising time; their selectors are deadlines at their times.
+
+    Args:
+        folder: of a workload that was planned.
+        method: whose frontier.
+
+    Raises:
+        ConfigError: the method was not planned.
+        ArtifactError: a table is missing, damaged or of another workload.
+    """
+    from kareus.workload.naming import plain_name  # noqa: PLC0415 - Hydra, which building a plan needs not
+
+    workload = load_slice(folder.config("plan"), PlanSlice).workload
+    frontiers = read_frontiers(folder, workload)
+    if method not in frontiers.methods:
+        raise ConfigError(f"{folder.path}: method {method}: not planned; {suggest(method, frontiers.methods)}.")
+    rows = frontiers.plans(method).sort("time_s").to_dicts()
+    name = plain_name(workload)
+    return tuple(plan_of_row(workload, name, f"deadline={row['time_s']:.9g}s", row, frontiers) for row in rows)

@@ -26,7 +26,7 @@ from kareus.schedule.records import SearchSpace
 from kareus.schedule.space import search_space
 from kareus.search.partition_search import SearchTables, search_partition
 from kareus.testbed.config import TestbedKind
-from kareus.testbed.factory import open_testbed
+from kareus.testbed.protocol import open_testbed
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kareus.arrays import Array
+from kareus.gpu_model.coefficients import LaunchesAhead
 from kareus.gpu_model.gpu import MOST_W, Gpu
-from kareus.gpu_model.launching import LaunchesAhead
 from kareus.gpu_model.model import Behaviour, KnownSteps, Tally, run_tally, tally
 from kareus.graph.program import Program, Step
 from kareus.graph.records import Direction

@@ -8,9 +8,9 @@ from pathlib import Path
 from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
 from kareus.errors import RefusedWorkloadError
 from kareus.workload.arguments import add_from, add_overrides, described
+from kareus.workload.config import nothing_to_overlap
 from kareus.workload.memory import tightness
-from kareus.workload.model_words import engine_words, size_words
-from kareus.workload.overlap import nothing_to_overlap
+from kareus.workload.model_flops import engine_words, size_words
 from kareus.workload.resolve import Resolved, check_any_accepted, resolve, with_proposal
 
 logger = logging.getLogger(__name__)

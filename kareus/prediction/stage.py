@@ -11,7 +11,7 @@ from kareus.prediction.resolve_stage import proposals
 from kareus.workload.arguments import add_from, add_overrides, described
 from kareus.workload.config import Workload
 from kareus.workload.memory import tightness
-from kareus.workload.model_words import size_words, sizes
+from kareus.workload.model_flops import size_words, sizes
 from kareus.workload.resolve import check_any_accepted, resolve
 
 if TYPE_CHECKING:

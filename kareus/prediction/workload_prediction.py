@@ -37,10 +37,9 @@ from kareus.profile.programs import (
     weights_of,
 )
 from kareus.profile.sharded import ShardedWeights
-from kareus.workload.config import Workload
+from kareus.workload.config import Workload, nothing_to_overlap
 from kareus.workload.memory import MemoryEstimate, estimate_memory
 from kareus.workload.model_flops import mfu, tokens_per_iteration
-from kareus.workload.overlap import nothing_to_overlap
 from kareus.workload.slices import cut
 
 InstructionCosts = Mapping[InstructionKind, InstructionCost]

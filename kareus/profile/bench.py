@@ -18,8 +18,7 @@ from kareus.profile.measure import Profiler
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.progress.journal import SUFFIX
 from kareus.testbed.config import TestbedConfig, TestbedKind
-from kareus.testbed.factory import open_testbed
-from kareus.testbed.protocol import Testbed
+from kareus.testbed.protocol import Testbed, open_testbed
 
 
 class MeasuringConfig(Protocol):

@@ -1,20 +1,21 @@
-"""Pages: one HTML file each, rendered from a template, that holds its styles, scripts and data.
+"""Pages: one HTML file each, rendered from a template, that holds its styles, scripts (Vega) and data.
 
 It asks the network for nothing, and its content security policy allows nothing of the kind.
 """
 
 import json
-from importlib import resources
+from functools import cache
+from importlib import metadata, resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from kareus.artifacts.cache import keep, kept
 from kareus.report.charts import Figure, columns_of
 from kareus.report.contents import DRAWN_AS
 from kareus.report.sections import Page, testbeds_label
 from kareus.report.sheets import sheet_groups
 from kareus.report.theme import theme
-from kareus.report.vega import vega_scripts
 
 
 def page_html(page: Page) -> str:
@@ -66,3 +67,27 @@ def _embedded(value: object) -> str:
 
 def _static(name: str) -> str:
     return (resources.files("kareus.report") / "static" / name).read_text(encoding="utf-8")
+
+
+_KIND = "vega"
+
+
+@cache
+def vega_scripts() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed in one file, from vl-convert; they ask the network for nothing.
+
+    Bundling takes two seconds, so the scripts are kept in the folder of caches (`kareus.artifacts.cache`).
+    """
+    key = f"vl-convert-{metadata.version('vl-convert-python')}"
+    scripts = (kept(_KIND, key) or {}).get("scripts")
+    if isinstance(scripts, str) and "</script" not in scripts.lower():  # it would end the element that holds them
+        return scripts
+    bundled = _bundled()
+    keep(_KIND, key, {"scripts": bundled})
+    return bundled
+
+
+def _bundled() -> str:
+    import vl_convert  # noqa: PLC0415 - only where nothing is kept
+
+    return str(vl_convert.javascript_bundle())  # type: ignore[call-arg]  # its stub lacks the default

@@ -7,7 +7,7 @@ from kareus.model.features import QkNormScope
 from kareus.model.trainable import untrained
 from kareus.software.record import Dispatcher
 from kareus.workload.config import Workload
-from kareus.workload.graph_memory import check_captured_memory
+from kareus.workload.memory import check_captured_memory
 
 
 def check_trains(model: Model, sequence_length: int, device_type: str) -> None:

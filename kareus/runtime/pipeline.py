@@ -1,12 +1,14 @@
 """One iteration of a pipeline, run by torch.distributed.pipelining.
 
 PyTorch's runtime is given the planned order, messages and all, instead of one of its own; `ChunkStage` stands in it for
-each chunk of this rank.
+each chunk of this rank. Garbage is collected once the iteration is over.
 """
 
 import contextlib
+import gc
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -23,13 +25,34 @@ from kareus.runtime.capturing import StaticBuffers, capture_instructions, reduci
 from kareus.runtime.chunk_stage import ChunkStage, Scheduled, StagePlace
 from kareus.runtime.follower import PlanFollower
 from kareus.runtime.fully_sharded import FullyShardedModel
-from kareus.runtime.garbage import collected_afterwards
 from kareus.runtime.graphs import Capture
 from kareus.runtime.messages import Receives, Sends
 from kareus.runtime.microbatch import Microbatch
 from kareus.runtime.schedules import Schedules
 from kareus.runtime.stage_model import GradientsReady, StageModel
 from kareus.workload.config import Workload
+
+YOUNG = 1
+"""The oldest generation of objects that an iteration leaves for the collector."""
+
+
+@contextmanager
+def collected_afterwards() -> Iterator[None]:
+    """Collect no garbage within, and that of young objects on leaving; where collection is off, it stays off.
+
+    The objects of an iteration, records of operators and messages, are many, and nearly all are freed without it. While
+    a rank launches, a collection would stop it in the middle, and all ranks that wait for it: for microseconds each
+    time, and for tens of milliseconds where the collector visits every object of the process.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+    gc.collect(YOUNG)
 
 
 @contextlib.contextmanager

@@ -17,9 +17,8 @@ from kareus.artifacts.names import check_product
 from kareus.artifacts.ranges import within
 from kareus.artifacts.records import ADDED
 from kareus.errors import ArtifactError, ConfigError
-from kareus.gpu_model.coefficients import OF_SOFTWARE
+from kareus.gpu_model.coefficients import OF_SOFTWARE, LaunchesAhead
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.launching import LaunchesAhead
 from kareus.model.config import AttentionKernel
 
 GROUP = "software"

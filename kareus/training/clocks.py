@@ -14,7 +14,7 @@ from kareus.device.protocol import Device
 from kareus.device.yielding import YieldingClocks, yielding_clocks
 from kareus.launch.mesh import MeshCoordinate
 from kareus.launch.monitor import RankMonitor
-from kareus.launch.tally import shared_tally
+from kareus.launch.rendezvous import shared_tally
 from kareus.testbed.config import ClockPolicy
 from kareus.training.job import TrainingJob
 from kareus.training.settings import TrainingSettings

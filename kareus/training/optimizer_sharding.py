@@ -8,7 +8,7 @@ Buckets are cut without regard to where a weight ends, so that a large one does 
 copies of a tied embedding cut it alike, since it is a bucket of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -17,8 +17,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from kareus.model.communicators.process_group import all_gather_single
+from kareus.model.layers import WEIGHT_GRADIENT_SUFFIX
 from kareus.model.weights import is_of_experts
-from kareus.training.gradients import weight_gradients
+
+
+def weight_gradients(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the name of each weight and the fp32 buffer of its gradient; shared weights once."""
+    for name, buffer in module.named_buffers():
+        if name.endswith(WEIGHT_GRADIENT_SUFFIX):
+            yield name.removesuffix(WEIGHT_GRADIENT_SUFFIX), buffer
+
 
 ALIGNMENT = 128
 """Number of elements of a shard is a multiple of it: 256 bytes of bf16, as memory of CUDA is aligned."""

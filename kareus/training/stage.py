@@ -24,8 +24,7 @@ from kareus.runtime.architecture import check_captures, check_runs, check_trains
 from kareus.testbed.config import TestbedKind
 from kareus.training.inputs import check_inputs
 from kareus.training.job import TrainingJob, planned_job, unplanned_job
-from kareus.training.learning_rate import MOST_ITERATIONS, LearningRateSchedule
-from kareus.training.settings import OptimizerSettings, TrainingSettings
+from kareus.training.settings import MOST_ITERATIONS, LearningRateSchedule, OptimizerSettings, TrainingSettings
 from kareus.training.simulated import PLAYED_BACK, play_back_training
 from kareus.training.tables import ITERATIONS
 from kareus.workload.config import Workload

@@ -12,8 +12,7 @@ from kareus.errors import EngineError
 from kareus.graph.records import Direction
 from kareus.launch.compute_device import synchronize
 from kareus.launch.process_groups import sum_over_ranks
-from kareus.model.initial import draw_weights
-from kareus.model.weights import load_weights
+from kareus.model.weights import draw_weights, load_weights
 from kareus.plans.throughput import throughput
 from kareus.runtime.fully_sharded import FullyShardedModel
 from kareus.runtime.graphs import CudaCapture

@@ -14,8 +14,7 @@ from kareus.artifacts.files import lock_at_once
 from kareus.errors import ArtifactError
 from kareus.training.checkpoint_files import is_checkpoint_file
 from kareus.verify.known import Known
-from kareus.verify.repair import repair
-from kareus.verify.survey import Finding, FindingKind, survey
+from kareus.verify.survey import Finding, FindingKind, repair, survey
 
 RUN_LOCK = Path(".snakemake/kareus.lock")
 """Lock that a run of the workflow holds, below the folder that it runs in."""

@@ -1,15 +1,17 @@
-"""Surveying folders: every file in them that is damaged, missing or left over."""
+"""Surveying folders: every file in them that is damaged, missing or left over, and setting it aside."""
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from kareus.artifacts.files import file_hash, is_being_written, is_regular, is_temporary, read_text
+from kareus.artifacts.files import file_hash, is_being_written, is_regular, is_temporary, read_text, set_aside
 from kareus.artifacts.manifest import SUFFIX, read_manifest
 from kareus.artifacts.names import leads_through_link
 from kareus.artifacts.seals import has_seal
+from kareus.artifacts.store import JOURNAL, set_damaged_lines_aside
 from kareus.errors import ArtifactError
 from kareus.training.checkpoint_files import HEADER, TENSORS, is_checkpoint_file
 from kareus.verify.checks import problem_of
@@ -142,3 +144,31 @@ def _first_missing(path: Path, root: Path) -> Path:
     """The topmost folder below `root` that is missing on the way to a file, or the file itself."""
     missing = [above for above in (path, *path.parents) if above.is_relative_to(root) and not above.exists()]
     return missing[-1]
+
+
+def repair(finding: Finding) -> str:
+    """Set aside or remove what was reported, so that a run makes it again; of a journal, the damaged lines alone.
+
+    What is damaged is never deleted: it may be what a user copied and edited, or a checkpoint, which cannot be made
+    again. It is kept under another name. Temporary files have names that nobody else gives.
+
+    Returns:
+        What was done.
+    """
+    if finding.kind is FindingKind.MISSING:
+        return "nothing to remove"
+    if finding.kind is FindingKind.LEFT_OVER and is_temporary(finding.path):
+        _remove(finding.path)
+        return "removed"
+    if not is_regular(finding.path):
+        return "left where it is: remove it by hand"
+    if finding.path.name == JOURNAL:
+        return f"kept in {set_damaged_lines_aside(finding.path).name}"
+    return f"kept as {set_aside(finding.path).name}"
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -29,6 +29,9 @@ MOST_PASSES = 100_000
 MOST_SEED = 2**63 - 1
 """Largest whole number that files hold."""
 
+NO_HALVES = "Nothing overlaps: an odd microbatch has no equal halves, one of sharded gradients runs whole."
+NO_COLLECTIVES = "Nothing overlaps: without tensor, context or expert parallelism a block has no collectives."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
@@ -158,3 +161,11 @@ def run_by(workload: Workload, software: Software) -> Workload:
 def with_sm_count(workload: Workload, sm_count: int) -> Workload:
     """Return the workload with collectives that nothing is chosen for on so many SMs."""
     return replace(workload, testbed=replace(workload.testbed, default_collective_sm_count=sm_count))
+
+
+def nothing_to_overlap(workload: Workload) -> str | None:
+    """Return why nothing overlaps, or None where something can."""
+    if not workload.parallelism.halves(workload.microbatch_size):
+        return NO_HALVES
+    layout = workload.parallelism
+    return None if max(layout.tp, layout.cp, layout.ep, layout.etp) > 1 else NO_COLLECTIVES

@@ -7,6 +7,13 @@ How many microbatches (chunks of them, if interleaved) are in flight is the sche
 A split backward (`kareus.graph.split_backward`) keeps, from the input gradients of a microbatch to its weight
 gradients, the input and the output gradient of every matrix product. The input-gradient pass itself peaks where it
 starts, or, where a block keeps less than its weight gradients need, at its last block.
+
+Of NCCL's communicators PyTorch's allocator knows nothing. A communicator has channels, each run by one SM, and every
+connection of a channel has buffers. NCCL connects an algorithm when it is first used (`NCCL_RUNTIME_CONNECT`), and
+large messages go by rings: a connection from one neighbour and one to the other. What NVLink SHARP takes beside them is
+left to the reserve. A communicator that is limited to SMs has as many channels, and there is one for each number of SMs
+and axis (`kareus.model.communicators`). Which numbers a plan uses is not known before it is planned, so all that the
+search space has are counted.
 """
 
 from collections.abc import Mapping
@@ -16,6 +23,7 @@ from enum import StrEnum
 from kareus.errors import RefusedWorkloadError
 from kareus.model.precision import BF16_BYTES
 from kareus.pipeline.transfers import gathered_parts
+from kareus.schedule.config import sm_allocations
 from kareus.workload.activation_memory import (
     backward_bytes,
     block_bytes,
@@ -29,14 +37,31 @@ from kareus.workload.activation_memory import (
     offloaded_bytes,
     score_bytes,
 )
-from kareus.workload.communicators import communicator_bytes
 from kareus.workload.config import Workload
-from kareus.workload.pipelining import in_flight_and_delayed, most_received_ahead
+from kareus.workload.pipelining import in_flight_and_delayed, most_in_flight, most_received_ahead
 from kareus.workload.state_memory import stage_dense_blocks, state_bytes
 
 GIB = 2**30
 TIGHT = 0.05
 """Share of a GPU's memory about which an estimate may be off: what is so close to the limit is tight, not refused."""
+MIB = 2**20
+_GRANULARITY = 2 * MIB
+_PROTOCOLS_BYTES = 4 * MIB + 120 * 640 * 8 * 8 + 8 * 512 * 8 * 16
+"""Buffers of one channel of a connection in NCCL's sources (`src/init.cc`, `src/include/device.h`), unless its
+environment says otherwise: the protocols Simple (`NCCL_BUFFSIZE`), LL128 and LL, all with the receiver, together
+rounded up to 2 MiB (`src/transport/p2p.cc`); the sender has 2 MiB. Where GPUs read from each other the buffer of Simple
+is the sender's, and the sum the same. Logs of NCCL on H100s show these sizes (its issue 1685)."""
+RECEIVED_BYTES = -(-_PROTOCOLS_BYTES // _GRANULARITY) * _GRANULARITY
+"""Bytes of one channel of a connection on the GPU that receives."""
+SENT_BYTES = _GRANULARITY
+"""Bytes of one channel of a connection on the GPU that sends."""
+RING_BYTES = RECEIVED_BYTES + SENT_BYTES
+"""Bytes of one channel of a ring on each of its GPUs."""
+MESSAGE_CHANNELS = 8
+"""Channels of messages between stages; NCCL's own choice inside a node may be 32, which hold as many SMs while a
+receive waits for its sender."""
+SUM_CHANNELS = 1
+"""Channels of sums of single numbers."""
 
 
 class MemoryFit(StrEnum):
@@ -65,7 +90,7 @@ class MemoryEstimate:
     """Buffers of point-to-point communication: messages received ahead, and one being sent; a GPU's part of a tensor
     that its tensor-parallel group gathers on arrival."""
     communicators_gib: float
-    """Buffers of NCCL's communicators, all that a plan may use (`kareus.workload.communicators`)."""
+    """Buffers of NCCL's communicators, all that a plan may use (`communicator_bytes`)."""
     blocks_gib: float
     """Working set of a backward through the blocks, with what it recomputes."""
     head_gib: float
@@ -207,3 +232,69 @@ def stage_memory(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
         workspace_gib=workload.software.workspace_gib,
         reserve_gib=workload.memory_reserve_gib,
     )
+
+
+def captured_gib(workload: Workload, stage: int) -> float:
+    """Return the peak of one GPU of a stage that launches blocks by CUDA graphs (`kareus.runtime.capturing`), in GiB.
+
+    The pool of the graphs takes what blocks need in an iteration, kept tensors and working set, and gives nothing back:
+    the LM head's working set comes on top, where it would else take the place of the blocks'. Hidden states enter
+    graphs through a buffer for each microbatch in flight, beside the message that they came with, and two more buffers
+    take gradients and results. Where gradients are reduced, the last microbatch of each chunk runs without graphs: what
+    it keeps and its working set are outside of the pool. The graphs' own records of their kernels are left to the
+    reserve.
+    """
+    parallelism, layers = workload.parallelism, workload.parallelism.split[stage]
+    tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
+    estimate, buffer = stage_memory(workload, stage, layers), boundary_bytes(workload.model, parallelism, tokens)
+    extra_gib = min(estimate.blocks_gib, estimate.head_gib) + (most_in_flight(workload, stage) + 2) * buffer / GIB
+    if parallelism.dp * parallelism.cp > 1:
+        kept, _ = kept_bytes(workload, -(-layers // workload.chunks), tokens)
+        extra_gib += workload.chunks * kept / GIB + estimate.blocks_gib
+    return estimate.total_gib + extra_gib
+
+
+def check_captured_memory(workload: Workload) -> None:
+    """Check that a training with CUDA graphs fits the GPU.
+
+    Raises:
+        RefusedWorkloadError: it does not.
+    """
+    limit_gib = workload.gpu.memory_gib
+    needed_gib, stage = max((captured_gib(workload, n), n) for n in range(workload.parallelism.pp))
+    if needed_gib > limit_gib:
+        raise RefusedWorkloadError(
+            f"--cuda-graphs: out of memory, needs {needed_gib:.1f} GiB on stage {stage} with the pool of the graphs, "
+            f"but gpu.memory_gib is {limit_gib:.1f}; train without it, or plan a smaller microbatch."
+        )
+
+
+def communicator_bytes(workload: Workload, stage: int) -> int:
+    """Return what the communicators of one GPU of a stage take at most.
+
+    Args:
+        workload: whose search space has the numbers of SMs. NCCL's own number of channels, which collectives outside
+            of the blocks have, is taken for `testbed.default_collective_sm_count`.
+        stage: of the pipeline.
+    """
+    parallelism, own = workload.parallelism, workload.testbed.default_collective_sm_count
+    channels = 0
+    for size in (parallelism.tp, parallelism.cp):
+        if size > 1:
+            channels += own + sum({*sm_allocations(size, workload.space), own})
+    channels += own * ((parallelism.dp > 1) + (parallelism.copies > 1))
+    channels += SUM_CHANNELS * (parallelism.tp > 1)
+    if parallelism.pp > 1:
+        tied = workload.model.tie_embeddings and parallelism.head_stage > 0
+        channels += MESSAGE_CHANNELS + own * (tied and stage in (0, parallelism.head_stage))
+    return RING_BYTES * channels + _message_bytes(workload, stage)
+
+
+def _message_bytes(workload: Workload, stage: int) -> int:
+    """Return what messages take: each way, a connection from the neighbours that send and to those that receive."""
+    stages = workload.parallelism.pp
+    if stages == 1:
+        return 0
+    around = workload.chunks > 1 and not workload.parallelism.folded  # the last stage sends to the first one, too
+    neighbours = 2 if around else (stage > 0) + (stage < stages - 1)
+    return neighbours * MESSAGE_CHANNELS * (RECEIVED_BYTES + SENT_BYTES)

@@ -8,7 +8,8 @@ adapters three times; of packed documents, pairs within one count.
 
 from kareus.graph.records import Scope
 from kareus.model.config import Model
-from kareus.model.parameters import ALONE, all_used_matrices, trained_parameters
+from kareus.model.parameters import ALONE, active_parameters, all_used_matrices, total_parameters, trained_parameters
+from kareus.model.trainable import untrained
 from kareus.model.training_options import twice_pairs
 from kareus.workload.config import Workload
 
@@ -61,3 +62,26 @@ def forward_flops_per_sequence(model: Model, sequence_length: int) -> int:
 
 def _attention_flops(model: Model, sequence_length: int) -> int:
     return (model.query_width + model.attended_width) * sum(model.twice_pairs(sequence_length))
+
+
+def size_words(model: Model, sequence_length: int) -> str:
+    """Say how large a model is; FLOPs are of a forward and a backward, without recomputation."""
+    total, active = total_parameters(model), active_parameters(model)
+    used = "all active" if active == total else f"{active:,} active"
+    gflops = training_flops_per_token(model, sequence_length) / 1e9
+    return f"{total:,} parameters ({used}), {gflops:,.4g} GFLOPs a token of {sequence_length:,}"
+
+
+def sizes(model: Model, sequence_length: int) -> dict[str, int]:
+    """Return the numbers of `size_words`, by name."""
+    return {
+        "parameters": total_parameters(model),
+        "active_parameters": active_parameters(model),
+        "training_flops_per_token": training_flops_per_token(model, sequence_length),
+    }
+
+
+def engine_words(model: Model, sequence_length: int) -> str | None:
+    """Say what is not done with a model that the engine does not train, and why; None where it does."""
+    features = untrained(model, sequence_length)
+    return f"planned and predicted; the engine does not train {', '.join(features)}" if features else None

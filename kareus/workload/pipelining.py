@@ -11,7 +11,7 @@ from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.instructions import SCHEDULES
-from kareus.pipeline.schedules.extent import Extent
+from kareus.pipeline.orders import Extent
 from kareus.workload.config import Workload
 
 

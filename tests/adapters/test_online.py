@@ -24,7 +24,7 @@ from kareus.artifacts.tables import read_table, write_table
 from kareus.device.claims import FOLDER_VARIABLE, setting_of
 from kareus.device.controller import controlled_clocks
 from kareus.errors import ConfigError, DeviceError
-from kareus.plans.along_frontier import frontier_plans
+from kareus.plans.build import frontier_plans
 from kareus.plans.document import PredictedCost
 from kareus.plans.selectors import parse_selector
 

@@ -20,7 +20,7 @@ from kareus.errors import MOST_CHARACTERS, ArtifactError, ConfigError, one_line,
 from kareus.plans.selectors import parse_selector
 from kareus.profile.bench import Bench
 from kareus.profile.config import ProfileSlice
-from kareus.testbed.factory import open_testbed
+from kareus.testbed.protocol import open_testbed
 from kareus.workload.compose import compose
 from kareus.workload.huggingface import read_model
 from kareus.workload.resolve import resolve

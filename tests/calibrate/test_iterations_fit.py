@@ -18,7 +18,7 @@ from kareus.calibrate.software_fit import (
     left_out,
 )
 from kareus.calibrate.software_output import documented
-from kareus.gpu_model.launching import LaunchesAhead
+from kareus.gpu_model.coefficients import LaunchesAhead
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.workload_prediction import predict_time_s
 from kareus.software.record import is_software

@@ -12,7 +12,7 @@ from helpers.fake_device import FakeDevice, wait_until
 from kareus.device import yielding
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.device.yielding import YieldingClocks, yielding_clocks
-from kareus.launch.tally import shared_tally
+from kareus.launch.rendezvous import shared_tally
 
 
 @pytest.fixture

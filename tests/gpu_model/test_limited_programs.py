@@ -9,9 +9,9 @@ from helpers.builders import a100, all_reduce, gemm, memory
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kareus.gpu_model.coefficients import LaunchesAhead
 from kareus.gpu_model.energy import idle_power_w
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.launching import LaunchesAhead
 from kareus.gpu_model.model import Behaviour, run_program
 from kareus.gpu_model.power_limit import LEAST_CLOCK_MHZ
 from kareus.graph.program import Program, Step

@@ -9,8 +9,8 @@ from helpers.builders import a100, gemm
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kareus.gpu_model.coefficients import LaunchesAhead
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.launching import LaunchesAhead
 from kareus.gpu_model.model import Behaviour, run_program
 from kareus.gpu_model.stragglers import TIME_VARIATION, limited_share, slowest_of
 from kareus.graph.program import Program, Step

@@ -14,7 +14,7 @@ from kareus.gpu_model import trust as module
 from kareus.gpu_model.coefficients import COEFFICIENTS, GpuCoefficients
 from kareus.gpu_model.gpu import ClockChangeCost, FrequencyRange, Gpu
 from kareus.gpu_model.trust import numbers_of, trust
-from kareus.testbed.factory import open_testbed
+from kareus.testbed.protocol import open_testbed
 from kareus.workload.compose import compose
 
 NOT_MEASURED = "errors not measured for this GPU"

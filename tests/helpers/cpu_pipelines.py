@@ -8,8 +8,8 @@ import torch.distributed as dist
 from kareus.device.controller import DryClocks
 from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import ProcessGroups
-from kareus.model.initial import draw_weights
 from kareus.model.shards import shard_of
+from kareus.model.weights import draw_weights
 from kareus.profile.programs import chunk_shapes
 from kareus.runtime.actions import actions_of
 from kareus.runtime.boundary import boundary_shapes

@@ -13,8 +13,8 @@ from torch.distributed.pipelining.schedules import _Action, _ComputationType
 from kareus.errors import ScheduleError
 from kareus.graph.instruction import InstructionKey, place_in_line
 from kareus.pipeline.config import PipelineSchedule
+from kareus.pipeline.deadlock import order_of_dependency
 from kareus.pipeline.instructions import Instruction, instructions_in, pipeline_instructions
-from kareus.pipeline.schedules.deadlock import order_of_dependency
 from kareus.pipeline.solver.dag import build_dag, earliest_starts, makespan
 from kareus.workload.pipelining import in_flight_and_delayed, most_delayed, most_in_flight
 

@@ -10,7 +10,7 @@ from helpers.iterations import LLAMA
 
 from kareus.cli import main
 from kareus.errors import RefusedWorkloadError
-from kareus.gpu_model.launching import LaunchesAhead
+from kareus.gpu_model.coefficients import LaunchesAhead
 from kareus.prediction.errors import error_of, numbers_for
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.workload_prediction import Prediction, predict, predict_time_s

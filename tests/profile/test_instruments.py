@@ -8,8 +8,7 @@ from kareus.graph.program import Program, Step
 from kareus.profile.bench import Bench
 from kareus.profile.measure import measure_once, measure_time_once, measured_row
 from kareus.search.config import SearchSlice
-from kareus.testbed.factory import open_testbed
-from kareus.testbed.protocol import ClockReport
+from kareus.testbed.protocol import ClockReport, open_testbed
 
 IDLE_W, LOAD_W = 60.0, 300.0
 COLD_S, WARM_S = 0.4, 0.3

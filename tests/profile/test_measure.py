@@ -15,7 +15,7 @@ from kareus.profile.measure import Profiler, measure_once, measure_time_once
 from kareus.profile.shelves import MemoryShelf
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.search.config import SearchSlice
-from kareus.testbed.factory import open_testbed
+from kareus.testbed.protocol import open_testbed
 from kareus.workload.resolve import resolve_accepted
 
 LINEAR = gemm("linear", 16384, 4096, 3072)

@@ -13,7 +13,7 @@ from kareus.gpu_model.model import Behaviour, run_program
 from kareus.graph.program import Program, Step
 from kareus.profile.heat import as_profiled
 from kareus.profile.measure import measure_once
-from kareus.testbed.factory import open_testbed
+from kareus.testbed.protocol import open_testbed
 
 PRODUCT = Program(name="product", steps=(Step(operators=(gemm("linear", 16384, 4096, 3072),)),))
 TRAFFIC = Program(name="traffic", steps=(Step(operators=(memory("norm", 10**9),)),))

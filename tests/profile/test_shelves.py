@@ -10,7 +10,7 @@ from kareus.profile.measure import Profiler, memory_profiler
 from kareus.profile.shelves import MemoryShelf
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.search.config import SearchSlice
-from kareus.testbed.factory import open_testbed
+from kareus.testbed.protocol import open_testbed
 
 PROGRAM = Program(name="linear", steps=(Step(operators=(gemm("linear", 16384, 4096, 3072),)),))
 

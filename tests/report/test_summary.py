@@ -11,7 +11,7 @@ from kareus.report.workload.inputs import load
 from kareus.report.workload.page import workload_page
 from kareus.report.workload.savings import ERRORS_NOTE
 from kareus.report.workload.summary import plan_rows, summary_text
-from kareus.workload.overlap import NO_COLLECTIVES, NO_HALVES
+from kareus.workload.config import NO_COLLECTIVES, NO_HALVES
 
 
 @pytest.fixture(scope="module")

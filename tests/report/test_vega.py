@@ -6,8 +6,8 @@ import pytest
 from helpers.builders import resealed
 
 from kareus.artifacts.cache import CACHE_VARIABLE
-from kareus.report import vega
-from kareus.report.vega import vega_scripts
+from kareus.report import page
+from kareus.report.page import vega_scripts
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def bundled(tmp_path, monkeypatch):
     """How often scripts were bundled, with a folder of caches of its own; bundling takes its time and is not run."""
     calls = []
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(vega, "_bundled", lambda: calls.append(1) or "window.vegaEmbed = () => {};")
+    monkeypatch.setattr(page, "_bundled", lambda: calls.append(1) or "window.vegaEmbed = () => {};")
     vega_scripts.cache_clear()
     yield calls
     vega_scripts.cache_clear()

@@ -17,10 +17,9 @@ from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.communication import Mesh
 from kareus.model.config import Sharding
-from kareus.model.initial import draw_weights
 from kareus.model.layers import rotary_table
 from kareus.model.shards import shard_of
-from kareus.model.weights import load_weights
+from kareus.model.weights import draw_weights, load_weights
 from kareus.profile.programs import stage_shapes
 from kareus.runtime.architecture import check_runs
 from kareus.runtime.fully_sharded import FillWeights, FullyShardedModel

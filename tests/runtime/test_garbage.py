@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from kareus.runtime.garbage import collected_afterwards
+from kareus.runtime.pipeline import collected_afterwards
 
 
 class Cycle:

@@ -8,7 +8,7 @@ from kareus.profile.measure import memory_profiler
 from kareus.schedule.space import search_space
 from kareus.search.config import SearchSlice
 from kareus.search.partition_search import search_partition
-from kareus.testbed.factory import open_testbed
+from kareus.testbed.protocol import open_testbed
 
 MLP = graphs()[Batch.NANOBATCH].forward[1]
 PARTITION = partition_of(MLP, MLP.collective)

@@ -15,7 +15,7 @@ from kareus.search.features import features_of
 from kareus.search.prior import textbook
 from kareus.search.problem import SearchProblem
 from kareus.search.rounds import run_search
-from kareus.testbed.factory import open_testbed
+from kareus.testbed.protocol import open_testbed
 
 MLP = graphs()[Batch.NANOBATCH].forward[1]
 PARTITION = partition_of(MLP, MLP.collective)

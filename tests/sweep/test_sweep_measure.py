@@ -17,7 +17,7 @@ from kareus.profile.programs import partition_program
 from kareus.profile.tables import TRIALS
 from kareus.sweep.config import ProfilerSweep, resolve_sweep
 from kareus.sweep.measure import run_sweep
-from kareus.testbed.factory import open_testbed
+from kareus.testbed.protocol import open_testbed
 
 ATTENTION, MLP = graphs()[Batch.NANOBATCH].forward
 PROGRAM = partition_program(partition_of(ATTENTION, MLP.collective), 24, "norm")

@@ -31,7 +31,7 @@ from kareus.testbed.cuda.executor import Executor
 from kareus.testbed.cuda.rank import Rank, _under_load
 from kareus.testbed.cuda.testbed import CudaTestbed
 from kareus.testbed.cuda.worker import WorkerSettings, cuda_rank
-from kareus.testbed.factory import open_testbed as open_testbed_of
+from kareus.testbed.protocol import open_testbed as open_testbed_of
 
 pytestmark = pytest.mark.slow
 

@@ -15,13 +15,12 @@ from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import make_process_groups
 from kareus.model.communicators.choice import Library
 from kareus.model.config import Sharding
-from kareus.model.initial import draw_weights
 from kareus.model.shards import shard_of
+from kareus.model.weights import draw_weights
 from kareus.profile.programs import StageShape
 from kareus.runtime.stage_model import StageModel
 from kareus.training.bucket_reduction import BucketReduction
-from kareus.training.gradients import weight_gradients
-from kareus.training.optimizer_sharding import OptimizerSharding
+from kareus.training.optimizer_sharding import OptimizerSharding, weight_gradients
 
 IDS = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(1))
 

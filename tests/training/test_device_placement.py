@@ -29,9 +29,8 @@ from kareus.runtime.stage_model import SEQUENTIAL, StageModel
 from kareus.schedule.records import Choice
 from kareus.training.bucket_reduction import BucketReduction
 from kareus.training.clipping import clip
-from kareus.training.gradients import weight_gradients
 from kareus.training.optimizer import Optimizer, whole_norm
-from kareus.training.optimizer_sharding import OptimizerSharding
+from kareus.training.optimizer_sharding import OptimizerSharding, weight_gradients
 from kareus.training.settings import OptimizerSettings
 
 DEVICE = torch.device("meta")

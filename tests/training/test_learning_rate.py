@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kareus.errors import ConfigError
-from kareus.training.learning_rate import LearningRateSchedule
+from kareus.training.settings import LearningRateSchedule
 
 SCHEDULE = LearningRateSchedule(peak=1.0, final=0.1, warmup_iterations=4, decay_iterations=10)
 

@@ -9,14 +9,13 @@ from helpers.worlds import departure
 from kareus.graph.recomputation import Recomputation
 from kareus.launch.process_groups import ProcessGroups
 from kareus.model.communication import Mesh
-from kareus.model.initial import draw_weights
 from kareus.model.shards import shard_of
+from kareus.model.weights import draw_weights
 from kareus.profile.programs import stage_shapes
 from kareus.runtime.stage_chunks import StageChunks
 from kareus.runtime.stage_model import StageModel
-from kareus.training.gradients import weight_gradients
 from kareus.training.optimizer import Optimizer, whole_norm
-from kareus.training.optimizer_sharding import OptimizerSharding
+from kareus.training.optimizer_sharding import OptimizerSharding, weight_gradients
 from kareus.training.settings import OptimizerSettings
 
 ALONE = ProcessGroups(

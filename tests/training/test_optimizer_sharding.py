@@ -21,18 +21,16 @@ from kareus.launch.process_groups import ProcessGroups, make_process_groups
 from kareus.model.communication import Mesh
 from kareus.model.communicators.choice import Library
 from kareus.model.config import Model, Sharding
-from kareus.model.initial import draw_weights
 from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.model.shards import shard_of
-from kareus.model.weights import pieces
+from kareus.model.weights import draw_weights, pieces
 from kareus.profile.programs import stage_shapes
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import StageModel
 from kareus.training.bucket_reduction import TIED as TIED_NAMES
 from kareus.training.bucket_reduction import BucketReduction
-from kareus.training.gradients import weight_gradients
 from kareus.training.optimizer import Optimizer, whole_norm
-from kareus.training.optimizer_sharding import ALIGNMENT, OptimizerSharding
+from kareus.training.optimizer_sharding import ALIGNMENT, OptimizerSharding, weight_gradients
 from kareus.training.settings import OptimizerSettings
 from kareus.workload.config import Workload
 from kareus.workload.memory import GIB, estimate_memory

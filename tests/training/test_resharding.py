@@ -17,8 +17,8 @@ from kareus.graph.recomputation import Recomputation
 from kareus.launch.mesh import coordinate_of
 from kareus.model.communication import Communicator, Mesh
 from kareus.model.config import Sharding
-from kareus.model.initial import draw_weights
 from kareus.model.shards import shard_of
+from kareus.model.weights import draw_weights
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.profile.programs import chunk_shapes
 from kareus.runtime.stage_chunks import StageChunks, first_layers

@@ -9,8 +9,7 @@ import pytest
 
 from kareus.errors import KareusError
 from kareus.training.inputs import check_inputs
-from kareus.training.learning_rate import LearningRateSchedule
-from kareus.training.settings import OptimizerSettings, TrainingSettings
+from kareus.training.settings import LearningRateSchedule, OptimizerSettings, TrainingSettings
 
 
 def settings(folder: Path, **changes: object) -> TrainingSettings:

@@ -6,8 +6,8 @@ import pytest
 from helpers.trainings import tiny_workload
 
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
-from kareus.workload.communicators import MESSAGE_CHANNELS, MIB, RECEIVED_BYTES, RING_BYTES, SENT_BYTES
-from kareus.workload.communicators import communicator_bytes as bytes_of
+from kareus.workload.memory import MESSAGE_CHANNELS, MIB, RECEIVED_BYTES, RING_BYTES, SENT_BYTES
+from kareus.workload.memory import communicator_bytes as bytes_of
 
 OWN = tiny_workload().testbed.default_collective_sm_count
 LARGE, SMALL = sum(range(3, 31, 3)), sum(range(1, 21))

@@ -4,8 +4,7 @@ import pytest
 from test_memory import workload
 
 from kareus.errors import RefusedWorkloadError
-from kareus.workload.graph_memory import captured_gib, check_captured_memory
-from kareus.workload.memory import GIB, stage_memory
+from kareus.workload.memory import GIB, captured_gib, check_captured_memory, stage_memory
 
 HIDDEN = 2 * 8 * 4096 * 3072
 """Bytes of the hidden states of a microbatch of the default workload."""

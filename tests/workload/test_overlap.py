@@ -4,7 +4,7 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.cli import main
-from kareus.workload.overlap import NO_COLLECTIVES, NO_HALVES, nothing_to_overlap
+from kareus.workload.config import NO_COLLECTIVES, NO_HALVES, nothing_to_overlap
 from kareus.workload.resolve import resolve
 
 

@@ -10,8 +10,8 @@ from kareus.arrays import Array, Indices
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING
 from kareus.pipeline.config import PipelineSlice
+from kareus.pipeline.deadlock import order_of_dependency
 from kareus.pipeline.instructions import KEPT, Instruction, PipelineShape, shape_instructions, shape_of
-from kareus.pipeline.schedules.deadlock import order_of_dependency
 from kareus.pipeline.transfers import transfers_s
 
 Times = Sequence[float]

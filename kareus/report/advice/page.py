@@ -1,4 +1,4 @@
-"""The page of the adviser: the answer, the frontier over layouts, layouts in figures, refusals, and the commands."""
+"""The page of the adviser (answer, frontier over layouts, layouts in figures, refusals, commands), and its folder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +17,11 @@ from kareus.adviser.lines import (
     unset_line,
 )
 from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
-from kareus.adviser.writing import provenance_of, write_advice
+from kareus.adviser.writing import ANSWER, provenance_of, write_advice
 from kareus.artifacts.files import write_text
+from kareus.artifacts.manifest import write_manifest
 from kareus.report.advice.figure import frontier_figure
+from kareus.report.contents import ADVICE_TABLES, SUMMARY, report_contents
 from kareus.report.downloads import write_downloads
 from kareus.report.page import page_html
 from kareus.report.sections import Page, Section
@@ -139,3 +141,14 @@ def _left_out(advice: Advice) -> Section:
     rows = tuple(SheetRow(cells=(str(gpus), reason)) for gpus, reason in advice.left_out.items())
     sheet = Sheet(caption="Numbers of GPUs without a plan", heads=(("", "GPUs"), ("", "why")), rows=rows, texts=2)
     return Section(title="Left out", sheets=(sheet,))
+
+
+def write_folder(folder: Path, advice: Advice) -> str:
+    """Write an answer into a folder, and return its text."""
+    write_page(folder, advice)
+    text = "".join(f"{line}\n" for line in answer_lines(advice))
+    write_text(folder / SUMMARY, text)
+    tables = [f"{name}.parquet" for name in ADVICE_TABLES]
+    contents = report_contents((PAGE, SUMMARY, ANSWER, *tables), (), ADVICE_TABLES)
+    write_manifest(folder / "manifest.json", [folder / file for file in contents])
+    return text

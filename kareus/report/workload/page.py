@@ -29,8 +29,7 @@ from kareus.report.workload.summary import (
 )
 from kareus.report.workload.timeline import TIMELINES
 from kareus.software.trainers import trainer_of
-from kareus.workload.model_flops import tokens_per_iteration
-from kareus.workload.model_words import size_words
+from kareus.workload.model_flops import size_words, tokens_per_iteration
 
 TOKENS = 1e12
 """Tokens of a run whose savings a page works out, unless the reader says otherwise."""

@@ -29,7 +29,7 @@ from kareus.report.workload.tables import SAVINGS
 from kareus.search.tables import CANDIDATES
 from kareus.training.comparison import RunComparison
 from kareus.training.tables import ITERATIONS
-from kareus.workload.overlap import NO_COLLECTIVES, NO_HALVES
+from kareus.workload.config import NO_COLLECTIVES, NO_HALVES
 
 NO_PLAN = f"{DASH} no plan of the method satisfies the constraint, or the method is the baseline itself"
 NANOBATCHING = "nanobatching"

@@ -20,7 +20,7 @@ from kareus.graph.recomputation import Recomputation
 from kareus.pipeline.frontiers import iteration_rows
 from kareus.profile.measure import measure_once
 from kareus.profile.programs import Execution, instruction_program, stage_shapes
-from kareus.testbed.factory import open_testbed
+from kareus.testbed.protocol import open_testbed
 from kareus.workload.slices import cut
 
 EXECUTION = {"sequential+perseus": Execution.SEQUENTIAL, "nanobatching+perseus": Execution.NANOBATCHING}

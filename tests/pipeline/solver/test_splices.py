@@ -6,7 +6,7 @@ from helpers.pipelines import B, F, problem, tiny_problems
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kareus.pipeline.solver import search
+from kareus.pipeline.solver import frontier
 from kareus.pipeline.solver.lanes import energies_in_time_j
 from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.solver.splices import spliced
@@ -27,11 +27,11 @@ def test_a_spliced_plan_keeps_its_deadline_and_is_never_dearer(problem, shares, 
 
 def test_only_wide_gaps_of_long_pipelines_are_narrowed(monkeypatch):
     own = realistic(stages=6, microbatches=16)
-    monkeypatch.setattr(search, "WIDE", 1.0)
+    monkeypatch.setattr(frontier, "WIDE", 1.0)
     before_j, bounds_j = _searched(own)
     gaps = before_j / bounds_j - 1
     is_wide = gaps > np.median(gaps)
-    monkeypatch.setattr(search, "WIDE", float(np.median(gaps)))
+    monkeypatch.setattr(frontier, "WIDE", float(np.median(gaps)))
     narrowed_j, _ = _searched(own)
     assert (narrowed_j[~is_wide] == before_j[~is_wide]).all()
     assert (narrowed_j[is_wide] <= before_j[is_wide]).all()
@@ -42,7 +42,7 @@ def _searched(problem: Problem):
     """Energies of plans for eight deadlines, and bounds on them; optima depend on what was solved before."""
     starts = Starts(problem)
     deadlines_s = np.linspace(*starts.range_s(), 8)
-    energies_j = energies_in_time_j(problem, search.search(starts, deadlines_s), deadlines_s)
+    energies_j = energies_in_time_j(problem, frontier.search(starts, deadlines_s), deadlines_s)
     return energies_j, np.array([starts.bound_j(deadline_s) for deadline_s in deadlines_s])
 
 

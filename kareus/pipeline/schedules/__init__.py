@@ -1,1 +1,0 @@
-"""Orders of the instructions of a pipeline: one module for each schedule."""
