@@ -6,6 +6,7 @@ names the wrong value by its dotted path; nothing is ever evaluated or unpickled
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
 import math
@@ -14,11 +15,16 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from kareus.errors import ConfigError
 
 Record = TypeVar("Record")
+
+Count = Annotated[int, {"minimum": 0}]
+"""Types with limits, in the words of JSON Schema; `from_plain` holds them."""
+NotNegative = Annotated[float, {"minimum": 0}]
+Positive = Annotated[float, {"exclusiveMinimum": 0}]
 
 PLAIN = frozenset((str, int, float, bool, type(None)))
 """Types of plain scalars; not those derived from them, such as enums of texts."""
@@ -73,12 +79,11 @@ def from_plain(cls: type[Record], data: Any, where: str = "") -> Record:
         where: dotted path of `data` in its file, the start of every message.
 
     Raises:
-        ConfigError: an unknown or missing key, or a value of another type.
+        ConfigError: an unknown or missing key, or a value of another type or beyond the limits of its own.
     """
     if not isinstance(data, Mapping):
         raise ConfigError(f"{where or cls.__name__}: expected keys and values, got {data!r}.")
-    hints = typing.get_type_hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    hints, fields = _hints_and_fields(cls)  # type: ignore[arg-type]  # a class is hashable
     for key in data:
         if key not in fields:
             path = _join(where, str(key))
@@ -93,6 +98,12 @@ def from_plain(cls: type[Record], data: Any, where: str = "") -> Record:
         return cls(**values)
     except ConfigError as error:  # raised by a __post_init__, which does not know the path of the record
         raise type(error)(f"{where}: {error}" if where else str(error)) from error
+
+
+@functools.cache
+def _hints_and_fields(cls: type[Any]) -> tuple[Mapping[str, Any], Mapping[str, dataclasses.Field[Any]]]:
+    """Return the types of a record's fields, and its fields, by name."""
+    return typing.get_type_hints(cls, include_extras=True), {f.name: f for f in dataclasses.fields(cls)}
 
 
 def record_types(hint: Any) -> tuple[type[Any], ...]:
@@ -232,10 +243,10 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return _convert(_member(arguments, value), value, where)
     if origin in (tuple, dict):
         return _container(hint, value, where)
+    if origin is Annotated:
+        return _limited(_convert(arguments[0], value, where), arguments[1], where)
     if dataclasses.is_dataclass(hint):
         return from_plain(typing.cast(type[Any], hint), value, where)
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return _enum(hint, value, where)
     return _scalar(hint, value, where)
 
 
@@ -280,10 +291,23 @@ def _enum(hint: type[Enum], value: Any, where: str) -> Enum:
 
 
 def _scalar(hint: Any, value: Any, where: str) -> Any:
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _enum(hint, value, where)
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return _finite(value, where)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise ConfigError(f"{where}: expected {hint.__name__}, got {value!r}.")
+    return value
+
+
+def _limited(value: Any, limits: Mapping[str, Any], where: str) -> Any:
+    """Return a value within limits in the words of JSON Schema."""
+    if value not in limits.get("enum", (value,)):
+        raise ConfigError(f"{where}: {value!r} is not known; {suggest(value, limits['enum'])}.")
+    if "minimum" in limits and value < limits["minimum"]:
+        raise ConfigError(f"{where}: {value!r} is below {limits['minimum']}, the least.")
+    if "exclusiveMinimum" in limits and value <= limits["exclusiveMinimum"]:
+        raise ConfigError(f"{where}: {value!r} is not above {limits['exclusiveMinimum']}.")
     return value
 
 

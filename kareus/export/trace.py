@@ -13,7 +13,6 @@ from typing import Any
 from kareus.artifacts.files import read_json
 from kareus.errors import ArtifactError
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.records import UPDATING
 from kareus.plans.document import Plan, PlannedInstruction, StagePlan
 from kareus.plans.power import power_over_time
@@ -72,7 +71,7 @@ def _stages(plan: Plan, gpu: Gpu) -> Iterator[Iterator[Event]]:
 def _stage(stage: StagePlan, end_s: float, gpu: Gpu) -> Iterator[Event]:
     process = ALL_GPUS + 1 + stage.stage
     yield from _process(process, f"stage {stage.stage} ({stage.layers} blocks)")
-    powers = [(from_s, waiting_power_w(gpu, clock)) for from_s, _, clock in stage.waits(end_s)]
+    powers = [(wait.from_s, wait.power_w) for wait in stage.waits(end_s, gpu)]
     powers += [(i.start_s, i.energy_j / i.time_s) for i in stage.instructions]
     yield from (_power(process, from_s, power_w) for from_s, power_w in sorted(powers))
     for instruction in stage.instructions:

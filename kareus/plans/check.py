@@ -7,7 +7,6 @@ from kareus.artifacts import records
 from kareus.errors import ArtifactError
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.thermal import BusyTime
-from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING, Direction
 from kareus.partition.names import collective_group_size, expected_partitions, instruction_partitions
@@ -185,12 +184,7 @@ def _check_energy(plan: Plan, workload: Workload, path: Path) -> None:
 
 def waits_j(plan: Plan, gpu: Gpu) -> list[float]:
     """Return the energy with which one GPU of each stage waits in an iteration."""
-    return [
-        sum(
-            waiting_power_w(gpu, clock) * (to_s - from_s) for from_s, to_s, clock in stage.waits(plan.prediction.time_s)
-        )
-        for stage in plan.stages
-    ]
+    return [sum(wait.energy_j for wait in stage.waits(plan.prediction.time_s, gpu)) for stage in plan.stages]
 
 
 def _check_warm_energy(plan: Plan, config: PipelineSlice, path: Path) -> None:

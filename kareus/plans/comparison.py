@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from kareus.errors import ConfigError
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.records import Direction
-from kareus.plans.document import Plan, PlannedInstruction, StagePlan
+from kareus.plans.document import Plan, PlannedInstruction, StagePlan, Wait
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import tokens_per_iteration
 
@@ -151,9 +150,8 @@ def _stage(stage: StagePlan, gpus: int, end_s: float, gpu: Gpu) -> StageShares:
     shares: dict[str, Share] = defaultdict(Share)
     for i in stage.instructions:
         shares[str(i.direction)] += Share(i.time_s, gpus * i.energy_j)
-    for from_s, to_s, clock in stage.waits(end_s):
-        power_w = float(waiting_power_w(gpu, clock))
-        shares[_wait(from_s, to_s, end_s)] += Share(to_s - from_s, gpus * power_w * (to_s - from_s))
+    for wait in stage.waits(end_s, gpu):
+        shares[_wait(wait, end_s)] += Share(wait.to_s - wait.from_s, gpus * wait.energy_j)
     clocks = [i.frequency_mhz for i in stage.instructions]
     working_s = sum(i.time_s for i in stage.instructions)
     mean_mhz = sum(i.frequency_mhz * i.time_s for i in stage.instructions) / working_s
@@ -166,10 +164,10 @@ def _stage(stage: StagePlan, gpus: int, end_s: float, gpu: Gpu) -> StageShares:
     )
 
 
-def _wait(from_s: float, to_s: float, end_s: float) -> str:
+def _wait(wait: Wait, end_s: float) -> str:
     """Return which part a wait is."""
     start, between, end = WAITS
-    return start if from_s <= 0 else end if to_s >= end_s else between
+    return start if wait.from_s <= 0 else end if wait.to_s >= end_s else between
 
 
 def _changed(before: Plan, after: Plan) -> Mapping[str, Changed] | None:

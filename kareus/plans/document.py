@@ -5,22 +5,39 @@ from dataclasses import dataclass
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from kareus.artifacts.provenance import TestbedIdentity
+from kareus.artifacts.records import Count, NotNegative, Positive
 from kareus.artifacts.shown import Shown
+from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
 from kareus.graph.records import UPDATING, Direction
+from kareus.pipeline.methods import METHODS
 from kareus.plans.units import scaled
 from kareus.profile.programs import Execution
 from kareus.schedule.records import Choice
 
 PLAN_SCHEMA_VERSION = 5
 
-NotNegative = Annotated[float, {"minimum": 0}]
-"""With what the published schema says of it; likewise the next."""
-Positive = Annotated[float, {"exclusiveMinimum": 0}]
 MicrobatchNumber = Annotated[int, {"minimum": NO_MICROBATCH}]
+MethodName = Annotated[str, {"enum": [method.name for method in METHODS]}]
+
+
+class Wait(NamedTuple):
+    """A time in which a GPU of a stage waits."""
+
+    from_s: float
+    to_s: float
+    frequency_mhz: int
+    """Its clock meanwhile: that of the instruction that it waits for, or of its last."""
+    power_w: float
+
+    @property
+    def energy_j(self) -> float:
+        """Energy of one GPU."""
+        return self.power_w * (self.to_s - self.from_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +47,10 @@ class PlannedInstruction:
     direction: Direction
     microbatch: MicrobatchNumber
     """Microbatch, from 0; -1 for the update of the weights, which is of all."""
-    chunk: int
+    chunk: Count
     """Chunk of the stage's layers that it passes; always 0 unless the pipeline is interleaved."""
     execution: Execution
-    frequency_mhz: int
+    frequency_mhz: Count
     partitions: tuple[Choice, ...]
     """A choice for each partition under `overlap`, else empty."""
     start_s: NotNegative
@@ -53,8 +70,8 @@ class PlannedInstruction:
 class StagePlan:
     """Instructions of one pipeline stage, in order of execution."""
 
-    stage: int
-    layers: int
+    stage: Count
+    layers: Count
     """Number of transformer blocks of all its chunks."""
     instructions: tuple[PlannedInstruction, ...]
 
@@ -74,19 +91,21 @@ class StagePlan:
         """Instructions of the stage with their keys, in order of execution."""
         return tuple((InstructionKey(self.stage, i.chunk, i.microbatch, i.direction), i) for i in self.instructions)
 
-    def waits(self, end_s: float) -> Iterator[tuple[float, float, int]]:
-        """Yield when the stage waits, from and until, and its clock meanwhile: that of what it waits for, or its last.
+    def waits(self, end_s: float, gpu: Gpu) -> Iterator[Wait]:
+        """Yield when the stage waits, and what power a GPU of it then draws.
 
         Args:
             end_s: of the iteration.
+            gpu: that runs it.
         """
         now_s = 0.0
-        for i in self.instructions:
-            if i.start_s > now_s:
-                yield now_s, i.start_s, i.frequency_mhz
-            now_s = i.start_s + i.time_s
-        if end_s > now_s:
-            yield now_s, end_s, self.instructions[-1].frequency_mhz
+        for start_s, time_s, clock in [
+            *((i.start_s, i.time_s, i.frequency_mhz) for i in self.instructions),
+            (end_s, 0.0, self.instructions[-1].frequency_mhz),
+        ]:
+            if start_s > now_s:
+                yield Wait(now_s, start_s, clock, waiting_power_w(gpu, clock))
+            now_s = start_s + time_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,19 +148,19 @@ class Plan(Shown):
         12 instructions on 2 stages, at ... to ... MHz; ... changes of clock an iteration in the stages...
     """
 
-    schema_version: int
+    schema_version: Count
     kareus_version: str
     created_at: str
     workload: str
     """Readable name of the workload."""
     workload_hash: str
     """Hash of the resolved workload; a plan is checked against it."""
-    method: str
+    method: MethodName
     selector: str
     """The request that picked this point, such as `deadline=4.6s`."""
     testbed: TestbedIdentity
     """Where the measurements behind the plan were taken."""
-    gpus: int
+    gpus: Count
     prediction: PredictedCost
     stages: tuple[StagePlan, ...]
 

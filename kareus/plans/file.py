@@ -1,15 +1,14 @@
 """Plan files: sealed JSON after a published schema, so that an edited plan is told from one that was written."""
 
 from pathlib import Path
-from typing import Any
 
 from kareus.artifacts import records
 from kareus.artifacts.files import read_json, write_json
 from kareus.artifacts.outputs import OutputKind
+from kareus.artifacts.provenance import TESTBED_KINDS
 from kareus.artifacts.seals import sealed, unsealed
 from kareus.errors import ArtifactError, ConfigError
 from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan
-from kareus.plans.schema import follows, plan_schema
 from kareus.plans.selectors import parse_selector
 
 
@@ -46,8 +45,8 @@ def read_plan(path: Path) -> Plan:
     """Read a plan file.
 
     Raises:
-        ArtifactError: missing, corrupt, of another schema version, edited since it was written, not following the
-            schema, or named after another selector.
+        ArtifactError: missing, corrupt, of another schema version, edited since it was written, no plan, or named after
+            another selector.
     """
     document = read_json(path)
     version = document.get("schema_version") if isinstance(document, dict) else None
@@ -59,23 +58,15 @@ def read_plan(path: Path) -> Plan:
         content = unsealed(document)
     except ConfigError as error:
         raise ArtifactError(f"{path}: {error}; select the plan anew.") from error
-    _validate(document, path)
-    plan = records.from_plain(Plan, content, str(path))
+    try:
+        plan = records.from_plain(Plan, content)
+    except ConfigError as error:
+        raise ArtifactError(f"{path}: {str(error).removesuffix('.')}; select the plan anew.") from error
+    if plan.testbed.kind not in TESTBED_KINDS:
+        kinds = records.suggest(plan.testbed.kind, TESTBED_KINDS)
+        raise ArtifactError(f"{path}: testbed.kind: {plan.testbed.kind!r} is not known; {kinds}; select the plan anew.")
     check_name(path, plan.selector)
     return plan
-
-
-def _validate(document: Any, path: Path) -> None:
-    schema = plan_schema()
-    if follows(schema, document):
-        return
-    import jsonschema  # noqa: PLC0415 - it takes long to import, and only plans that do not follow need its messages
-
-    validator = jsonschema.Draft202012Validator(schema)
-    error = next(iter(sorted(validator.iter_errors(document), key=lambda e: [str(p) for p in e.path])), None)
-    if error is not None:
-        place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.path).lstrip(".") or "the document"
-        raise ArtifactError(f"{path}: {place}: {error.message}; select the plan anew.")
 
 
 def check_name(path: Path, selector: str) -> None:

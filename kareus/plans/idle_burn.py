@@ -11,7 +11,6 @@ import numpy as np
 
 from kareus.arrays import Array
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.waiting import waiting_power_w
 from kareus.plans.document import Plan
 from kareus.plans.grid_power import WINDOW_S, GridPower, PowerSeries, grid_power, power_series
 from kareus.plans.selectors import Goal, Selector
@@ -86,11 +85,11 @@ def _headroom(plan: Plan, gpu: Gpu) -> PowerSeries:
     gpus, end_s = plan.gpus // len(plan.stages), plan.prediction.time_s
     total = PowerSeries(np.array([0.0, end_s]), np.zeros(1))
     for stage in plan.stages:
-        for from_s, to_s, clock in stage.waits(end_s):
-            edges_s = np.unique([0.0, from_s, min(to_s, end_s), end_s])
+        for wait in stage.waits(end_s, gpu):
+            edges_s = np.unique([0.0, wait.from_s, min(wait.to_s, end_s), end_s])
             middles_s = (edges_s[1:] + edges_s[:-1]) / 2
-            waits = (middles_s > from_s) & (middles_s < to_s)
-            total += PowerSeries(edges_s, waits * gpus * (gpu.power_limit_w - waiting_power_w(gpu, clock)))
+            waits = (middles_s > wait.from_s) & (middles_s < wait.to_s)
+            total += PowerSeries(edges_s, waits * gpus * (gpu.power_limit_w - wait.power_w))
     return total
 
 

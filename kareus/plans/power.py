@@ -3,7 +3,6 @@
 import polars as pl
 
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.waiting import waiting_power_w
 from kareus.plans.document import Plan
 
 RESOLUTION = 9
@@ -27,7 +26,7 @@ def power_over_time(plan: Plan, gpu: Gpu) -> pl.DataFrame:
     end_s, changes = plan.prediction.time_s, [(0.0, 0.0)]
     for stage in plan.stages:
         spans = [(i.start_s, i.start_s + i.time_s, i.energy_j / i.time_s) for i in stage.instructions]
-        spans += [(from_s, to_s, waiting_power_w(gpu, clock)) for from_s, to_s, clock in stage.waits(end_s)]
+        spans += [(wait.from_s, wait.to_s, wait.power_w) for wait in stage.waits(end_s, gpu)]
         for from_s, to_s, power_w in spans:
             changes += [(from_s, gpus * power_w), (to_s, -gpus * power_w)]
     changes.append((end_s, 0.0))

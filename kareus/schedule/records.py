@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from kareus.artifacts.records import Count
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionSchedule:
@@ -47,7 +49,7 @@ class Choice:
     """
 
     partition: str
-    sm_count: int
+    sm_count: Count
     """SMs given to the collective."""
     launch: str
     """Name of the operator beside which the collective is launched."""

@@ -96,7 +96,8 @@ def test_counters_add_up_to_the_energy_of_the_plan(waiting, events):
     total = 0.0
     for stage in waiting.stages:
         own = sum(i.energy_j for i in stage.instructions)
-        own += sum(WAITING_W[clock] * (to_s - from_s) for from_s, to_s, clock in stage.waits(end_s))
+        waits = stage.waits(end_s, GPU)
+        own += sum(WAITING_W[wait.frequency_mhz] * (wait.to_s - wait.from_s) for wait in waits)
         steps = counter(events, ALL_GPUS + 1 + stage.stage, "power of a GPU")
         assert steps[0][0] == 0
         assert energy_j(steps, end_s) == pytest.approx(own)

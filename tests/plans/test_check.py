@@ -22,7 +22,7 @@ from kareus.pipeline.tables import ITERATION
 from kareus.pipeline.transfers import transfers_s
 from kareus.plans.check import check_plan
 from kareus.plans.file import read_plan
-from kareus.plans.schema import follows, plan_schema
+from kareus.plans.schema import plan_schema
 from kareus.schedule.tables import SPACE
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.slices import cut, slice_text
@@ -180,23 +180,34 @@ def places(value):
         yield from places(item)
 
 
-def test_only_what_jsonschema_accepts_follows_the_schema(planned):
-    schema, plan = plan_schema(), json.loads(planned[2].read_text())
-    assert follows(schema, plan)
+def test_only_what_jsonschema_accepts_is_read(planned, tmp_path):
+    path, plan = tmp_path / "plan.json", json.loads(planned[2].read_text())
+
+    def is_read():
+        path.write_text(json.dumps(resealed(plan)))
+        try:
+            read_plan(path)
+        except ArtifactError:
+            return False
+        return True
+
+    assert is_read()
     plan["stages"] = plan["stages"][:1]
     plan["stages"][0]["instructions"] = plan["stages"][0]["instructions"][:2]
-    validator = jsonschema.Draft202012Validator(schema)
+    validator = jsonschema.Draft202012Validator(plan_schema())
     accepted = 0
     for holder, key in list(places(plan)):
         kept = holder[key]
         for other in (None, True, 0, -2, 1.5, -0.5, "x", [], {}, [kept], {"note": kept}, "forward"):
             holder[key] = other
-            assert not follows(schema, plan) or validator.is_valid(plan), (key, other)
-            accepted += follows(schema, plan)
+            if is_read():
+                accepted += 1
+                assert validator.is_valid(json.loads(path.read_text())), (key, other)
+        if isinstance(holder, dict):
+            del holder[key]
+            assert not is_read() or validator.is_valid(json.loads(path.read_text())), key
         holder[key] = kept
     assert accepted > 0
-    assert not follows(schema, {**plan, "note": 1})
-    assert not follows(schema, {key: value for key, value in plan.items() if key != "method"})
 
 
 def test_a_good_plan_passes_its_check(planned):
@@ -221,14 +232,14 @@ BROKEN = {
         lambda p: p.update(schema_version=99),
         "plan schema version 99, this Kareus reads 5; select the plan anew",
     ),
-    "with a key missing": (lambda p: p.pop("method"), "the document: 'method' is a required property"),
+    "with a key missing": (lambda p: p.pop("method"), "method: missing; give it a value; select the plan anew"),
     "with a key too many": (
         lambda p: p["stages"][0].update(note="x"),
-        "stages[0]: Additional properties are not allowed ('note' was unexpected)",
+        "stages[0].note: unknown key; allowed: instructions, layers, stage; select",
     ),
     "with a text for a number": (
         lambda p: p["stages"][0]["instructions"][1].update(frequency_mhz="1410"),
-        "stages[0].instructions[1].frequency_mhz: '1410' is not of type 'integer'",
+        "stages[0].instructions[1].frequency_mhz: expected int, got '1410'",
     ),
     "of another workload": (lambda p: p.update(workload_hash="0" * 16), "made for another workload"),
     "out of order": (swap, "stage 1 departs from the 1f1b order at instruction 1"),
@@ -275,10 +286,16 @@ BROKEN = {
         lambda p: instruction(p).update(execution="sequential"),
         "execution 'sequential' with the partitions forward-attention-allreduce, forward-mlp-allreduce; expected none",
     ),
-    "with an unknown execution": (lambda p: instruction(p).update(execution="foo"), "execution: 'foo' is not one of"),
-    "with an unknown direction": (lambda p: instruction(p).update(direction="up"), "direction: 'up' is not one of"),
-    "of an unknown method": (lambda p: p.update(method="foo"), "method: 'foo' is not one of ['sequential', "),
-    "of an unknown testbed": (lambda p: p["testbed"].update(kind="foo"), "testbed.kind: 'foo' is not one of"),
+    "with an unknown execution": (
+        lambda p: instruction(p).update(execution="foo"),
+        "execution: 'foo' is not known; ",
+    ),
+    "with an unknown direction": (lambda p: instruction(p).update(direction="up"), "direction: 'up' is not known; "),
+    "of an unknown method": (lambda p: p.update(method="foo"), "method: 'foo' is not known; allowed: kareus, "),
+    "of an unknown testbed": (
+        lambda p: p["testbed"].update(kind="foo"),
+        "testbed.kind: 'foo' is not known; ",
+    ),
     "of another testbed": (
         lambda p: p["testbed"].update(kind="cuda"),
         "testbed.kind: 'cuda', the workload has 'simulated'",
@@ -292,7 +309,7 @@ BROKEN = {
     "with another name": (lambda p: p.update(workload="other"), "workload: 'other', the workload has 'llama3.2-3b_"),
     "with a negative time": (
         lambda p: instruction(p).update(time_s=-1),
-        "time_s: -1 is less than or equal to the minimum of 0",
+        "time_s: -1.0 is not above 0",
     ),
     "with a time that is no number": (
         lambda p: instruction(p).update(time_s=math.nan),
