@@ -6,7 +6,6 @@ number of steps that the main thread has begun: if it does not change any more, 
 
 import dataclasses
 import time
-from collections.abc import Callable
 
 from kareus.artifacts.ranges import within
 
@@ -29,6 +28,19 @@ class Patience:
     def __post_init__(self) -> None:
         within(self, 1, _LONGEST_WAIT_S, "s", "heartbeat_s", "stall_s")
 
+    @property
+    def interval_s(self) -> float:
+        """Time between two heartbeats."""
+        return min(_LONGEST_INTERVAL_S, self.heartbeat_s / 4, self.stall_s / 4)
+
+    @property
+    def silence(self) -> str:
+        """What is wrong with a rank that is not heard, in words."""
+        return (
+            f"gave no sign of life for {self.heartbeat_s:,g} s (--heartbeat), as when its process is stopped; all "
+            "others end,"
+        )
+
 
 @dataclasses.dataclass(slots=True)
 class LifeSigns:
@@ -40,6 +52,8 @@ class LifeSigns:
     """Time of the last heartbeat with progress."""
     has_joined: bool = False
     """Whether a heartbeat was received; until then `heard_s` is when the wait for it began."""
+    number: int = 0
+    """Of the last heartbeat."""
     steps: int = 0
     doing: str | None = None
     """What the rank's main thread began last; None while no progress is expected."""
@@ -63,36 +77,9 @@ class LifeSigns:
                 return None
             return f"did not join within {JOIN_TIMEOUT_S:,g} s; check that it was started and reaches rank 0; all end,"
         if now_s - self.heard_s > patience.heartbeat_s:
-            return (
-                f"gave no sign of life for {patience.heartbeat_s:,g} s (--heartbeat), as when its process is stopped; "
-                "all others end,"
-            )
+            return patience.silence
         if self.doing is not None and now_s - self.moved_s > patience.stall_s:
             return (
                 f"hangs: no progress for {patience.stall_s:,g} s (--stall) since it began with {self.doing}; all end,"
             )
         return None
-
-
-def exchange_heartbeats(
-    patience: Patience, send: Callable[[], None], check: Callable[[], bool], reset: Callable[[], None]
-) -> None:
-    """Send heartbeats and check those of others until `check` returns False.
-
-    Args:
-        patience: decides how often.
-        send: sends a heartbeat.
-        check: returns whether to go on.
-        reset: restarts the timeouts of the others, where this process did not run for so long that it received nothing.
-    """
-    interval_s = min(_LONGEST_INTERVAL_S, patience.heartbeat_s / 4, patience.stall_s / 4)
-    last_s = time.monotonic()
-    while True:
-        send()
-        time.sleep(interval_s)
-        now_s = time.monotonic()
-        if now_s - last_s > patience.heartbeat_s / 2:
-            reset()
-        elif not check():
-            return
-        last_s = now_s

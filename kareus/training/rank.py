@@ -52,13 +52,13 @@ def train(
     Raises:
         KareusError: the training cannot start, or go on. With several ranks, rank 0 prints it and all end.
     """
-    found = find_ranks()
+    started = find_ranks()
     try:
         with (
-            watched(found.store, found.rank, found.world_size, "kareus train", patience) as monitor,
-            _one_line_out_of_memory(found.rank),
+            watched(started.store, started.rank, started.world_size, "kareus train", patience) as monitor,
+            _one_line_out_of_memory(started.rank),
         ):
-            rendezvous = found.for_start(monitor.run)
+            rendezvous = started.for_start(monitor.run)
             job, settings = read_job()
             library = Library(communicator or job.communicator)
             device = select_device(library)
@@ -88,7 +88,7 @@ def train(
                 _connect(setup)
                 Trainer(setup).run()
     finally:
-        if found.world_size == 1 and dist.is_initialized():
+        if started.world_size == 1 and dist.is_initialized():
             dist.destroy_process_group()
 
 

@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 COMMUNICATORS = ("gloo", "nccl", "mscclpp")
 CLOCKS = ("planned", "dry", "default")
+_LOGGED = "TORCH_CPP_LOG_LEVEL"
+"""Variable of PyTorch, whose store warns with a stack of a loss that `kareus.launch.watch` says in a line."""
 _OPTIONS = {
     "iterations": "--iterations",
     "seed": "--seed",
@@ -138,6 +140,7 @@ def run(arguments: argparse.Namespace) -> None:
             check_folder(folder, force=arguments.force)
     check_outputs(arguments, [(arguments.output / PLAYED_BACK, table(ITERATIONS))])
     prepare_cuda()
+    os.environ.setdefault(_LOGGED, "ERROR")
     if not is_rank(os.environ):
         settings, simulated = _settings(arguments), _simulated(arguments)
         if simulated:

@@ -1,28 +1,28 @@
 """When one rank fails all end, whatever they hang in, and one line says why."""
 
-import contextlib
 import json
-import socket
+import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from torch.distributed import TCPStore
+from torch.distributed.distributed_c10d import PrefixStore
 
-from kareus.launch import client, coordinator, heartbeats, wire
-from kareus.launch.client import CoordinatorClient
-from kareus.launch.coordinator import Coordinator
+from kareus.artifacts.records import canonical_json
+from kareus.errors import EngineError
+from kareus.launch import heartbeats, watch
 from kareus.launch.heartbeats import Patience
 from kareus.launch.monitor import RankMonitor
-from kareus.launch.wire import RankMessage, Urgency, receive_greeting, send
+from kareus.launch.watch import RankWatch
 
-PROBES = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 RANK = """
-import json, os, signal, socket, sys, time
+import fcntl, json, os, signal, sys, time
 from pathlib import Path
 from kareus.launch import monitor, watch
 from kareus.launch.heartbeats import Patience
@@ -31,15 +31,26 @@ from kareus.errors import DeviceError, EngineError
 rank, size, folder, act = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 
 class Store:
+    # in a file, so that it outlives rank 0, as that of torchrun
+    def _with(self, do):
+        file = folder / "store"
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            values = json.loads(file.read_text()) if file.exists() else {}
+            result = do(values)
+            (folder / "new").write_text(json.dumps(values))
+            (folder / "new").rename(file)
+            return result
     def set(self, key, value):
-        if act == "haunted":
-            self.stranger = socket.create_connection([json.loads(value)[key] for key in ("host", "port")])
-        (folder / "new").write_text(value)
-        (folder / "new").rename(folder / key)
+        self._with(lambda values: values.update({key: value}))
     def get(self, key):
-        while not (folder / key).exists():
-            time.sleep(0.01)
-        return (folder / key).read_bytes()
+        return self._with(lambda values: values[key]).encode()
+    def add(self, key, amount):
+        return self._with(lambda values: values.update({key: values.get(key, 0) + amount}) or values[key])
+    def check(self, keys):
+        return self._with(lambda values: values.keys() >= set(keys))
+    def clone(self):
+        return self
 
 def refuse():
     if act == "refused":
@@ -54,17 +65,17 @@ if act == "blocked":
 if act == "late":
     time.sleep(5)
 patience = Patience(heartbeat_s=float(sys.argv[5]), stall_s=3.0)
-with watch.watched(Store(), rank, size, "program", patience) as own:
-    (folder / f"run-{rank}").write_text(own.run)
+with watch.watched(Store(), rank, size, "program", patience) as monitor_of_rank:
+    (folder / f"run-{rank}").write_text(monitor_of_rank.run)
     if act != "early":
-        own.keep()
-    own.before_end(refuse)
-    own.before_end(lambda: (folder / f"restored-{rank}").touch())
-    own.before_end(block)
+        monitor_of_rank.keep()
+    monitor_of_rank.before_end(refuse)
+    monitor_of_rank.before_end(lambda: (folder / f"restored-{rank}").touch())
+    monitor_of_rank.before_end(block)
     Path(folder / f"here-{rank}").touch()
     while len(list(folder.glob("here-*"))) < size:
         time.sleep(0.01)
-    if act in ("hang", "early", "refused", "blocked", "haunted"):
+    if act in ("hang", "early", "refused", "blocked"):
         time.sleep(100)
     elif act == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -72,10 +83,10 @@ with watch.watched(Store(), rank, size, "program", patience) as own:
         time.sleep(4)
     elif act == "work":
         for step in range(1000):
-            own.progress(f"step {step}")
+            monitor_of_rank.progress(f"step {step}")
             time.sleep(0.1)
     elif act == "stall":
-        own.progress("the only step")
+        monitor_of_rank.progress("the only step")
         time.sleep(100)
     elif act == "die":
         os._exit(9)
@@ -88,13 +99,37 @@ with watch.watched(Store(), rank, size, "program", patience) as own:
 
 
 class Store:
-    """Of ranks in this process."""
+    """Of ranks in this process; once it is lost, as torch's whose process has ended."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.is_lost = False
+        self.lock = threading.Lock()
 
     def set(self, key: str, value: str) -> None:
-        self.value = value
+        self._look()
+        self.values[key] = value
 
     def get(self, key: str) -> bytes:
-        return self.value.encode()
+        self._look()
+        return str(self.values[key]).encode()
+
+    def add(self, key: str, amount: int) -> int:
+        self._look()
+        with self.lock:
+            self.values[key] = self.values.get(key, 0) + amount
+            return int(self.values[key])
+
+    def check(self, keys: list[str]) -> bool:
+        self._look()
+        return self.values.keys() >= set(keys)
+
+    def clone(self) -> "Store":
+        return self
+
+    def _look(self) -> None:
+        if self.is_lost:
+            raise RuntimeError("Connection reset by peer")
 
 
 def ended(folder: Path, *acts: str, heartbeat_s: float = 60.0) -> tuple[str, list[int], set[str]]:
@@ -186,65 +221,80 @@ def test_a_rank_that_joins_later_than_a_heartbeat_is_waited_for(tmp_path: Path) 
     assert ended(tmp_path, "end", "late", heartbeat_s=2.0) == ("", [0, 0], set())
 
 
-def test_a_heartbeat_during_a_welcome_parts_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank that got it before the welcome would leave, and rank 0 would take it for dead."""
-    monkeypatch.setattr(coordinator, "_GRACE_S", 0.0)
-    monkeypatch.setattr(client, "JOIN_TIMEOUT_S", 1.0)
-    ends: list[str | None] = []
-    store = Store()
-    coordinating = _coordinator(ends, store)
-
-    def beat_first(member: socket.socket, message: RankMessage) -> None:
-        if message.run is not None:
-            coordinating._beat()
-        send(member, message)
-
-    monkeypatch.setattr(coordinator, "send", beat_first)
-    member = CoordinatorClient(NotedEnd(1, []), store)
-    assert member._monitor.run == coordinating._monitor.run
-    member._beat()
-    time.sleep(0.5)
-    assert ends == []
-
-
 def test_a_rank_that_never_joins_is_named_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeats, "JOIN_TIMEOUT_S", 1.5)
-    monkeypatch.setattr(coordinator, "_GRACE_S", 0.1)
-    ends: list[str | None] = []
-    store = Store()
-    _coordinator(ends, store, Patience(heartbeat_s=1.0))
-    member = CoordinatorClient(NotedEnd(1, []), store)
-    deadline_s = time.monotonic() + 20
-    while not ends and time.monotonic() < deadline_s:
-        member._beat()
-        time.sleep(0.1)
-    assert ends == [
+    store, ends = Store(), Ends()
+    watching(0, store, ends, heartbeat_s=1.0)
+    watching(1, store, ends, heartbeat_s=1.0)
+    wait_for(lambda: ends.said)
+    assert ends.said == [
         "rank 2 did not join within 1.5 s; check that it was started and reaches rank 0; all end, there is no "
         "checkpoint yet."
     ]
 
 
-def test_an_address_of_an_earlier_start_is_not_used(tmp_path: Path) -> None:
-    """As in torchrun's store, where it starts ranks again."""
-    with socket.create_server(("localhost", 0)) as gone:
-        address = {"host": "localhost", "port": gone.getsockname()[1], "token": "token"}
-    (tmp_path / "kareus-watch").write_text(json.dumps(address))
-    assert ended(tmp_path, "end", "end") == ("", [0, 0], set())
-    assert (tmp_path / "run-0").read_text() == (tmp_path / "run-1").read_text()
+def test_a_rank_without_rank_0_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "JOIN_TIMEOUT_S", 0.2)
+    with pytest.raises(EngineError, match="rank 2: rank 0 does not come; check that it runs"):
+        watching(2, Store(), Ends())
 
 
-def test_a_rank_that_slept_itself_does_not_blame_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[str] = []
-    times_s = iter([0.0, 100.0, 101.0])
-    monkeypatch.setattr(heartbeats.time, "monotonic", lambda: next(times_s))
-    monkeypatch.setattr(heartbeats.time, "sleep", lambda seconds: None)
-    heartbeats.exchange_heartbeats(
-        Patience(heartbeat_s=60.0),
-        lambda: called.append("beat"),
-        lambda: bool(called.append("check")),
-        lambda: called.append("reset"),
-    )
-    assert called == ["beat", "reset", "beat", "check"]
+def test_all_ranks_of_a_start_have_one_identity(tmp_path: Path) -> None:
+    assert ended(tmp_path, "end", "end", "end") == ("", [0, 0, 0], set())
+    assert len({(tmp_path / f"run-{rank}").read_text() for rank in range(3)}) == 1
+
+
+def test_a_rank_that_slept_itself_does_not_blame_others() -> None:
+    store, ends = Store(), Ends()
+    for rank in range(3):
+        watching(rank, store, ends, heartbeat_s=4.0)
+    of_0 = ends.watches[0]
+    wait_for(lambda: all(signs.has_joined for signs in of_0._signs.values()))
+    for signs in of_0._signs.values():
+        signs.heard_s -= 100
+    of_0._answered_s -= 100  # as after SIGCONT
+    beats = of_0._beats
+    of_0._beat_due_s = 0.0
+    wait_for(lambda: of_0._beats > beats)
+    time.sleep(0.2)
+    assert ends.said == []
+    assert watch.FAILURES not in store.values
+
+
+def test_a_store_that_gives_no_answer_is_rank_0s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a process that is stopped, or of a machine without power."""
+    store, ends = Store(), Ends()
+    for rank in (0, 1, 2):
+        watching(rank, store, ends, heartbeat_s=1.0)
+    monkeypatch.setattr(Store, "_look", lambda store: time.sleep(3))
+    wait_for(lambda: ends.said)
+    assert ends.said == [
+        "rank 0 gave no sign of life for 1 s (--heartbeat), as when its process is stopped; all others end, there is "
+        "no checkpoint yet."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({}, ["rank 0 died; all others end, there is no checkpoint yet."]),
+        (
+            {"TORCHELASTIC_USE_AGENT_STORE": "True", "LOCAL_RANK": "0"},
+            ["the store of torchrun is gone; all end, there is no checkpoint yet."] * 2,  # of each machine
+        ),
+        ({"TORCHELASTIC_USE_AGENT_STORE": "True", "LOCAL_RANK": "1"}, []),
+    ],
+)
+def test_a_lost_store_ends_all(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], said: list[str]) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    store, ends = Store(), Ends()
+    watching(0, store, Ends())._finished = True  # which had it
+    for rank in (1, 2):
+        watching(rank, store, ends)
+    store.is_lost = True
+    wait_for(lambda: ends.count == 2)
+    assert ends.said == said
 
 
 def test_an_unforeseen_error_is_reported_with_its_traceback(tmp_path: Path) -> None:
@@ -272,174 +322,92 @@ def test_a_driver_that_never_answers_does_not_keep_a_rank(tmp_path: Path) -> Non
     assert codes == [2, 2]
 
 
-def test_news_from_several_ranks_at_once_end_all_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    class SlowList(list[Any]):
-        """Gives other threads time to append too."""
-
-        def append(self, item: Any) -> None:
-            super().append(item)
-            time.sleep(0.2)
-
-    monkeypatch.setattr(coordinator, "_GRACE_S", 0.5)
-    ends: list[str | None] = []
-    coordinating = _coordinator(ends, Store())
-    coordinating._failures = SlowList()
-    tellers = [
-        threading.Thread(target=coordinating._note_failure, args=(1, rank, f"rank {rank} died")) for rank in (2, 1)
-    ]
-    for teller in tellers:
-        teller.start()
-    for teller in tellers:
-        teller.join()
-    for timer in [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]:
-        timer.join()
-    assert ends == ["rank 1 died"]
+def test_failures_of_several_ranks_at_once_end_all_once() -> None:
+    store, ends = Store(), Ends()
+    for rank in range(3):
+        watching(rank, store, ends)
+    for rank in (2, 1):
+        ends.watches[0]._miss(rank, "died; all others end,")
+        store.add(watch.FAILURES, 1)  # and one that could not say why
+    wait_for(lambda: ends.count == 3)
+    assert ends.said == ["rank 1 died; all others end, there is no checkpoint yet."]
 
 
-def test_a_rank_that_ends_when_told_is_not_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends: list[str | None] = []
-    coordinating = _coordinator(ends, Store())
-    coordinating._members[2] = socket.socket()
-
-    def die_when_told(_: socket.socket, message: RankMessage) -> None:
-        if message.end:  # and not at a heartbeat, which another thread may send before
-            coordinating._failures.append((1, 1, "rank 1 died"))
-
-    monkeypatch.setattr(coordinator, "send", die_when_told)
-    coordinating._failures.append((1, 2, "rank 2 died"))
-    coordinating._end()
-    assert ends == ["rank 2 died"]
-    assert min(coordinating._failures)[-1] == "rank 1 died"
-
-
-def test_a_silent_stranger_does_not_delay_the_watching(tmp_path: Path) -> None:
-    found, codes, _ = ended(tmp_path, "haunted", "hang", "die")
-    assert found == "program: rank 2 died; all others end, the last checkpoint is whole.\n"
-    assert codes == [2, 2, 9]
-
-
-def greeting(store: Store, **greeting: Any) -> bytes:
-    return json.dumps({"token": json.loads(store.get("at"))["token"], "rank": 1, **greeting}).encode() + b"\n"
-
-
-def connected(store: Store) -> socket.socket:
-    address = json.loads(store.get("at"))
-    return socket.create_connection((address["host"], address["port"]), timeout=10)
-
-
-STRANGERS = {
-    "a token that is none": {"token": "guessed"},
-    "a token of other letters": {"token": "\u0663"},
-    "no rank": {"rank": None},
-    "a rank that there is not": {"rank": 99},
-    "rank 0": {"rank": 0},
-    "a rank below": {"rank": -1},
-    "a list": {"rank": []},
-    "a truth": {"rank": True},
-    "a number beyond 64 bits": {"rank": 10**30},
-    "a key too many": {"more": 1},
-}
-
-
-@pytest.mark.parametrize("odd", STRANGERS.values(), ids=STRANGERS)
-def test_who_is_no_rank_of_this_start_is_turned_away(odd: dict[str, Any], threads_that_died: list[Any]) -> None:
-    ends: list[str | None] = []
-    store = Store()
-    _coordinator(ends, store)
-    with connected(store) as stranger:
-        stranger.sendall(greeting(store, **odd))
-        assert stranger.recv(1) == b""
-    assert ends == threads_that_died == []
-
-
-@pytest.mark.parametrize("line", [b"[" * 200_000 + b"\n", b"\xff\n", b"5\n", b"x" * 10_000_000], ids=len)
-def test_what_is_no_message_ends_its_connection_only(line: bytes, threads_that_died: list[Any]) -> None:
-    ends: list[str | None] = []
-    store = Store()
-    _coordinator(ends, store)
-    with connected(store) as stranger, contextlib.suppress(ConnectionError):  # hung up amid the line
-        stranger.sendall(line)
-        assert stranger.recv(1) == b""
-    assert ends == threads_that_died == []
-
-
-def test_a_greeting_that_comes_drop_by_drop_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "REPLY_TIMEOUT_S", 0.5)
-    ours, theirs = socket.socketpair()
-    dripping = threading.Thread(target=lambda: [(time.sleep(0.1), send_quietly(theirs)) for _ in range(40)])
-    dripping.start()
-    started_s = time.monotonic()
-    assert receive_greeting(ours) == RankMessage()
-    assert time.monotonic() - started_s < 3.5
-    ours.close()
-    dripping.join()
-    theirs.close()
-
-
-def send_quietly(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.sendall(b"{")
+def test_rank_1_speaks_where_rank_0_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_REPLY_TIMEOUT_S", 0.3)
+    store, ends = Store(), Ends()
+    watching(0, store, ends)._finished = True  # its thread looks no more
+    for rank in (1, 2):
+        watching(rank, store, ends)
+    ends.watches[2]._miss(2, "died; all others end,")
+    wait_for(lambda: ends.count == 2)
+    assert ends.said == ["rank 2 died; all others end, there is no checkpoint yet."]
 
 
 @pytest.mark.parametrize(
-    "message",
-    [
-        {"beat": "many"},
-        {"failure": "lost", "urgency": 7},
-        {"failure": ["lost"]},
-        {"failure": "x" * 2**20, "urgency": 0},
-        {"beat": 10**30},
-    ],
-    ids=lambda message: str(message)[:24],
+    "value", ["[" * 200_000, "\xff", "5", '{"steps": 1}', '{"number": "many"}'], ids=lambda value: value[:9]
 )
-def test_a_rank_that_sends_no_message_counts_as_dead(
-    message: dict[str, Any], monkeypatch: pytest.MonkeyPatch, threads_that_died: list[Any]
-) -> None:
-    monkeypatch.setattr(coordinator, "_GRACE_S", 0.0)
-    ends: list[str | None] = []
-    store = Store()
-    _coordinator(ends, store)
-    with connected(store) as rank:
-        rank.sendall(greeting(store))
-        assert "run" in json.loads(rank.makefile().readline())
-        rank.sendall(json.dumps(message).encode() + b"\n")
-        wait_for(lambda: ends)
-    assert ends == ["rank 1 died; all others end, there is no checkpoint yet."]
-    assert threads_that_died == []
+def test_a_rank_whose_heartbeat_is_none_counts_as_dead(value: str) -> None:
+    store, ends = Store(), Ends()
+    for rank in (0, 1, 2):
+        watching(rank, store, ends, heartbeat_s=1.0)
+    wait_for(lambda: store.check([watch.BEAT.format(2)]))
+    ends.watches[2]._finished = True
+    time.sleep(0.3)
+    store.set(watch.BEAT.format(2), value)
+    wait_for(lambda: ends.count >= 2)
+    assert ends.said == ["rank 2 died; all others end, there is no checkpoint yet."]
 
 
-def test_a_rank_is_welcomed_once(threads_that_died: list[Any]) -> None:
-    ends: list[str | None] = []
-    store = Store()
-    _coordinator(ends, store)
-    with connected(store) as rank, connected(store) as double:
-        rank.sendall(greeting(store))
-        assert "run" in json.loads(rank.makefile().readline())
-        double.sendall(greeting(store))
-        assert double.recv(1) == b""
-        assert ends == threads_that_died == []
+@pytest.mark.parametrize("value", ["5", "{}", '{"rank": 1, "number": 1e30, "start": 0}'], ids=len)
+def test_what_is_no_process_or_failure_does_no_harm(value: str) -> None:
+    store, ends = Store(), Ends()
+    store.set(watch.PROCESS.format(watch._machine(), 1), value)
+    store.add(watch.PROCESS.format(watch._machine(), "count"), 1)
+    for rank in (0, 1, 2):
+        watching(rank, store, ends)
+    time.sleep(0.3)
+    assert ends.count == 0
+    store.set(f"{watch.FAILURES}-1", value)
+    store.add(watch.FAILURES, 1)
+    wait_for(lambda: ends.count == 3)
+    assert ends.said == ["a rank failed and did not say why."]
 
 
-@pytest.mark.parametrize(
-    ("variables", "addresses"),
-    [
-        ({"MASTER_ADDR": "localhost"}, ("127.0.0.1", "::1")),
-        ({"MASTER_ADDR": "127.0.0.1"}, ("127.0.0.1",)),
-        ({"MASTER_ADDR": "node-17.invalid", "LOCAL_WORLD_SIZE": "3"}, ("127.0.0.1", "::1")),
-        ({"MASTER_ADDR": "node-17.invalid", "LOCAL_WORLD_SIZE": "1"}, ("0.0.0.0",)),  # known to others only
-        ({"MASTER_ADDR": "192.0.2.1", "LOCAL_WORLD_SIZE": "1"}, ("0.0.0.0",)),  # of a service
-    ],
-)
-def test_rank_0_listens_where_its_ranks_reach_it(
-    variables: dict[str, str], addresses: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    host, server = coordinator._open_server(3)
-    with server:
-        assert server.getsockname()[0] in addresses
-        assert host == (variables["MASTER_ADDR"] if variables.get("LOCAL_WORLD_SIZE", "1") == "1" else "localhost")
+def test_a_number_of_a_process_that_was_used_again_is_another_process() -> None:
+    store, ends = Store(), Ends()
+    store.add(watch.PROCESS.format(watch._machine(), "count"), 1)
+    again = watch.Process(rank=1, number=os.getpid(), start=1)
+    store.set(watch.PROCESS.format(watch._machine(), 1), canonical_json(again))
+    watching(0, store, ends)
+    wait_for(lambda: ends.said)
+    assert ends.said == ["rank 1 died; all others end, there is no checkpoint yet."]
+
+
+def test_ranks_in_a_store_of_torch_end_well() -> None:
+    store = PrefixStore("of this start", TCPStore("localhost", 0, None, True, wait_for_workers=False))
+    ends = Ends()
+    watches = [watching(rank, store.clone(), ends) for rank in range(3)]
+    finishing = [threading.Thread(target=each.finish) for each in watches]
+    for thread in finishing:
+        thread.start()
+    for thread in finishing:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert ends.count == 0
+
+
+def test_a_failure_is_in_the_record_of_torchs_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_GRACE_S", 0.0)
+    monkeypatch.setattr(watch, "_REPLY_TIMEOUT_S", 0.5)
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    store, ends = Store(), Ends()
+    for rank in range(3):
+        watching(rank, store, ends)
+    ends.watches[1].fail(EngineError("the loss is nan; do something."))
+    assert ends.said == ["the loss is nan; do something."]
+    (message,) = json.loads((tmp_path / "error.json").read_text()).values()
+    assert message["message"] == "EngineError: the loss is nan; do something."
 
 
 def test_what_a_rank_says_does_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -447,25 +415,26 @@ def test_what_a_rank_says_does_nothing_to_the_terminal(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "program: rank 1: \\x1b[2J\\ud800\nTraceback\n"
 
 
-def test_a_failure_of_any_length_and_letters_reaches_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "_GRACE_S", 0.0)
-    ends: list[str | None] = []
-    store = Store()
-    _coordinator(ends, store)
-    CoordinatorClient(NotedEnd(1, []), store).fail(Urgency.FATAL, "begun" + "\U0001f525" * 100_000 + "ended")
-    wait_for(lambda: ends)  # rank 0 tells all others to end before it ends itself
-    (said,) = ends
-    assert said is not None
+def test_a_failure_of_any_length_and_letters_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_GRACE_S", 0.0)
+    monkeypatch.setattr(watch, "_REPLY_TIMEOUT_S", 0.5)
+    store, ends = Store(), Ends()
+    for rank in range(3):
+        watching(rank, store, ends)
+    ends.watches[1].fail(EngineError("begun" + "\U0001f525" * 100_000 + "ended"))
+    (said,) = ends.said
     assert said.startswith("begun")
     assert said.endswith("ended")
+    assert len(said) < 9000
 
 
-@pytest.fixture
-def threads_that_died(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What threads ended with, if not by themselves."""
+@pytest.fixture(autouse=True)
+def _no_thread_dies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing ends a thread that watches, but what would end its process."""
     died: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", died.append)
-    return died
+    yield
+    assert [each for each in died if each.exc_type is not SystemExit] == []
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -474,38 +443,36 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def test_both_ends_of_a_connection_miss_a_machine_that_vanishes() -> None:
-    store = Store()
-    coordinating = _coordinator([], store)
-    members = [CoordinatorClient(RankMonitor(rank, "program"), store) for rank in (1, 2)]
-    finishing = [threading.Thread(target=member.finish) for member in members]
-    for thread in finishing:
-        thread.start()
-    coordinating.finish()
-    connections = [*coordinating._members.values(), *(member._coordinator for member in members)]
-    assert len(connections) == 4
-    for connection in connections:
-        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        probes = [connection.getsockopt(socket.IPPROTO_TCP, option) for option in PROBES]
-        assert probes == [5, 5, 3]
-        assert connection.gettimeout() is None  # silence of the other rank is what is usual
-    for thread in finishing:
-        thread.join()
-    for connection in connections:
-        connection.close()
+class Ends:
+    """How ranks in this process would end, and what they would say."""
+
+    def __init__(self) -> None:
+        self.watches: dict[int, RankWatch] = {}
+        self.said: list[str] = []
+        self.count = 0
 
 
 class NotedEnd(RankMonitor):
-    """Notes what it would end this process with."""
+    """Notes what it would end this process with, and ends the thread that would."""
 
-    def __init__(self, rank: int, ends: list[str | None]) -> None:
+    def __init__(self, rank: int, ends: Ends) -> None:
         super().__init__(rank, "program")
         self._ends = ends
 
-    def end(self, reason: str | None = None) -> Any:
-        self._ends.append(reason)
+    def end(self, reason: str | None = None) -> NoReturn:
+        self._ends.watches[self.rank]._finished = True
+        self._ends.said += [] if reason is None else [reason]
+        self._ends.count += 1
+        raise SystemExit
 
 
-def _coordinator(ends: list[str | None], store: Store, patience: Patience | None = None) -> Coordinator:
-    """Rank 0 of three, in this process; notes in `ends` what it ends with."""
-    return Coordinator(NotedEnd(0, ends), 3, store, patience)
+def watching(rank: int, store: Any, ends: Ends, heartbeat_s: float = 60.0) -> RankWatch:
+    """One rank of three, in this process."""
+    ends.watches[rank] = RankWatch(NotedEnd(rank, ends), 3, store, Patience(heartbeat_s=heartbeat_s))
+    return ends.watches[rank]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_GRACE_S", 0.2)
+    monkeypatch.setattr(watch, "_LOOK_S", 0.05)
