@@ -19,12 +19,6 @@ from kareus.pareto import as_fast_s
 from kareus.plans.series import SUFFIXES, Unit, check_plausible
 from kareus.plans.units import JOULES_PER_KWH, SECONDS_PER_HOUR, scaled
 
-ALLOWED = (
-    "allowed: fastest, min-energy, edp, deadline=<time> (such as 4.6s or 900ms), straggler=<factor> (such as 1.15x), "
-    "energy=<energy> (such as 20kJ), power=<power of all GPUs> (such as 4kW), ramp=<change of that from one second to "
-    "the next> (such as 2kW/s), floor=<least power of a second> (such as 3kW), swing=<what seconds differ by, of the "
-    "mean> (such as 25%), cost=<price>perkWh+<price>perGPUh (energy also as <price>perMWh)"
-)
 UNITS = {
     "deadline": {"ms": 1e-3, "s": 1.0, "min": 60.0},
     "straggler": {"x": 1.0},
@@ -91,6 +85,14 @@ class Goal(StrEnum):
     """The least cost of energy and GPU time together."""
 
 
+PLAIN = tuple(goal for goal in Goal if goal not in {*UNITS, Goal.COST})
+"""Goals without a limit or a price."""
+ALLOWED = (
+    f"allowed: {', '.join(PLAIN)}, deadline=<time> (such as 4.6s or 900ms), straggler=<factor> (such as 1.15x), "
+    "energy=<energy> (such as 20kJ), power=<power of all GPUs> (such as 4kW), ramp=<change of that from one second to "
+    "the next> (such as 2kW/s), floor=<least power of a second> (such as 3kW), swing=<what seconds differ by, of the "
+    "mean> (such as 25%), cost=<price>perkWh+<price>perGPUh (energy also as <price>perMWh)"
+)
 MEASURES = {
     Goal.FASTEST: "energy_j",
     Goal.MIN_ENERGY: "energy_j",
@@ -183,7 +185,7 @@ def parse_selector(text: str) -> Selector:
             f"selector '{text[:MOST_CHARACTERS]}...': has more than {MOST_CHARACTERS} characters; {ALLOWED}."
         )
     name, equals, value = text.partition("=")
-    if name in (Goal.FASTEST, Goal.MIN_ENERGY, Goal.EDP) and not equals:
+    if name in PLAIN and not equals:
         return Selector(Goal(name))
     if name == Goal.COST:
         return Selector(Goal.COST, prices=_prices(text, value))

@@ -1,17 +1,22 @@
 """Recipes of CONTRIBUTING.md, followed in a temporary folder: what they add is there, by data alone."""
 
 import ast
+import importlib.util
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 import yaml
 from helpers.builders import CONFIG
 
 from kareus.cli import main
+from kareus.errors import ConfigError
 from kareus.interchange import table
+from kareus.plans import selectors
 from kareus.workload.architectures import Architecture
 from kareus.workload.compose import compose
 from kareus.workload.huggingface import KNOWN
@@ -82,6 +87,25 @@ def test_a_trainer_is_a_file_and_a_table(config, tmp_path, monkeypatch, caplog):
     assert code == 0
     assert "software=newcomer" in caplog.text
     assert "microbatch_size=4" in caplog.text
+
+
+def test_a_selector_is_a_member_and_two_lines(tmp_path):
+    member, minimised, formula = block("selector").splitlines()
+    source = Path(selectors.__file__).read_text()
+    for place, line in (("COST = ", member), ("Goal.COST: ", minimised), ('measures = {"time_s": ', formula)):
+        assert source.count(place) == 1
+        source = source.replace(place, f"measures = {{{line} {place[12:]}" if "{" in place else f"{line}\n    {place}")
+    path = tmp_path / "more_selectors.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    more = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = more  # in which dataclasses look for their annotations
+    spec.loader.exec_module(more)
+    plans = pl.DataFrame({"time_s": [1.0, 2.0, 3.0], "energy_j": [100.0, 20.0, 10.0]})  # 100, 80, 90 J s2
+    assert more.select(more.parse_selector("ed2p"), plans, gpus=8) == 1
+    assert more.select(more.parse_selector("edp"), plans, gpus=8) == 2
+    with pytest.raises(ConfigError, match="allowed: fastest, min-energy, edp, ed2p, "):
+        more.parse_selector("nonsense")
 
 
 def test_a_page_has_a_line_in_the_navigation():
