@@ -15,13 +15,17 @@ gives the same keys.
 - `recomputed`, `recomputed_by`, `recomputed_layers`, `recomputed_modules`: what is recomputed, in pieces of how many
   blocks, or of them how many, and which modules (likewise); `recomputed_every`: every so manieth block, where parts are
   recomputed (torchtitan).
+- `expert_layers`: which blocks have experts, by a list or as every so manieth; `model.latent_attention.used` and
+  `latent_head_dim`: whether attention is latent, and the values of a head that do not rotate (Megatron Core).
 - `sixteen_bit_states`: whether weights are trained in 16 bits, with moments in 16 bits and nothing beside them.
 - `model`: an option of the group `model`, or a file; `model.*`: fields of its record, and `model.expansion`, the width
   of the MLP over the hidden size, `model.grouped`, whether `model.num_key_value_heads` counts, and `model.family` and
   `model.flavor`, by which torchtitan names models.
 """
 
+import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
@@ -108,7 +112,13 @@ LLAMA: Mapping[str, Any] = {
 SIZES = ("hidden_size", "num_layers", "num_attention_heads", "vocab_size")
 """Fields without which there is no model."""
 OF_EXPERTS = "experts."
-"""Begins the fields of a model that are its experts'."""
+LATENT = "latent_attention."
+"""Begin the fields of a model that are its experts' and its latent attention's."""
+LATENT_USUAL: Mapping[str, Any] = {"query_rank": None, "key_value_rank": 32, "rotary_dim": 64, "value_dim": 128}
+LATENT_HEAD_DIM = 128
+"""Sizes of latent attention that no key gives (Megatron-LM, `megatron/training/arguments.py`)."""
+RUN = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?")
+"""Part of a text on which blocks have experts."""
 TrainerTerms = Mapping[str, Any]
 
 
@@ -164,6 +174,7 @@ def terms_of(workload: Mapping[str, Any], gpus_per_node: int) -> dict[str, Any]:
         # Megatron-LM asks for it whatever the positions are, and for as many as a sequence has.
         "model.max_positions": workload.get("model.max_positions") or workload["sequence_length"],
     }
+    terms |= dict(_expert_terms(workload))
     return terms | dict(_layer_terms(workload)) | _sharing_terms(workload) | dict(_option_terms(workload))
 
 
@@ -248,7 +259,7 @@ def _layer_terms(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "first_layers", split[0]
         yield "last_layers", split[-1]
     elif len(set(split)) > 1:
-        yield "stage_layout", layout_text(split, chunks)
+        yield "stage_layout", layout_text(split, chunks, workload.get("model.mtp_layers", 0))
         yield "pipeline.chunks", 1  # the text says how many there are
     recomputation, piece = workload["recomputation"], split[0] // chunks
     modules = workload.get("training.recompute_modules", [])
@@ -393,19 +404,65 @@ def _model(terms: TrainerTerms) -> Any:
         fields["intermediate_size"] = _width(hidden, expansion, fields.get("activation"))
     if fields.get("positions", "rope") != "learned":
         fields.pop("max_positions", None)
-    fields = _with_experts(fields)
+    fields = _with_experts(_with_latent_attention(fields, terms), terms)
     return {**LLAMA} | {name: value for name, value in fields.items() if value is not None or name in LLAMA}
 
 
-def _with_experts(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _part(fields: Mapping[str, Any], beginning: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields that do not begin so, and those that do, without the beginning, where they have a value."""
+    part = {name.removeprefix(beginning): value for name, value in fields.items() if name.startswith(beginning)}
+    others = {name: value for name, value in fields.items() if not name.startswith(beginning)}
+    return others, {name: value for name, value in part.items() if value is not None}
+
+
+def _with_latent_attention(fields: Mapping[str, Any], terms: TrainerTerms) -> dict[str, Any]:
+    """Return the fields with those of latent attention as one, where it is used."""
+    others, latent = _part(fields, LATENT)
+    if not latent.pop("used", False):
+        return others
+    latent = {**LATENT_USUAL, **latent}
+    others["head_dim"] = (terms.get("latent_head_dim") or LATENT_HEAD_DIM) + latent["rotary_dim"]
+    return others | {"latent_attention": latent, "num_key_value_heads": others["num_attention_heads"]}
+
+
+def _with_experts(fields: Mapping[str, Any], terms: TrainerTerms) -> dict[str, Any]:
     """Return the fields with those of experts as one: two for each token, as wide as the MLP (Megatron Core)."""
-    found = {name: value for name, value in fields.items() if not name.startswith(OF_EXPERTS)}
-    experts = {name.removeprefix(OF_EXPERTS): value for name, value in fields.items() if name.startswith(OF_EXPERTS)}
-    experts = {name: value for name, value in experts.items() if value is not None}
+    others, experts = _part(fields, OF_EXPERTS)
     if experts.get("count", 1) == 1:
-        return found
-    found["experts"] = {"per_token": 2, "width": found["intermediate_size"], **experts}
-    return found | {"intermediate_size": found["experts"]["width"]}
+        return others
+    dense = _dense_layers(terms.get("expert_layers"), others["num_layers"])
+    experts = {"per_token": 2, "width": others["intermediate_size"], **experts}
+    if dense:
+        return others | {"experts": {**experts, "dense_layers": dense}}
+    return others | {"experts": experts, "intermediate_size": experts["width"]}
+
+
+def _dense_layers(said: Any, layers: int) -> list[int]:
+    """Return the blocks without experts: those of a 0, by a list or its text, or all but every so manieth.
+
+    Example:
+        >>> _dense_layers("([0]*3+[1]*2)", 5), _dense_layers(2, 5), _dense_layers(None, 5)
+        ([0, 1, 2], [1, 3], [])
+    """
+    if isinstance(said, str):
+        text = re.sub(r"[\s()]", "", said)
+        parts = [RUN.fullmatch(part) for part in text.split("+")]
+        said = [bit for part in parts if part for bit in part[1].split(",") * int(part[2] or 1)]
+    if isinstance(said, list):
+        return [layer for layer, bit in enumerate(said[:layers]) if not int(bit)]
+    return [layer for layer in range(layers) if layer % said] if isinstance(said, int) and said > 1 else []
+
+
+def _expert_terms(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what says which blocks have experts, and how wide heads of latent attention are."""
+    if dense := workload.get("model.experts.dense_layers"):
+        bits = [int(layer not in dense) for layer in range(workload["model.num_layers"])]
+        runs = [(bit, len(list(run))) for bit, run in itertools.groupby(bits)]
+        yield "expert_layers", "(" + "+".join(f"[{bit}]*{length}" for bit, length in runs) + ")"
+    if (rotary := workload.get(f"model.{LATENT}rotary_dim")) is not None:
+        yield f"model.{LATENT}used", True
+        yield "latent_head_dim", workload["model.head_dim"] - rotary
+        yield "model.head_dim", None
 
 
 def _width(hidden: int, expansion: Any, activation: Any) -> int:

@@ -12,24 +12,26 @@ from kareus.model.config import MOST_BLOCKS
 from kareus.profile.programs import chunk_shapes
 
 _REPEATED = re.compile(r"(?:\(([^()]*)\)|([EtmL|]))\*(\d{1,4})")
-_PLAIN = re.compile(r"E?[t|m]*L?")
+_PLAIN = re.compile(r"E?[t|]*m*L?")
 
 
-def layout_text(split: Sequence[int], chunks: int) -> str:
-    """Return the text of blocks on each stage, in so many chunks.
+def layout_text(split: Sequence[int], chunks: int, further: int = 0) -> str:
+    """Return the text of blocks on each stage, in so many chunks, with `further` that predict further tokens.
 
     Examples:
-        >>> layout_text([7, 8, 8, 5], 1), layout_text([2, 4], 2)
-        ('Et*7|t*8|t*8|t*5L', 'Et|t*2|t|t*2L')
+        >>> layout_text([7, 8, 8, 5], 1), layout_text([2, 4], 2, 1)
+        ('Et*7|t*8|t*8|t*5L', 'Et|t*2|t|t*2mL')
     """
-    return "E" + "|".join(f"t*{blocks}" if blocks > 1 else "t" for blocks in _blocks(split, chunks)) + "L"
+    return (
+        "E" + "|".join(f"t*{blocks}" if blocks > 1 else "t" for blocks in _blocks(split, chunks)) + "m" * further + "L"
+    )
 
 
 def layout_split(text: str, stages: int) -> tuple[list[int], int] | None:
     """Return blocks on each stage, and chunks; None where no split of Kareus is so.
 
-    That is where a chunk has no block, embedding or head are elsewhere than at the ends, or chunks of a stage differ by
-    more than embedding and head.
+    That is where a chunk has no block, embedding, head or what predicts further tokens are elsewhere than at the ends,
+    or chunks of a stage differ by more than embedding and head.
 
     Examples:
         >>> layout_split("Et*3|(tt|)*2t,L", 4), layout_split("Et*3|(tt|)*29,m|L", 16)

@@ -192,6 +192,10 @@ class Model:
     without experts, or, where all have experts, of one of these."""
     latent_attention: LatentAttention | None = field(default=None, metadata=ADDED)
     """Queries, keys and values from latent vectors; null: from the residual stream."""
+    mtp_layers: int = field(default=0, metadata=ADDED)
+    """Blocks after the last, each of which predicts a further token from what the one before it gave and the token's
+    embedding, by the LM head of the others (multi-token prediction; DeepSeek-V3, section 2.2). They are where the LM
+    head is, and as the last block is."""
     checkpoint: str | None = field(default=None, metadata=ADDED)
     """`model_type` of the checkpoints that name its weights; null: Llama, or GPT-2 or MPT by `positions`."""
 
@@ -243,6 +247,7 @@ class Model:
             for layer in layers or ():
                 if not 0 <= layer < self.num_layers:
                     raise ConfigError(f"{name}: has {layer}; expected numbers of blocks, 0 to {self.num_layers - 1}.")
+        within(self, 0, MOST_BLOCKS, "blocks", "mtp_layers")
         self._check_experts()
 
     def _check_experts(self) -> None:
@@ -318,6 +323,11 @@ class Model:
     def dense_layers(self) -> tuple[int, ...]:
         """Blocks, from 0, of a mixture of experts that have none; nothing of a dense model."""
         return () if self.experts is None else self.experts.dense_layers
+
+    @property
+    def mtp_is_dense(self) -> bool:
+        """Whether blocks that predict further tokens have no experts: those of a model whose last block has none."""
+        return self.experts is None or self.num_layers - 1 in self.dense_layers
 
     @property
     def value_head_dim(self) -> int:

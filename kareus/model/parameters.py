@@ -1,6 +1,7 @@
 """Parameters that one GPU holds of each part of a model."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kareus.graph.records import Scope
 from kareus.model.config import Model, Parallelism, Sharding
@@ -12,9 +13,10 @@ def scope_parameters(model: Model, parallelism: Parallelism) -> dict[Scope, int]
     """Return the parameters on one GPU of one block, of the embedding, and of the final norm with the LM head.
 
     Blocks of a mixture of experts that have none are `Scope.DENSE_BLOCK`, where there are any. A tied LM head counts as
-    one of its own; on the same stage as the embedding it is none. Norms, routers, learned positions and the biases of
-    what is summed over the tensor-parallel group are whole on every GPU; norms of single heads are where these heads
-    are.
+    one of its own; on the same stage as the embedding it is none. Beside it are the blocks that predict further tokens,
+    with the embedding once more where that is on another stage (Megatron Core). Norms, routers, learned positions and
+    the biases of what is summed over the tensor-parallel group are whole on every GPU; norms of single heads are where
+    these heads are.
     """
     table = embedding_parameters(model, parallelism)
     shares = model.tie_embeddings and parallelism.head_stage == 0
@@ -22,11 +24,16 @@ def scope_parameters(model: Model, parallelism: Parallelism) -> dict[Scope, int]
     parts = {
         Scope.BLOCK: _block_parameters(model, parallelism, model.experts),
         Scope.EMBEDDING: table + _beside_table(model),
-        Scope.HEAD: model.norm_parameters + head_bias + (0 if shares else table),
+        Scope.HEAD: model.norm_parameters + head_bias + (0 if shares else table) + mtp_parameters(model, parallelism),
     }
     if model.dense_layers:
         parts[Scope.DENSE_BLOCK] = _block_parameters(model, parallelism, None)
     return parts
+
+
+def mtp_matrices(model: Model) -> int:
+    """Return the values of the weights that project two hidden states to one."""
+    return 2 * model.hidden_size**2
 
 
 def expert_parameters(model: Model, parallelism: Parallelism) -> int:
@@ -40,17 +47,37 @@ def expert_parameters(model: Model, parallelism: Parallelism) -> int:
 
 
 def total_parameters(model: Model) -> int:
-    """Return all parameters of a model, a tied LM head once."""
-    return _summed(model, scope_parameters(model, ALONE))
+    """Return all parameters of a model, a tied LM head once, without blocks that predict further tokens."""
+    main = replace(model, mtp_layers=0)
+    return _summed(main, scope_parameters(main, ALONE))
 
 
 def active_parameters(model: Model) -> int:
-    """Return the parameters that a token uses: all of a dense model, and of experts those that it is sent to."""
-    parts = scope_parameters(model, ALONE)
+    """Return the parameters that a token uses: all of a dense model, and of experts those that it is sent to.
+
+    Blocks that predict further tokens do not count.
+    """
+    main = replace(model, mtp_layers=0)
+    parts = scope_parameters(main, ALONE)
     if (experts := model.experts) is not None:
         routed = expert_parameters(model, ALONE)
         parts[Scope.BLOCK] -= routed - routed // experts.count * experts.per_token
-    return _summed(model, parts)
+    return _summed(main, parts)
+
+
+def mtp_parameters(model: Model, parallelism: Parallelism | None = None) -> int:
+    """Return the parameters on one GPU of the blocks that predict further tokens; of all GPUs without a layout.
+
+    Each is a block with a projection of two hidden states and three norms: of both, and of what it gives. On another
+    stage than the embedding's there is a copy of that (Megatron Core).
+    """
+    layout = ALONE if parallelism is None else parallelism
+    if not model.mtp_layers:
+        return 0
+    block = _block_parameters(model, layout, None if model.mtp_is_dense else model.experts)
+    each = block + mtp_matrices(model) // layout.tp + 3 * model.norm_parameters
+    copied = 0 if layout.head_stage == 0 or model.tie_embeddings else embedding_parameters(model, layout)
+    return model.mtp_layers * each + copied
 
 
 ALONE = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=None, sharding=Sharding.NONE, sequence_parallel=False)
@@ -135,7 +162,8 @@ def reduced_parameters(
         trained = trained_parameters(model, parallelism, options)
         return {scope: (parameters,) if parameters else () for scope, parameters in trained.items()}
     parts, beside = scope_parameters(model, parallelism), _beside_table(model)
-    parts[Scope.BLOCK] -= expert_parameters(model, parallelism)
+    for scope, experts in trained_expert_parameters(model, parallelism, options).items():
+        parts[scope] -= experts
     reduced: dict[Scope, tuple[int, ...]] = {scope: (parameters,) for scope, parameters in parts.items()}
     if beside:
         reduced[Scope.EMBEDDING] = (parts[Scope.EMBEDDING] - beside, beside)
@@ -150,9 +178,13 @@ def trained_parameters(model: Model, parallelism: Parallelism, options: Training
     return {Scope.BLOCK: own, Scope.EMBEDDING: 0, Scope.HEAD: 0}
 
 
-def trained_expert_parameters(model: Model, parallelism: Parallelism, options: TrainingOptions) -> int:
-    """Return those of `expert_parameters` that are trained."""
-    return 0 if options.trains_adapters else expert_parameters(model, parallelism)
+def trained_expert_parameters(model: Model, parallelism: Parallelism, options: TrainingOptions) -> dict[Scope, int]:
+    """Return the parameters of routed experts on one GPU that are trained, of each part of a model that has any."""
+    if options.trains_adapters:
+        return {}
+    routed = expert_parameters(model, parallelism)
+    further = 0 if model.mtp_is_dense else model.mtp_layers * routed
+    return {scope: count for scope, count in ((Scope.BLOCK, routed), (Scope.HEAD, further)) if count}
 
 
 def used_matrices(model: Model, *, dense: bool) -> int:
@@ -171,9 +203,18 @@ def used_matrices(model: Model, *, dense: bool) -> int:
 
 
 def all_used_matrices(model: Model) -> int:
-    """Return the values of the weight matrices of all blocks that a token passes, over all GPUs."""
+    """Return the values of the weight matrices of all blocks that a token passes, over all GPUs.
+
+    Those that predict further tokens count with the LM head (`used_by_mtp`).
+    """
     dense = len(model.dense_layers)
     return (model.num_layers - dense) * used_matrices(model, dense=False) + dense * used_matrices(model, dense=True)
+
+
+def used_by_mtp(model: Model) -> int:
+    """Return the values of the weight matrices that a token passes to predict further ones, the LM head's again."""
+    block = used_matrices(model, dense=model.mtp_is_dense)
+    return model.mtp_layers * (block + mtp_matrices(model) + model.vocab_size * model.hidden_size)
 
 
 def embedding_parameters(model: Model, parallelism: Parallelism) -> int:
@@ -196,7 +237,8 @@ def partial_parameters(model: Model, parallelism: Parallelism) -> dict[Scope, in
     router = 0
     if model.experts is not None and parallelism.sequence_parallel:
         router = model.experts.count * model.hidden_size
-    parts = {Scope.BLOCK: dense + router, Scope.EMBEDDING: embedded, Scope.HEAD: norm}
+    further = model.mtp_layers * (dense + 3 * norm + (0 if model.mtp_is_dense else router))
+    parts = {Scope.BLOCK: dense + router, Scope.EMBEDDING: embedded, Scope.HEAD: norm + further}
     if model.dense_layers:
         parts[Scope.DENSE_BLOCK] = dense
     return parts

@@ -14,6 +14,7 @@ from kareus.partition.events import Trace
 from kareus.partition.experts import routed_sizes, with_experts
 from kareus.partition.latent import with_latent_attention
 from kareus.partition.layers import with_layers
+from kareus.partition.mtp import with_further_tokens
 from kareus.partition.names import Extracted, expected_partitions
 from kareus.partition.options import with_training_options
 from kareus.partition.place import ExchangedCopies, placed
@@ -79,7 +80,9 @@ def operator_graphs(config: GraphConfig) -> dict[Batch, BlockGraph]:
     def launched(graph: BlockGraph, size: int) -> BlockGraph:
         by_software = of_software(graph, software, config.precision, model, parallelism, size)
         with_nodes = placed(by_software, parallelism, config.linked_gpus, copies)
-        return with_training_options(with_nodes, config.training, model, parallelism, software, config.sequence_length)
+        sequence, tokens = config.sequence_length, size * config.sequence_length // parallelism.cp
+        with_options = with_training_options(with_nodes, config.training, model, parallelism, software, sequence)
+        return with_further_tokens(with_options, model, parallelism, tokens)
 
     return {batch: launched(graph, sizes[batch]) for batch, graph in graphs.items()}
 

@@ -314,8 +314,8 @@ def stage_parameters(config: UpdateSubject, stage: int) -> int:
 
 def stage_expert_parameters(config: UpdateSubject, stage: int) -> int:
     """Return those of them that are routed experts'."""
-    blocks = stage_parts(config, stage).get(Scope.BLOCK, 0)
-    return blocks * trained_expert_parameters(config.model, config.parallelism, config.training)
+    trained = trained_expert_parameters(config.model, config.parallelism, config.training)
+    return sum(count * trained.get(scope, 0) for scope, count in stage_parts(config, stage).items())
 
 
 def stage_parts(config: UpdateSubject, stage: int) -> dict[Scope, int]:
@@ -364,9 +364,9 @@ def _reduction(
         return _collectives(config, whole, clocks_mhz) + _norm_sums(config, stage, clocks_mhz)
     buckets = _buckets(config, graph, stage, backward_s, shared)
     placed = {scope: _reductions(config, stage, parts[scope]) for scope in dict.fromkeys(scope for scope, _ in buckets)}
-    if Scope.BLOCK in placed:
-        experts = trained_expert_parameters(config.model, config.parallelism, config.training)
-        placed[Scope.BLOCK] += expert_reduction_collectives(config.parallelism, gpu, software, stage, experts)
+    for scope, experts in trained_expert_parameters(config.model, config.parallelism, config.training).items():
+        if scope in placed:
+            placed[scope] += expert_reduction_collectives(config.parallelism, gpu, software, stage, experts)
     times_s = {scope: _times_s(config, own, clocks_mhz) + _messages_s(config, own) for scope, own in placed.items()}
     slower = _slowdowns(config, graph, placed, clocks_mhz, shared)
     whole_s = window_s(config.parallelism.pp, backward_s)

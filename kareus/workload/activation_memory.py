@@ -299,10 +299,23 @@ def head_bytes(workload: Workload, tokens: int) -> int:
     """Bytes of logits, and of the final norm's output and its gradient, on one GPU of the last stage.
 
     With several microbatches, what the software keeps of the former one's logits comes on top. Of a loss in chunks
-    there are the logits of one chunk at a time.
+    there are the logits of one chunk at a time. Blocks that predict further tokens have logits of their own, and keep
+    what a block does, all until the backward of the head (Megatron Core, `GPTModel.forward`).
     """
     model, software = workload.model, workload.software
     former = software.former_logit_bytes if workload.num_microbatches > 1 else 0
     logits = (software.logit_bytes + former) * model.vocab_size // workload.parallelism.tp
     logits = -(-logits // workload.training.loss_chunks)
-    return tokens * (logits + 2 * BF16_BYTES * model.hidden_size)
+    losses = (1 + model.mtp_layers) * tokens * (logits + 2 * BF16_BYTES * model.hidden_size)
+    return losses + model.mtp_layers * _mtp_bytes(workload, tokens)
+
+
+def _mtp_bytes(workload: Workload, tokens: int) -> int:
+    """Bytes that a block which predicts further tokens keeps on one GPU.
+
+    Beside what a block does: both inputs of its norms, what these give, whole, and the projection's output, its input.
+    """
+    model, parallelism = workload.model, workload.parallelism
+    scores, _ = score_bytes(workload)
+    block = block_bytes(workload, tokens, dense=model.experts is not None and model.mtp_is_dense) + scores
+    return block + 5 * boundary_bytes(model, parallelism, tokens)

@@ -51,7 +51,7 @@ STRETCHES: Mapping[str, AngleStretch] = {
 }
 """Ways of stretching rotary embeddings by what files call them."""
 FURTHER = ("num_nextn_predict_layers", "num_mtp_layers")
-"""Blocks beside the others that predict tokens after the next; types with experts leave them out, and it is said."""
+"""Blocks beside the others that predict tokens after the next, of types with experts."""
 QUANTISED = "quantization_config"
 DROPOUTS = (
     "attention_dropout",
@@ -219,7 +219,13 @@ def _model(name: str, kind: str, config: _File, row: Architecture) -> Model:
         fields.pop("window_rotary_base", None)
     fields = {field: value for field, value in fields.items() if not _is_usual(field, value, fields)}
     checkpoint = None if kind in ("llama", "mistral", "qwen2", "qwen3", "gpt2", "mpt") else kind
-    return Model(name=name, layers_per_stage={}, checkpoint=checkpoint, **fields)
+    mtp_layers = _mtp_layers(config) if kind in WITH_EXPERTS else 0
+    return Model(name=name, layers_per_stage={}, checkpoint=checkpoint, mtp_layers=mtp_layers, **fields)
+
+
+def _mtp_layers(config: _File) -> int:
+    further = next((key for key in FURTHER if config.given.get(key) not in (None, 0)), None)
+    return 0 if further is None else integer(config, further)
 
 
 def _is_usual(field: str, value: Any, fields: Mapping[str, Any]) -> bool:
@@ -343,8 +349,6 @@ def _left_out(config: _File, row: Architecture) -> Iterator[str]:
     dropped = [f"{key}={config[key]}" for key in DROPOUTS if config.get(key) not in (None, 0)]
     if dropped:
         yield f"planned and trained without dropout: {', '.join(dropped)}"
-    if predicted := next((key for key in FURTHER if config.given.get(key) not in (None, 0)), None):
-        yield f"planned without heads that predict tokens after the next: {predicted}={config.given[predicted]}"
     if quantised := config.given.get(QUANTISED):
         method = _keys(config.given, QUANTISED).get("quant_method", quantised)
         yield f"planned with weights of 16 bits, not as published: {method}"

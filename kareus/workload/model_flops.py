@@ -6,9 +6,19 @@ et al., PaLM, appendix B). The products of frozen weights have no weight gradien
 adapters three times; of packed documents, pairs within one count.
 """
 
+from collections.abc import Sequence
+
 from kareus.graph.records import Scope
 from kareus.model.config import Model
-from kareus.model.parameters import ALONE, active_parameters, all_used_matrices, total_parameters, trained_parameters
+from kareus.model.parameters import (
+    ALONE,
+    active_parameters,
+    all_used_matrices,
+    mtp_parameters,
+    total_parameters,
+    trained_parameters,
+    used_by_mtp,
+)
 from kareus.model.trainable import untrained
 from kareus.model.training_options import twice_pairs
 from kareus.workload.config import Workload
@@ -31,7 +41,7 @@ def mfu(workload: Workload, time_s: float) -> float:
 def model_flops(workload: Workload) -> int:
     """Return the FLOPs of the model in one iteration, over all replicas."""
     model, options, tokens = workload.model, workload.training, workload.sequence_length
-    attention = (model.query_width + model.attended_width) * sum(twice_pairs(model, options, tokens))
+    attention = _attended_flops(model, twice_pairs(model, options, tokens))
     products = forward_flops_per_sequence(model, tokens) - _attention_flops(model, tokens)
     passes = _FORWARDS * (products + attention)
     if options.trains_adapters:
@@ -53,23 +63,30 @@ def training_flops_per_token(model: Model, sequence_length: int) -> int:
 def forward_flops_per_sequence(model: Model, sequence_length: int) -> int:
     """Return the FLOPs of a forward for a sequence of `sequence_length` tokens.
 
-    Of a mixture of experts, those that a token is sent to count. Pairs attend in two products: of queries and keys, and
-    with values.
+    Of a mixture of experts, those that a token is sent to count, and of blocks that predict further tokens all. Pairs
+    attend in two products: of queries and keys, and with values.
     """
-    matrices = all_used_matrices(model) + model.vocab_size * model.hidden_size
+    matrices = all_used_matrices(model) + used_by_mtp(model) + model.vocab_size * model.hidden_size
     return 2 * sequence_length * matrices + _attention_flops(model, sequence_length)
 
 
 def _attention_flops(model: Model, sequence_length: int) -> int:
-    return (model.query_width + model.attended_width) * sum(model.twice_pairs(sequence_length))
+    return _attended_flops(model, model.twice_pairs(sequence_length))
+
+
+def _attended_flops(model: Model, twice_pairs: Sequence[int]) -> int:
+    """FLOPs of attention with such pairs in each block; blocks that predict further tokens have those of the last."""
+    pairs = sum(twice_pairs) + model.mtp_layers * twice_pairs[-1]
+    return (model.query_width + model.attended_width) * pairs
 
 
 def size_words(model: Model, sequence_length: int) -> str:
     """Say how large a model is; FLOPs are of a forward and a backward, without recomputation."""
     total, active = total_parameters(model), active_parameters(model)
     used = "all active" if active == total else f"{active:,} active"
+    further = f", {mtp:,} that predict further tokens" if (mtp := mtp_parameters(model)) else ""
     gflops = training_flops_per_token(model, sequence_length) / 1e9
-    return f"{total:,} parameters ({used}), {gflops:,.4g} GFLOPs a token of {sequence_length:,}"
+    return f"{total:,} parameters ({used}{further}), {gflops:,.4g} GFLOPs a token of {sequence_length:,}"
 
 
 def sizes(model: Model, sequence_length: int) -> dict[str, int]:
@@ -77,6 +94,7 @@ def sizes(model: Model, sequence_length: int) -> dict[str, int]:
     return {
         "parameters": total_parameters(model),
         "active_parameters": active_parameters(model),
+        **({"mtp_parameters": mtp} if (mtp := mtp_parameters(model)) else {}),
         "training_flops_per_token": training_flops_per_token(model, sequence_length),
     }
 

@@ -10,7 +10,7 @@ import math
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
-from kareus.model.parameters import all_used_matrices
+from kareus.model.parameters import all_used_matrices, used_by_mtp
 from kareus.workload.config import Workload
 
 NEARLY = 1e-9
@@ -150,8 +150,11 @@ def block_flops(model: Model, sequence_length: int, *, recomputation: Recomputat
 
 
 def head_flops(model: Model) -> int:
-    """FLOPs of the LM head for one token of one iteration: forward and backward; it is never recomputed."""
-    return 2 * model.hidden_size * model.vocab_size * 3
+    """FLOPs of the LM head for one token of one iteration: forward and backward; it is never recomputed.
+
+    What predicts further tokens is with it; attention of these blocks is left out.
+    """
+    return 2 * (model.hidden_size * model.vocab_size + used_by_mtp(model)) * 3
 
 
 def _checked(key: str, split: tuple[int, ...], model: Model, parallelism: Parallelism) -> tuple[int, ...]:

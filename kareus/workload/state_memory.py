@@ -28,7 +28,9 @@ def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, flo
     if options.trains_adapters:
         trained = layers * trained_parameters(model, parallelism, options)[Scope.BLOCK]
         parameters += trained
-    experts = (layers - dense) * trained_expert_parameters(model, parallelism, options)
+    routed = trained_expert_parameters(model, parallelism, options)
+    experts = (layers - dense) * routed.get(Scope.BLOCK, 0)
+    experts += routed.get(Scope.HEAD, 0) if stage == parallelism.head_stage else 0
     of_blocks = parameters - trained * options.trains_adapters
     of_blocks -= stage_parameters(model, parallelism, stage, 0, 0)
     kept_bytes = 0 if options.cast_weights else options.frozen_weights.value_bytes

@@ -87,9 +87,26 @@ def test_experts_are_read_with_the_usual_ones_of_megatron_core(read):
     assert (overrides(own)["parallelism.etp"], overrides(own)["software.dispatcher"]) == ("1", "flex")
 
 
-def test_what_is_not_said_of_experts_is_lost(read):
-    (one,) = read(MINIMAL + MIXTURE + "--moe-layer-freq 2").lost
-    assert "taken as if all had some" in one.words
+@pytest.mark.parametrize(
+    ("text", "dense"), [("2", (1, 3)), ("'([0]*1+[1]*3)'", (0,)), ("'[0,1,1,0]'", (0, 3)), ("1", ())]
+)
+def test_blocks_without_experts_are_read(read, text, dense):
+    training = read(MINIMAL + MIXTURE + f"--num-layers 4 --moe-ffn-hidden-size 256 --moe-layer-freq {text}")
+    assert not training.lost
+    assert experts_of(training).dense_layers == dense
+
+
+def test_latent_attention_and_further_tokens_are_read(read):
+    training = read(
+        MINIMAL + MIXTURE + "--multi-latent-attention --q-lora-rank 96 --kv-lora-rank 64 --qk-head-dim 48 "
+        "--qk-pos-emb-head-dim 16 --v-head-dim 32 --mtp-num-layers 1"
+    )
+    (composed,) = compose(["gpu=h100-sxm5-80gb", *training.overrides, "parallelism.dp=4"], config_folder())
+    model = composed.workload.model
+    assert not training.lost
+    assert (model.head_dim, model.mtp_layers) == (64, 1)
+    latent = model.latent_attention
+    assert (latent.query_rank, latent.key_value_rank, latent.rotary_dim, latent.value_dim) == (96, 64, 16, 32)
 
 
 def test_exchanges_beside_other_passes_are_an_execution_of_the_software(read):

@@ -23,8 +23,9 @@ from kareus.graph.records import (
 )
 from kareus.model.config import Model, Parallelism, Sharding
 from kareus.model.experts import Experts, LatentAttention
-from kareus.model.parameters import used_matrices
+from kareus.model.parameters import used_by_mtp, used_matrices
 from kareus.partition.extract import extract
+from kareus.partition.mtp import with_further_tokens
 from kareus.partition.place import ExchangedCopies, placed
 
 BATCH, TOKENS = 2, 64
@@ -87,6 +88,27 @@ def test_products_of_all_gpus_are_those_of_the_tokens(parallelism: Parallelism, 
         flops = 2 * tokens * used_matrices(model, dense=dense)
         assert parallelism.gpus * product_flops(forward) == flops
         assert parallelism.gpus * product_flops(backward) == 2 * flops
+
+
+@pytest.mark.parametrize("parallelism", LAYOUTS, ids=str)
+@pytest.mark.parametrize(
+    "base", [MODEL, LATENT, dataclasses.replace(MODEL, experts=None)], ids=lambda m: str(m.experts)
+)
+def test_further_tokens_are_predicted_once_beside_the_head(base: Model, parallelism: Parallelism) -> None:
+    if base.experts is None:
+        parallelism = dataclasses.replace(parallelism, ep=1, etp=1)
+    model = dataclasses.replace(base, mtp_layers=2)
+    plain = graph_of(model, parallelism)
+    graph = with_further_tokens(plain, model, parallelism, BATCH * TOKENS // parallelism.cp)
+    matrices = model.vocab_size * model.hidden_size + used_by_mtp(model)
+    flops = 2 * parallelism.dp * BATCH * TOKENS * matrices
+    assert parallelism.gpus * product_flops(graph.head_forward) == flops
+    assert parallelism.gpus * product_flops(graph.head_backward) == 2 * flops
+    for segments in (graph.head_forward, graph.head_backward):
+        assert {segment.scope for segment in segments} == {Scope.HEAD}
+        assert len({segment.name for segment in segments}) == len(segments)
+    assert (graph.forward, graph.backward) == (plain.forward, plain.backward)
+    assert with_further_tokens(plain, base, parallelism, 1) is plain
 
 
 @given(

@@ -1,6 +1,7 @@
 """Mixtures of experts of Hugging Face: parameters of transformers' own models, and of what their makers published."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,14 +12,13 @@ from helpers.builders import config_json
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from kareus.errors import ConfigError
-from kareus.graph.records import Scope
 from kareus.model.experts import RouterScore
 from kareus.model.features import QkNormScope
 from kareus.model.parameters import (
     ALONE,
     active_parameters,
     embedding_parameters,
-    scope_parameters,
+    mtp_parameters,
     total_parameters,
 )
 from kareus.workload.expert_architectures import WITH_EXPERTS
@@ -233,11 +233,19 @@ def test_parameters_are_the_published_ones(name: str, tmp_path: Path) -> None:
     model = read_model(config_json(tmp_path, published.config))
     table = embedding_parameters(model, ALONE)
     total = total_parameters(model) - published.tables_of_total * table
-    if published.further:  # a block, what it is fed with, and three norms
-        total += scope_parameters(model, ALONE)[Scope.BLOCK] + 2 * model.hidden_size**2 + 3 * model.hidden_size
+    if published.further:
+        total += mtp_parameters(model)
     close(total + published.beside, published.total)
     if published.active is not None:
         close(active_parameters(model) - published.tables_of_active * table, published.active)
+
+
+def test_what_predicts_further_tokens_is_as_published(tmp_path: Path) -> None:
+    """DeepSeek-AI, README of DeepSeek-V3: 685 billion, 671 of the model and 14 that predict, with both tables again."""
+    model = read_model(config_json(tmp_path, DEEPSEEK_V3))
+    further = mtp_parameters(model) + 2 * embedding_parameters(model, ALONE)
+    close(further, "14")
+    close(total_parameters(model) + further, "685")
 
 
 def close(parameters: int, billions: str) -> None:
@@ -266,7 +274,8 @@ def test_flops_are_of_the_matrices_that_a_token_passes(tmp_path: Path) -> None:
                 matrices += parameter.numel()
         heads = config.num_attention_heads
         widths = (192 + 128) * heads if kind == "deepseek_v3" else 2 * config.head_dim * heads
-        assert forward_flops_per_sequence(model, TOKENS) == 2 * TOKENS * matrices + widths * pairs
+        published = replace(model, mtp_layers=0)  # the class leaves out what predicts further tokens
+        assert forward_flops_per_sequence(published, TOKENS) == 2 * TOKENS * matrices + widths * pairs
 
 
 def test_what_a_router_and_attention_do_is_read(tmp_path: Path) -> None:
@@ -295,10 +304,7 @@ def test_what_a_router_and_attention_do_is_read(tmp_path: Path) -> None:
 
 def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     notes = read_architecture(config_json(tmp_path, DEEPSEEK_V3)).notes
-    assert notes == (
-        "planned without heads that predict tokens after the next: num_nextn_predict_layers=1",
-        "planned with weights of 16 bits, not as published: fp8",
-    )
+    assert notes == ("planned with weights of 16 bits, not as published: fp8",)
 
 
 @pytest.mark.parametrize(

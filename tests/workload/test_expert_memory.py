@@ -7,12 +7,13 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.errors import RefusedWorkloadError
-from kareus.model.parameters import embedding_parameters, expert_parameters, total_parameters
+from kareus.model.parameters import embedding_parameters, expert_parameters, mtp_parameters, total_parameters
 from kareus.update.costs import stage_expert_parameters
 from kareus.update.costs import stage_parameters as held_parameters
 from kareus.workload.activation_memory import expert_activation_bytes, kept_bytes
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
+from kareus.workload.memory import stage_memory
 from kareus.workload.naming import degrees
 from kareus.workload.resolve import check_workload, checked_but_for_memory
 from kareus.workload.state_memory import stage_dense_blocks, state_bytes
@@ -42,6 +43,24 @@ def test_gpus_hold_the_whole_model_between_them(model: str, pp: int, chunks: int
     assert rows == one.model.vocab_size * one.model.hidden_size
     dense = len(one.model.dense_layers)
     assert sum(stage_dense_blocks(one, stage) for stage in range(pp)) == dense
+
+
+def test_what_predicts_further_tokens_is_where_the_head_is() -> None:
+    """One block with its experts over `ep`, its projection, three norms, and the embedding once more."""
+    one, plain = (workload("deepseek-v3", f"model.mtp_layers={n}", pp=4, dp=8, ep=8) for n in (1, 0))
+    model, layout = one.model, one.parallelism
+    experts = expert_parameters(model, layout)
+    assert stage_expert_parameters(one, 3) == (layout.split[3] + 1) * experts
+    held = sum(held_parameters(one, stage) for stage in range(4)) - sum(held_parameters(plain, s) for s in range(4))
+    table = embedding_parameters(model, layout)
+    assert held == mtp_parameters(model) - 7 * experts + table
+    same = dataclasses.replace(plain, parallelism=dataclasses.replace(plain.parallelism, layers_per_stage=layout.split))
+    last, before = (stage_memory(w, 3, layout.split[3]) for w in (one, same))
+    shared = 12 * experts / layout.expert_replicas + 12 * (held - experts) / 8
+    states = 6 * held + shared
+    assert (last.states_gib - before.states_gib) * 2**30 == pytest.approx(states, rel=1e-6)
+    assert last.head_gib > 2 * before.head_gib
+    assert stage_memory(one, 0, layout.split[0]) == stage_memory(same, 0, layout.split[0])
 
 
 def test_states_of_experts_are_shared_by_those_that_hold_the_same() -> None:
