@@ -82,7 +82,7 @@ def fit_and_write(lines: Sequence[Line], kind: Format, option: str, output: Path
     Raises:
         ArtifactError: no row that counts ran on that software.
     """
-    data = [one for one in memory_data(lines, kind, (), config_dir)[0] if one[0].counts]
+    data = [one for one in memory_data(lines, kind, (), config_dir)[0] if one[0].counts and one[0].is_dense]
     data = [one for one in data if software_of(one[0].iteration) == option]
     if not data:
         raise ArtifactError(f"--software {option}: no row of the file ran a model of it that is large enough.")

@@ -64,8 +64,11 @@ def errors_of(answer: MemoryAnswer) -> dict[str, Any]:
     ran = [one for one in answer.scored if one.row.allocated_gib is not None]
     crashed = [one for one in answer.scored if one.row.allocated_gib is None]
     groups = sorted({one.row.group for one in ran})
+    counted = [one for one in ran if one.row.counts]
     return {
-        "memory_mape_pct": _mape_pct([one for one in ran if one.row.counts]),
+        "memory_mape_pct": _mape_pct(counted),
+        "memory_mape_pct_dense": _mape_pct([one for one in counted if one.row.is_dense]),
+        "memory_mape_pct_experts": _mape_pct([one for one in counted if not one.row.is_dense]),
         "memory_mape_pct_all": _mape_pct(ran),
         "by_group": {group: _mape_pct([one for one in ran if one.row.group == group]) for group in groups},
         "ran_refused_pct": _share_pct(ran, (MemoryFit.REFUSED,)),
@@ -120,6 +123,11 @@ def lines_of(answer: MemoryAnswer) -> list[str]:
         lines += [
             "",
             f"models with a hidden size of {REAL:,} or more ({counted} rows): {errors['memory_mape_pct']:.1f} %",
+        ]
+    if errors["memory_mape_pct_experts"] is not None and errors["memory_mape_pct_dense"] is not None:
+        lines += [
+            f"of these dense {errors['memory_mape_pct_dense']:.1f} %, with experts or latent attention "
+            f"{errors['memory_mape_pct_experts']:.1f} %"
         ]
     if errors["crashed_refused_pct"] is not None:
         lines += [

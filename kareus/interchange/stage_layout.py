@@ -37,15 +37,32 @@ def layout_split(text: str, stages: int) -> tuple[list[int], int] | None:
         >>> layout_split("Et*3|(tt|)*2t,L", 4), layout_split("Et*3|(tt|)*29,m|L", 16)
         (([3, 2, 2, 1], 1), None)
     """
-    text = re.sub(r"[,\s]", "", text)
-    while (found := _REPEATED.search(text)) and len(text) <= MOST_BLOCKS:
-        text = text[: found.start()] + (found[1] or found[2] or "") * int(found[3]) + text[found.end() :]
+    text = _written_out(text)
     blocks = [chunk.count("t") for chunk in text.split("|")]
     if not _PLAIN.fullmatch(text) or len(blocks) % stages or min(blocks) == 0:
         return None
     chunks = len(blocks) // stages
     split = [sum(blocks[stage::stages]) for stage in range(stages)]
     return (split, chunks) if _blocks(split, chunks) == blocks else None
+
+
+def chunk_blocks(text: str) -> list[int]:
+    """Return the blocks of every chunk of a text, whatever else they have; none of a text without any.
+
+    Example:
+        >>> chunk_blocks("Et*3|(tt|)*2mL"), chunk_blocks("")
+        ([3, 2, 2, 0], [])
+    """
+    text = _written_out(text)
+    return [chunk.count("t") for chunk in text.split("|")] if "t" in text else []
+
+
+def _written_out(text: str) -> str:
+    """Return a text without repetitions, commas and blanks."""
+    text = re.sub(r"[,\s]", "", text)
+    while (found := _REPEATED.search(text)) and len(text) <= MOST_BLOCKS:
+        text = text[: found.start()] + (found[1] or found[2] or "") * int(found[3]) + text[found.end() :]
+    return text
 
 
 def _blocks(split: Sequence[int], chunks: int) -> list[int]:

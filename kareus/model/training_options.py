@@ -101,6 +101,8 @@ class RecomputedModule(StrEnum):
     """The MLP of blocks without experts, with the norm before it: their input is kept."""
     MOE = "moe"
     """Experts with their exchanges of tokens, shared ones too: their input is kept."""
+    MLA_UP_PROJECTION = "mla_up_proj"
+    """What makes queries, keys and values of latent vectors: these are kept."""
     MOE_ACTIVATION = "moe_act"
     """The activation of experts: its input is kept, its output is not."""
 

@@ -28,6 +28,8 @@ from kareus.partition.made import moved, product, weight_gradient
 
 PROJECTION = "qkv"
 """Name of the projection of queries, keys and values."""
+UP_PROJECTIONS = QUERY_UP, KEY_VALUE_UP = "query_up", "key_value_up"
+"""Names of the products that make these of latent vectors."""
 
 
 def with_latent_attention(graph: BlockGraph, model: Model, parallelism: Parallelism, tokens: int) -> BlockGraph:
@@ -61,9 +63,9 @@ def _products(
     """Return what takes the place of the projection, forward and backward."""
     heads, own = model.num_attention_heads // parallelism.tp, tokens // parallelism.token_shards
     queries, keys = heads * model.head_dim, heads * (model.head_dim - latent.rotary_dim + latent.value_dim)
-    ups = [("key_value_up", keys, latent.key_value_rank)]
+    ups = [(KEY_VALUE_UP, keys, latent.key_value_rank)]
     if latent.query_rank is not None:
-        ups.insert(0, ("query_up", queries, latent.query_rank))
+        ups.insert(0, (QUERY_UP, queries, latent.query_rank))
     made = _rank(latent) + (queries if latent.query_rank is None else 0)
     normed = tokens * sum(rank for _, _, rank in ups)
     forward = [

@@ -37,7 +37,8 @@ from kareus.model.training_options import (
     adapters,
     twice_pairs,
 )
-from kareus.partition.layers import ATTENTION, attended_share, mean_window
+from kareus.partition.latent import UP_PROJECTIONS
+from kareus.partition.layers import ATTENTION, ROTATION, attended_share, mean_window
 from kareus.partition.made import moved, product, weight_gradient
 from kareus.software.record import Software
 
@@ -258,9 +259,12 @@ def _of_module(forward: Sequence[Segment], module: RecomputedModule) -> list[int
     """Return the places of a module's operators among those of a forward; none of blocks that have it not."""
     operators = [operator for segment in forward for operator in segment.operators]
     stems = [operator.name.partition(".")[0] for operator in operators]
+    is_latent = not set(UP_PROJECTIONS).isdisjoint(stems)
     match module:
         case RecomputedModule.LAYER_NORM:
             return [n for n, stem in enumerate(stems) if stem == NORM]
+        case RecomputedModule.MLA_UP_PROJECTION:
+            return [n for n, stem in enumerate(stems) if stem in UP_PROJECTIONS or (is_latent and stem == ROTATION)]
         case RecomputedModule.MOE_ACTIVATION:
             return [n for n, stem in enumerate(stems) if stem == EXPERTS_ACTIVATION]
         case RecomputedModule.MOE:

@@ -48,6 +48,8 @@ VOCABULARIES = {"bert": 30_522}
 """Of groups of tests that do not name theirs: BERT's, without case."""
 GPT_VOCABULARY = 50_257
 """Of GPT-2, Megatron-LM's usual one."""
+TOKENIZERS = {"Llama2Tokenizer": 32_000, "nemotron_2_256k.model": 256_000}
+"""Tokens by what a tokenizer, or its file, is called."""
 
 MEGATRON = Format(
     memory="mem_max_allocated_bytes",
@@ -70,14 +72,18 @@ MEGATRON = Format(
     names_options=False,
     gpus={"a100": "a100-sxm4-80gb", "h100": "h100-sxm5-80gb", "gb200": "b200"},
     refused={
-        "num-experts": ((), "a mixture of experts"),
         "group": (("t5", "hybrid", "mimo", "multimodal-llava"), "no decoder or encoder of equal blocks alone"),
-        "multi-latent-attention": ((), "multi-latent attention"),
-        "mtp-num-layers": ((), "several predicted tokens"),
+        "hybrid-layer-pattern": ((), "blocks without attention"),
+        "test": (
+            (
+                "gpt_grpo_tp8tp4_pp1_ep8ep2_dp8_throughputtest",
+                "gpt3_moe_mcore_te_tp2_pp2_ep4_etp1_fine_grained_offloading",
+            ),
+            "reinforcement learning, or activations on the host of which no column says how many",
+        ),
         "fp8-format": ((), "weights in fp8, whose transposes are kept too"),
         "use-megatron-fsdp": ((), "Megatron's FSDP, whose buffers nothing here was fitted to"),
-        "pipeline-model-parallel-layout": ((), "a layout of its own over stages"),
-        "recompute-modules": ((), "recomputation by module"),
+        "optimizer": (("muon", "dist_muon"), "another optimizer than Adam"),
     },
 )
 

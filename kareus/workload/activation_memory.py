@@ -130,6 +130,9 @@ def recomputed_module_bytes(workload: Workload, tokens: int, *, dense: bool = Fa
         again += mlp_activation_bytes(model, parallelism, tokens)
         again += _cast_activation_bytes(workload, tokens, dense=True)
         again -= _cast_activation_bytes(workload, tokens, dense=False)
+    if RecomputedModule.MLA_UP_PROJECTION in modules and model.latent_attention is not None:
+        values = model.num_key_value_heads * model.value_head_dim
+        again += BF16_BYTES * tokens * ((model.query_width + model.key_value_width + values) // parallelism.tp)
     if not has_mlp and RecomputedModule.MOE in modules:
         again += expert_activation_bytes(workload, tokens)
     elif not has_mlp and RecomputedModule.MOE_ACTIVATION in modules:
@@ -299,23 +302,25 @@ def head_bytes(workload: Workload, tokens: int) -> int:
     """Bytes of logits, and of the final norm's output and its gradient, on one GPU of the last stage.
 
     With several microbatches, what the software keeps of the former one's logits comes on top. Of a loss in chunks
-    there are the logits of one chunk at a time. Blocks that predict further tokens have logits of their own, and keep
-    what a block does, all until the backward of the head (Megatron Core, `GPTModel.forward`).
+    there are the logits of one chunk at a time. Blocks that predict further tokens keep what a block does, and of their
+    own logits what the loss keeps, those in 32 bits, until the head's backward (Megatron Core, `GPTModel.forward`).
     """
     model, software = workload.model, workload.software
     former = software.former_logit_bytes if workload.num_microbatches > 1 else 0
     logits = (software.logit_bytes + former) * model.vocab_size // workload.parallelism.tp
     logits = -(-logits // workload.training.loss_chunks)
-    losses = (1 + model.mtp_layers) * tokens * (logits + 2 * BF16_BYTES * model.hidden_size)
-    return losses + model.mtp_layers * _mtp_bytes(workload, tokens)
+    return tokens * (logits + 2 * BF16_BYTES * model.hidden_size) + model.mtp_layers * _mtp_bytes(workload, tokens)
 
 
 def _mtp_bytes(workload: Workload, tokens: int) -> int:
     """Bytes that a block which predicts further tokens keeps on one GPU.
 
-    Beside what a block does: both inputs of its norms, what these give, whole, and the projection's output, its input.
+    Beside what a block does: both inputs of its norms and what these give, the projection's output, its input, what it
+    gives, and the logits in 32 bits.
     """
     model, parallelism = workload.model, workload.parallelism
     scores, _ = score_bytes(workload)
+    kept = workload.software.logit_bytes - BF16_BYTES
+    logits = -(-kept * tokens * model.vocab_size // (parallelism.tp * workload.training.loss_chunks))
     block = block_bytes(workload, tokens, dense=model.experts is not None and model.mtp_is_dense) + scores
-    return block + 5 * boundary_bytes(model, parallelism, tokens)
+    return block + 6 * boundary_bytes(model, parallelism, tokens) + logits

@@ -12,11 +12,14 @@ from kareus.calibrate.memory_fit import documented, fit_memory
 from kareus.cli import main
 from kareus.errors import ConfigError
 from kareus.evidence.memory import answer_memory, errors_of
+from kareus.model.training_options import RecomputedModule
 from kareus.prediction.lines import read_lines
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.measured_memory import memory_row, with_numbers, workload_of
 from kareus.prediction.memory_formats import MEGATRON, NANOTRON, format_of
-from kareus.workload.memory import MemoryFit, estimate_memory
+from kareus.workload.config import Workload
+from kareus.workload.memory import MemoryFit, estimate_memory, stage_memory
+from kareus.workload.state_memory import stage_dense_blocks
 
 GIB = 2**30
 GPT = {
@@ -74,15 +77,49 @@ def test_uneven_stages_and_dropout_follow_the_columns(tmp_path: Path) -> None:
 
 
 def test_rows_that_no_workload_represents_are_listed_by_name_and_reason(tmp_path: Path) -> None:
-    experts = GPT | {"test": "mixture", "num-experts": "8"}
+    experts = GPT | {"test": "mixture", "fp8-format": "hybrid"}
     odd = GPT | {"test": "odd", "decoder-first-pipeline-num-layers": "3"}
-    path = written(tmp_path / "m.csv", GPT, experts, odd, GPT | {"mem_max_allocated_bytes": ""})
+    path = written(tmp_path / "m.csv", GPT | {"fp8-format": ""}, experts, odd, GPT | {"mem_max_allocated_bytes": ""})
     _, lines = read_lines(path)
     answer = answer_memory(lines, MEGATRON, (), CONFIG)
     assert [refusal.line for refusal in answer.refused] == [3, 4, 5]
-    assert "mixture: num-experts=8: a mixture of experts." in answer.refused[0].reason
+    assert "mixture: fp8-format=hybrid: weights in fp8" in answer.refused[0].reason
     assert "the stages do not share 32 layers" in answer.refused[1].reason
     assert "mem_max_allocated_bytes" in answer.refused[2].reason
+
+
+MIXTURE = GPT | {
+    "num-layers-per-virtual-pipeline-stage": "", "num-layers": "8", "num-experts": "8", "moe-ffn-hidden-size": "1024",
+    "moe-router-topk": "2", "expert-model-parallel-size": "4", "moe-layer-freq": "([0]*3+[1]*5)", "swiglu": "True",
+    "tensor-model-parallel-size": "2", "pipeline-model-parallel-size": "2", "expert-tensor-parallel-size": "1",
+    "pipeline-model-parallel-layout": "Et*3|tt|t|ttmL", "mtp-num-layers": "1", "multi-latent-attention": "True",
+    "q-lora-rank": "1536", "kv-lora-rank": "512", "global-batch-size": "32", "num_gpus": "16",
+    "recompute-granularity": "selective", "recompute-modules": "[mla_up_proj moe_act]", "mem_allocated_bytes": "",
+}  # fmt: skip
+
+
+def mixture(tmp_path: Path, **changes: str) -> Workload:
+    _, lines = read_lines(written(tmp_path / "m.csv", MIXTURE | changes))
+    return workload_of(memory_row(lines[0], MEGATRON), MeasuredWorkloads((), CONFIG))
+
+
+def test_experts_latent_attention_and_a_text_of_stages_follow_the_columns(tmp_path: Path) -> None:
+    own = mixture(tmp_path)
+    assert own.model.experts is not None
+    assert (own.model.experts.count, own.model.experts.width, own.model.mtp_layers) == (8, 1024, 1)
+    assert (own.model.head_dim, own.model.intermediate_size) == (192, 10880)
+    assert (own.parallelism.ep, own.parallelism.etp, own.parallelism.dp) == (4, 1, 4)
+    assert (own.parallelism.split, own.chunks) == ((4, 4), 2)
+    assert [stage_dense_blocks(own, stage) for stage in range(2)] == [3, 0]
+    assert own.training.recompute_modules == (RecomputedModule.MLA_UP_PROJECTION, RecomputedModule.MOE_ACTIVATION)
+
+
+@pytest.mark.parametrize("replicas", [2, 4, 8])
+def test_replicas_that_no_column_has_are_told_by_what_stays_allocated(tmp_path: Path, replicas: int) -> None:
+    told = mixture(tmp_path, num_gpus=str(4 * replicas))
+    states = stage_memory(told, 1, 4).states_gib * GIB
+    own = mixture(tmp_path, num_gpus="", mem_allocated_bytes=str(round(1.02 * states)))
+    assert own.parallelism == told.parallelism
 
 
 def test_a_sweep_tells_what_ran_from_what_crashed(tmp_path: Path) -> None:
@@ -163,7 +200,7 @@ def test_a_profile_keeps_all_but_its_numbers_of_memory() -> None:
 
 
 def test_validate_prints_one_object_with_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path / "m.csv", GPT, GPT | {"num-experts": "8"})
+    path = written(tmp_path / "m.csv", GPT | {"group": "gpt"}, GPT | {"group": "t5"})
     assert main(["validate", "--reference", str(path), "--json", "--config-dir", str(CONFIG)]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["kind"] == "memory"

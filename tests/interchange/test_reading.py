@@ -407,12 +407,12 @@ OPTIONS_OF_TRAINERS = {
     "train.sh": (
         "torchrun pretrain_gpt.py --tensor-model-parallel-size 1 --micro-batch-size 1 "
         "--recompute-granularity selective "
-        "--recompute-modules core_attn layernorm moe_act mla_up_proj --use-precision-aware-optimizer "
+        "--recompute-modules core_attn layernorm moe_act mla_up_proj shared_experts --use-precision-aware-optimizer "
         "--exp-avg-dtype bf16 --main-grads-dtype bf16 --optimizer-cpu-offload --optimizer-offload-fraction 0.5 "
         "--cpu-offloading --cpu-offloading-num-layers 3 --rampup-batch-size 16 16 5000 --num-layers 4",
         {
             "recomputation=selective",
-            "training.recompute_modules=[layernorm,moe_act]",
+            "training.recompute_modules=[layernorm,moe_act,mla_up_proj]",
             "training.master_weights=remainder",
             "training.moments=bf16",
             "training.gradients=bf16",
@@ -420,7 +420,7 @@ OPTIONS_OF_TRAINERS = {
             "training.offload_blocks=3",
             "training.batch_ramp=[16,16,5000]",
         },
-        ["mla_up_proj"],
+        ["shared_experts"],
     ),
     "block.sh": (
         "torchrun pretrain_gpt.py --tensor-model-parallel-size 1 --micro-batch-size 1 --recompute-granularity full "
