@@ -21,6 +21,7 @@ from kareus.evidence.kernels.errors import shape_errors
 from kareus.evidence.kernels.rows import kind_of, read_kernels
 from kareus.evidence.shipped import shipped_files
 from kareus.gpu_model.trust import known_kernel_uncertainty, known_uncertainty
+from kareus.graph.number_formats import Precision
 from kareus.prediction.errors import LEAST_ROWS, PairError, error_of, numbers_for, pair_errors, spread_percent
 from kareus.prediction.lines import read_lines
 from kareus.prediction.rows import read_iterations
@@ -64,6 +65,7 @@ PLANNED_ROWS = "105 rows, 5 workloads"
 POWER_GPUS = ("h100-sxm5-80gb",)
 """Options of the GPUs in nodes whose power was measured."""
 NOT_MEASURED = "not measured"
+MODEL_WITH_EXPERTS = "mixtral-8x7b"
 UNKNOWN_TIME = f"{NOT_MEASURED}: take {spread_percent()[1]:.1f} %"
 """What a pair that was not measured may be off, as `kareus advise` takes it."""
 
@@ -99,6 +101,11 @@ def trust_rows() -> Iterator[str]:
                 yield _trust_row(usual.gpu.name, software, planned.time_percent, planned.energy_percent, PLANNED_ROWS)
             elif pair is not None:
                 yield _trust_row(usual.gpu.name, software, pair.percent_90, None, _iterations_of(pair), pair.rows)
+                others = [one for one in pair_errors() if (one.gpu, one.software) == (usual.gpu.name, software)]
+                for one in others:
+                    if others_of(one) and one.rows >= LEAST_ROWS and _is_of_today(one, option):
+                        name = f"{software}{others_of(one)}"
+                        yield _trust_row(usual.gpu.name, name, one.percent_90, None, _iterations_of(one), one.rows)
             elif software == usual.software.name:
                 unmeasured.setdefault(software, []).append(usual.gpu.name)
     for software, gpus in unmeasured.items():
@@ -122,6 +129,12 @@ def _trust_row(
     energies = NOT_MEASURED if energy is None else f"{energy:.1f} %"
     saved = NOT_MEASURED if energy is None else "as in the paper's tables, in sample"
     return f"| {gpu} | {software} | {times} | {energies} | {saved} | {source} | {so} |"
+
+
+def others_of(pair: PairError) -> str:
+    """Return what a pair's errors are of, where they are not of dense models in bf16."""
+    precision = "" if pair.precision == Precision.BF16 else f", {pair.precision}"
+    return precision + (f", {pair.models}" if pair.models == EXPERTS else "")
 
 
 def _iterations_of(pair: PairError) -> str:
@@ -162,7 +175,7 @@ def _pair_row(pair: PairError) -> str:
     within = f"{pair.percent_90:.1f} %" if pair.rows >= LEAST_ROWS else f"all {pair.percent_90:.1f} %"
     source = f"{pair.rows} rows, {pair.groups} {'models' if pair.groups > 1 else 'model'}"
     errors, mean = f"{within} | {NOT_MEASURED} |", f"{pair.mean_percent:.1f} %"
-    return _row(pair.gpu, pair.software, "iterations", left_out, errors, mean, source)
+    return _row(pair.gpu, pair.software + others_of(pair), "iterations", left_out, errors, mean, source)
 
 
 def _power_row(gpu: str, power: PowerAnswer) -> str:
@@ -173,7 +186,10 @@ def _power_row(gpu: str, power: PowerAnswer) -> str:
 
 def _is_of_today(pair: PairError, option: str) -> bool:
     """Whether errors are of the numbers that the GPU and the software have now."""
-    return pair.software in options(GROUP, CONFIG_DIR) and pair.made_for == numbers_for(composed(option, pair.software))
+    if pair.software not in options(GROUP, CONFIG_DIR):
+        return False
+    model = MODEL_WITH_EXPERTS if pair.models == EXPERTS else None
+    return pair.made_for == numbers_for(composed(option, pair.software, model))
 
 
 def never_measured() -> list[str]:
@@ -185,9 +201,11 @@ def never_measured() -> list[str]:
     return sorted(names - measured)
 
 
-def composed(gpu: str, software: str | None = None) -> Workload:
+def composed(gpu: str, software: str | None = None, model: str | None = None) -> Workload:
     """Return a workload of a GPU and a software; without one, that which is usual on the GPU."""
-    (composition,) = compose([f"gpu={gpu}", *([f"software={software}"] if software else [])], CONFIG_DIR)
+    given = {"software": software, "model": model}
+    texts = [f"{group}={option}" for group, option in given.items() if option]
+    (composition,) = compose([f"gpu={gpu}", *texts], CONFIG_DIR)
     return composition.workload
 
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import yaml
@@ -13,6 +14,7 @@ from kareus.arrays import Array
 from kareus.artifacts.files import read_text, write_text
 from kareus.artifacts.records import to_plain
 from kareus.calibrate.coefficient_space import bound_note
+from kareus.calibrate.expert_fit import fit_experts
 from kareus.calibrate.gpu_file import number
 from kareus.calibrate.software_fit import (
     PRIORS,
@@ -22,10 +24,12 @@ from kareus.calibrate.software_fit import (
     fit_software,
     fitted_numbers,
     groups_of,
+    judged,
     left_out,
 )
 from kareus.calibrate.trainer import TrainerCalibration
 from kareus.errors import ArtifactError, ConfigError
+from kareus.graph.number_formats import Precision
 from kareus.prediction.errors import PairError, numbers_for, pair_error, pair_errors, percentages, with_errors
 from kareus.prediction.measured import MeasuredWorkloads, software_of
 from kareus.prediction.rows import MeasuredIteration
@@ -38,6 +42,7 @@ logger = logging.getLogger(__name__)
 NOT_FITTED = "# NOT FITTED: no measurements of it ship"
 """Begins the line of a profile that nothing was fitted to."""
 FITTED = "[fit to measured iterations]"
+OF_EXPERTS = ", of mixtures of experts"
 CALIBRATED = "[calibrated]"
 
 
@@ -57,18 +62,15 @@ def fit_and_write(
         ArtifactError: no row that can be represented ran on that software.
     """
     data = _data([row for row in rows if software_of(row) == option], option, config_dir)
-    software = data.workloads[0].software
-    start = {name: getattr(software, name) for name in fitted_numbers(software)}
-    fitted = {name: float(number(value)) for name, value in fit_software(data, start).items()}
-    inside = errors(data, fitted)
-    groups = groups_of(data.rows)
-    outside = left_out(data, fitted, groups)
-    notes = _notes([row.family for row in data.rows], inside, outside)
-    notes |= {f"  {name}": note for name, note in _notes(groups, inside, outside).items()}
-    for name, note in notes.items():
-        logger.info("%s: %s", name, note)
-    for pair in (pairs := _pairs(data, fitted, outside, groups, option, config_dir)):
-        logger.info("%s on %s: %g %% in 90 %% of %d rows", pair.software, pair.gpu, pair.percent_90, pair.rows)
+    fitted: dict[str, float] = {}
+    pairs = list[PairError]()
+    for judge in (_judged_dense, _judged_narrow, _judged_experts):
+        numbers, result = judge(data, fitted)
+        fitted |= numbers
+        pairs += _pairs(result, fitted, option, config_dir) if result else []
+    for pair in pairs:
+        kind = f"{pair.software} in {pair.precision}, {pair.models}"
+        logger.info("%s on %s: %g %% in 90 %% of %d rows", kind, pair.gpu, pair.percent_90, pair.rows)
     if table:
         write_text(table, with_errors(pairs, pair_errors(table) if table.exists() else ()))
         logger.info("%s: written", table)
@@ -78,21 +80,82 @@ def fit_and_write(
         logger.info("%s: written", output)
 
 
-def _pairs(
-    data: IterationData,
-    fitted: Mapping[str, float],
-    outside: Array,
-    groups: Sequence[str],
-    option: str,
-    config_dir: Path,
-) -> list[PairError]:
-    """Errors of the software on each GPU that has rows, for the numbers that are written."""
-    pairs = []
-    for gpu in sorted({row.gpu for row in data.rows}):
+class _Judged(NamedTuple):
+    """Rows, and the logarithms of predicted over measured times, each left out with its group."""
+
+    data: IterationData
+    outside: Array
+    groups: Sequence[str]
+
+
+Judgement = tuple[Mapping[str, float], _Judged | None]
+"""Numbers of a fit, and what it was judged by; nothing where there are no such rows."""
+
+
+def _judged_dense(data: IterationData, _: Mapping[str, float]) -> Judgement:
+    """Fit the numbers of dense models in 16 bits."""
+    data = data.where([not _is_other(*one) for one in zip(data.rows, data.workloads, strict=True)])
+    if not data.rows:
+        return {}, None
+    software = data.workloads[0].software
+    start = {name: getattr(software, name) for name in fitted_numbers(software)}
+    fitted = {name: float(number(value)) for name, value in fit_software(data, start).items()}
+    inside = errors(data, fitted)
+    groups = groups_of(data.rows)
+    outside = left_out(data, fitted, groups)
+    notes = _notes([row.family for row in data.rows], inside, outside)
+    _log(notes | {f"  {name}": note for name, note in _notes(groups, inside, outside).items()})
+    return fitted, _Judged(data, outside, groups)
+
+
+def _judged_narrow(data: IterationData, fitted: Mapping[str, float]) -> Judgement:
+    """Judge dense models in fewer bits, of which no row is in a fit, by fits without rows of the same model."""
+    both = list(zip(data.rows, data.workloads, strict=True))
+    narrow = data.where([_is_other(*one) and not one[0].architecture for one in both])
+    if not narrow.rows:
+        return {}, None
+    if not fitted:
+        raise ArtifactError(
+            f"--errors: rows in {narrow.rows[0].precision} are judged by fits to rows in 16 bits of other models; give "
+            "a file with these, too."
+        )
+    outside = judged(data.where([not _is_other(*one) for one in both]), fitted, narrow)
+    names = [f"{row.family} {row.model.split(' ')[0]} {row.precision}" for row in narrow.rows]
+    _log(_notes(names, errors(narrow, fitted), outside))
+    return {}, _Judged(narrow, outside, [row.model.split(" ")[0] for row in narrow.rows])
+
+
+def _judged_experts(data: IterationData, fitted: Mapping[str, float]) -> Judgement:
+    """Fit the numbers of experts."""
+    experts = data.where([bool(row.architecture) for row in data.rows])
+    if not experts.rows:
+        return {}, None
+    experts = IterationData(experts.rows, [changed(workload, fitted) for workload in experts.workloads])
+    numbers, inside, outside = fit_experts(experts)
+    models = [row.architecture for row in experts.rows]
+    _log(_notes(models, inside, outside))
+    return numbers, _Judged(experts, outside, models)
+
+
+def _is_other(row: MeasuredIteration, workload: Workload) -> bool:
+    """Whether a row is not of a dense model in 16 bits."""
+    return bool(row.architecture) or workload.precision is not Precision.BF16
+
+
+def _log(notes: Mapping[str, str]) -> None:
+    for name, note in notes.items():
+        logger.info("%s: %s", name, note)
+
+
+def _pairs(result: _Judged, fitted: Mapping[str, float], option: str, config_dir: Path) -> list[PairError]:
+    """Errors of the software on each GPU that has rows, in each precision, for the numbers that are written."""
+    pairs, both = [], list(zip(result.data.rows, result.data.workloads, strict=True))
+    for gpu, precision in sorted({(row.gpu, str(workload.precision)) for row, workload in both}):
         (composition,) = compose([f"gpu={gpu}", f"software={option}"], config_dir)
-        of_gpu = [n for n, row in enumerate(data.rows) if row.gpu == gpu]
-        workload = changed(composition.workload, fitted)
-        pairs.append(pair_error(workload, outside[of_gpu], [groups[n] for n in of_gpu]))
+        own = [n for n, (row, ran) in enumerate(both) if (row.gpu, str(ran.precision)) == (gpu, precision)]
+        ran = both[own[0]][1]
+        workload = replace(composition.workload, model=ran.model, precision=ran.precision)
+        pairs.append(pair_error(changed(workload, fitted), result.outside[own], [result.groups[n] for n in own]))
     return pairs
 
 
@@ -102,9 +165,8 @@ def documented(text: str, values: Mapping[str, float]) -> str:
     The line that says that nothing was fitted goes.
     """
     lines = [line for line in text.splitlines() if not line.startswith(NOT_FITTED)]
-    shown = {
-        name: f"{name}: {number(value)} # {FITTED}{bound_note(PRIORS[name], value)}" for name, value in values.items()
-    }
+    notes = {name: bound_note(PRIORS[name], value) if name in PRIORS else OF_EXPERTS for name, value in values.items()}
+    shown = {name: f"{name}: {number(value)} # {FITTED}{notes[name]}" for name, value in values.items()}
     return "\n".join(shown.get(line.partition(":")[0], line) for line in lines) + "\n"
 
 

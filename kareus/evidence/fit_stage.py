@@ -45,7 +45,7 @@ from kareus.gpu_model.trust import numbers_of
 from kareus.prediction.errors import pair_errors
 from kareus.prediction.lines import read_lines
 from kareus.prediction.memory_formats import format_of
-from kareus.prediction.rows import has_iterations, read_iterations
+from kareus.prediction.rows import MeasuredIteration, has_iterations, read_usable_iterations
 from kareus.software.record import GROUP, is_software
 from kareus.workload.arguments import add_config_dir
 from kareus.workload.overrides import options
@@ -156,11 +156,16 @@ def _fit_software(arguments: argparse.Namespace) -> None:
             raise ConfigError("--errors: is of measured iterations; leave it out with measured memory.")
         fit_memory(lines, kept, arguments.software, arguments.output, arguments.config_dir)
         return
-    if others or not has_iterations(header):
-        raise ArtifactError(f"{path}: --software is fitted to one file with measured iterations, or their memory.")
-    fit_profile(
-        read_iterations(lines, path), arguments.software, arguments.output, arguments.errors, arguments.config_dir
-    )
+    rows = list[MeasuredIteration]()
+    for file in (path, *others):
+        header, lines = read_lines(file)
+        if not has_iterations(header):
+            raise ArtifactError(f"{file}: --software is fitted to files with measured iterations, or one with memory.")
+        usable, refused = read_usable_iterations(lines, file)
+        rows += usable
+        for refusal in refused:
+            logger.warning("left out: %s", refusal.reason)
+    fit_profile(rows, arguments.software, arguments.output, arguments.errors, arguments.config_dir)
 
 
 def _kernels(paths: Sequence[Path]) -> dict[KernelKind, Kernels]:

@@ -18,12 +18,14 @@ from kareus.gpu_model.trust import known_uncertainty, time_numbers_of, trust
 from kareus.graph.number_formats import Precision
 from kareus.model.training_options import PLAIN
 from kareus.prediction.lines import read_lines, table_text
-from kareus.software.record import of_dense_times
+from kareus.software.record import of_times
 from kareus.workload.config import Workload
 
 TABLE = Path(__file__).parent / "data/iteration_errors.csv"
 SHARE = 0.9
 """Share of iterations that an interval holds."""
+DENSE, EXPERTS = "dense", "experts"
+"""Models whose errors stand apart."""
 LEAST_ROWS = 10
 """Rows from which on a pair has a quantile of its own; of fewer the largest error counts."""
 
@@ -34,6 +36,10 @@ class PairError:
 
     gpu: str
     software: str
+    models: str
+    """What they are of: `dense` models, or those with `experts`."""
+    precision: str
+    """Number format of their products."""
     percent_90: float
     """Error that 90 % of the rows do not exceed; of fewer than ten rows the largest."""
     mean_percent: float
@@ -50,17 +56,26 @@ class PairError:
 
 
 def numbers_for(workload: Workload) -> str:
-    """Return the name of the numbers of a GPU and a software that times depend on, of whatever model and job."""
+    """Return the name of the numbers of a GPU and a software that times depend on, of whatever model and job.
+
+    Numbers of experts count where the workload's model has some.
+    """
     coefficients = replace(workload.gpu.coefficients, host_rank_s=workload.software.host_rank_s)  # of pipelines or not
     gpu = replace(workload.gpu, job_gpus=1, coefficients=coefficients)
-    return content_hash((time_numbers_of(gpu), replace(of_dense_times(workload.software), measured=None)))
+    software = of_times(workload.software, experts=workload.model.experts is not None)
+    return content_hash((time_numbers_of(gpu), replace(software, measured=None)))
+
+
+def models_of(workload: Workload) -> str:
+    """Return what errors of a workload's time are of: dense models, or those with experts."""
+    return DENSE if workload.model.experts is None else EXPERTS
 
 
 def pair_error(workload: Workload, logarithms: Array, groups: Sequence[str]) -> PairError:
     """Return the errors of a pair.
 
     Args:
-        workload: any of its GPU and software.
+        workload: any of its GPU, software and precision, with experts or without.
         logarithms: of predicted over measured times, each left out, shape (rows,).
         groups: what was left out together, by row.
     """
@@ -75,6 +90,8 @@ def pair_error(workload: Workload, logarithms: Array, groups: Sequence[str]) -> 
     return PairError(
         gpu=workload.gpu.name,
         software=workload.software.name,
+        models=models_of(workload),
+        precision=str(workload.precision),
         **percentages(logarithms),
         coverage_percent=round(100 * covered, 1) if inside else 0.0,
         rows=len(logarithms),
@@ -106,6 +123,8 @@ def pair_errors(path: Path = TABLE) -> tuple[PairError, ...]:
         PairError(
             gpu=line.text("gpu"),
             software=line.text("software"),
+            models=line.text("models"),
+            precision=line.text("precision"),
             percent_90=line.percent("percent_90"),
             mean_percent=line.percent("mean_percent"),
             median_percent=line.percent("median_percent"),
@@ -120,22 +139,25 @@ def pair_errors(path: Path = TABLE) -> tuple[PairError, ...]:
 
 def with_errors(pairs: Iterable[PairError], others: Iterable[PairError]) -> str:
     """Return the text of the table with the errors of pairs in place of those that it had of the same ones."""
-    measured = {(pair.gpu, pair.software): pair for pair in (*others, *pairs)}
+    measured = {(one.gpu, one.software, one.models, one.precision): one for one in (*others, *pairs)}
     return table_text(PairError, [measured[key] for key in sorted(measured)])
 
 
 def error_of(workload: Workload) -> PairError | None:
-    """Return the errors of a workload's pair; None where it was not measured, with other numbers, or in fewer bits.
+    """Return the errors of a workload's pair, of models as its own in its precision; None where none were measured.
 
-    Fits, and what is left out of them, are of products in 16 bits and of dense models: experts have none.
+    Errors of a user's own runs are of dense models in bf16.
     """
-    if workload.precision is not Precision.BF16 or workload.model.experts is not None or workload.training.unmeasured:
+    if workload.training.unmeasured:
         return None
     name, runs = numbers_for(workload), workload.software.measured
-    if runs is not None and runs.made_for == name:
+    kind = models_of(workload), str(workload.precision)
+    if runs is not None and runs.made_for == name and kind == (DENSE, Precision.BF16):
         return PairError(
             gpu=runs.gpu,
             software=workload.software.name,
+            models=DENSE,
+            precision=str(Precision.BF16),
             percent_90=runs.percent_90,
             mean_percent=runs.mean_percent,
             median_percent=runs.median_percent,
@@ -144,12 +166,17 @@ def error_of(workload: Workload) -> PairError | None:
             groups=0,
             made_for=name,
         )
-    return next((pair for pair in pair_errors() if pair.made_for == name), None)
+    pairs = (pair for pair in pair_errors() if pair.made_for == name)
+    return next((pair for pair in pairs if (pair.models, pair.precision) == kind), None)
 
 
-def spread_percent() -> tuple[float, float]:
-    """Return the least and the largest of the errors that 90 % do not exceed, over the pairs that were measured."""
-    measured = [pair.percent_90 for pair in pair_errors() if pair.rows >= LEAST_ROWS]
+def spread_percent(models: str = DENSE) -> tuple[float, float]:
+    """Return the least and the largest of the errors that 90 % do not exceed, over the pairs that were measured.
+
+    Those are of such models in bf16, with ten rows or more.
+    """
+    pairs = [pair for pair in pair_errors() if (pair.models, pair.precision) == (models, Precision.BF16)]
+    measured = [pair.percent_90 for pair in pairs if pair.rows >= LEAST_ROWS]
     return min(measured), max(measured)
 
 
@@ -158,7 +185,7 @@ def time_percent(workload: Workload) -> float:
     planned, pair = known_uncertainty(workload.gpu), error_of(workload)
     if planned is not None:
         return planned.time_percent
-    return spread_percent()[1] if pair is None else pair.percent_90
+    return spread_percent(models_of(workload))[1] if pair is None else pair.percent_90
 
 
 def error_words(workload: Workload) -> str:
@@ -168,23 +195,30 @@ def error_words(workload: Workload) -> str:
         return f"not measured with training.{', training.'.join(options)}; without: {usual}"
     if known_uncertainty(workload.gpu) is not None:
         return trust(workload.gpu)
-    pair, software = error_of(workload), workload.software.name
+    pair, software, models = error_of(workload), workload.software.name, models_of(workload)
     if pair is not None:
         unseen = "of models that the fit had not seen" if pair.groups else "each left out of the fit"
-        return f"{_within(pair)} of {software} on this GPU, {unseen}; energy was never measured"
-    experts = "" if workload.model.experts is None else " with experts"
-    what = f"{software} in {workload.precision}{experts}"
-    shipped = next((one for one in pair_errors() if (one.gpu, one.software) == (workload.gpu.name, software)), None)
+        of_kind = "" if (models, pair.precision) == (DENSE, Precision.BF16) else f" in {pair.precision}{_with(models)}"
+        return f"{_within(pair)} of {software}{of_kind} on this GPU, {unseen}; energy was never measured"
+    what = f"{software} in {workload.precision}{_with(models)}"
+    pairs = [one for one in pair_errors() if (one.gpu, one.software) == (workload.gpu.name, software)]
+    kinds = ((models, str(workload.precision)), (models, str(Precision.BF16)), (DENSE, str(Precision.BF16)))
+    shipped = next((one for kind in kinds for one in pairs if (one.models, one.precision) == kind), None)
     if shipped is not None:
         return (
-            f"never measured: {what} on this GPU with these settings; in bf16 as it ships, {_within(shipped)}; energy "
-            "was never measured"
+            f"never measured: {what} on this GPU with these settings; in {shipped.precision}{_with(shipped.models)} as "
+            f"it ships, {_within(shipped)}; energy was never measured"
         )
-    least, most = spread_percent()
+    least, most = spread_percent(models)
+    spread = f"{least:g} to {most:g} %" if least < most else f"{most:g} %"
     return (
-        f"never measured: {what} on this GPU; where software and GPU were, 9 of 10 iterations are within {least:g} to "
-        f"{most:g} % of time; energy was never measured"
+        f"never measured: {what} on this GPU; where software and GPU were, 9 of 10 iterations{_with(models)} are "
+        f"within {spread} of time; energy was never measured"
     )
+
+
+def _with(models: str) -> str:
+    return "" if models == DENSE else f" with {models}"
 
 
 def _within(pair: PairError) -> str:

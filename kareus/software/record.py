@@ -29,8 +29,17 @@ SET_BY_SOFTWARE = (*OF_SOFTWARE, WARM)
 """Coefficients that a GPU's file does not have."""
 OF_MEMORY = ("kept_excess", "logit_bytes", "former_logit_bytes", "workspace_gib")
 """Fields that memory alone depends on."""
-OF_EXPERTS = ("dispatcher", "expert_imbalance", "expert_kernels", "hidden_exchange")
+OF_EXPERTS = (
+    "dispatcher",
+    "dispatch_sms",
+    "expert_imbalance",
+    "expert_kernels",
+    "hidden_exchange",
+    "delayed_weight_gradients",
+)
 """Fields that mixtures of experts alone depend on."""
+CHOSEN_OF_EXPERTS = ("dispatcher", "dispatch_sms", "hidden_exchange", "delayed_weight_gradients")
+"""Those of them that a run chooses."""
 OLD_ATTENTION = 1.6
 """Time of FlashAttention 2 over that of FlashAttention 3 on an H100, forward and backward (Shah et al. 2024: 1.5 to 2.0
 times forward, 1.5 to 1.75 times backward)."""
@@ -66,6 +75,14 @@ class Dispatcher(StrEnum):
     """A copy for each expert, by an all-to-all of NCCL."""
     FLEX = "flex"
     """One copy for all experts of a node, which is copied there (DeepEP, HybridEP; Megatron's `flex` dispatcher)."""
+
+    @property
+    def usual_sms(self) -> int | None:
+        """SMs that an exchange takes where nobody says how many; None: as other collectives.
+
+        DeepEP's own number (`Buffer.num_sms`); DeepSeek-V3 trained with as many (DeepSeek-AI, 2024, section 3.2.2).
+        """
+        return 20 if self is Dispatcher.FLEX else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +197,12 @@ class Software:
     hidden_exchange: float = field(default=0.0, metadata=ADDED)
     """Share of each exchange of tokens between experts that runs beside other computation, as Megatron runs a forward
     beside a backward (`overlap_moe_expert_parallel_comm`)."""
+    delayed_weight_gradients: bool = field(default=False, metadata=ADDED)
+    """Whether gradients of weights wait for the next exchange of tokens of their backward and run beside it
+    (`delay_wgrad_compute`)."""
+    dispatch_sms: int | None = field(default=None, metadata=ADDED)
+    """SMs that an exchange of tokens takes from what runs beside it, where plans choose none; null: those of its
+    dispatcher."""
     kept_excess: float = field(default=1.0, metadata=ADDED)
     """Bytes that its blocks keep for their backward, over those of kernels that fuse all that can be fused."""
     logit_bytes: int = field(default=6, metadata=ADDED)
@@ -200,6 +223,10 @@ class Software:
         if self.fused_attention:
             return None if self.reads_alibi_mask else AttentionKernel.FUSED
         return AttentionKernel.UNFUSED_DROPOUT if self.attention_dropout else AttentionKernel.UNFUSED
+
+    def exchange_sms(self, usual: int) -> int:
+        """Return the SMs of an exchange of tokens, where other collectives have `usual` ones."""
+        return self.dispatch_sms or self.dispatcher.usual_sms or usual
 
     def padded(self, vocabulary: int, tp: int) -> int:
         """Return the rows of an embedding of `vocabulary` tokens over `tp` GPUs."""
@@ -229,15 +256,20 @@ class Software:
         within(self, 0, 1, "share of a time", "hidden_reduction", "hidden_gather", "hidden_exchange")
         within(self, 1, 1_000, "times", "expert_imbalance")
         within(self, 0, 100_000, "kernels", "expert_kernels")
+        if self.dispatch_sms is not None:
+            within(self, 1, 1_000, "SMs", "dispatch_sms")
         within(self, 0.5, 100, "times", "network_slowdown")
         within(self, 0, 100, "messages", "block_messages")
         if self.host_rank_s and self.launches_ahead is LaunchesAhead.STEP:
             raise ConfigError("host_rank_s: must be 0 where launches_ahead is step; use part or pass.")
 
 
-def of_dense_times(software: Software) -> Software:
-    """Return the software with the usual numbers of memory and experts, which no time of a dense model depends on."""
-    others = (*OF_MEMORY, *OF_EXPERTS)
+def of_times(software: Software, *, experts: bool) -> Software:
+    """Return the software with the usual numbers of memory, which no time depends on, and of experts without any.
+
+    What a run chooses of experts' exchanges is left out in any case.
+    """
+    others = (*OF_MEMORY, *(CHOSEN_OF_EXPERTS if experts else OF_EXPERTS))
     usual: dict[str, Any] = {f.name: f.default for f in fields(software) if f.name in others}
     return replace(software, **usual)
 

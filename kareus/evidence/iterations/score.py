@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kareus.prediction.errors import pair_errors
+from kareus.graph.number_formats import Precision
+from kareus.prediction.errors import DENSE, PairError, models_of, pair_errors
 from kareus.prediction.rows import MeasuredIteration
 from kareus.prediction.workload_prediction import Prediction
 from kareus.workload.config import Workload
@@ -71,17 +72,21 @@ def _within(scored: Sequence[Scored]) -> dict[str, float]:
     """Return the share of rows within the printed interval, by GPU and software."""
     within: dict[str, list[bool]] = {}
     for one in scored:
-        if one.row.architecture:
-            continue  # the interval is of dense models
-        pair = next((p for p in pair_errors() if (p.gpu, p.software) == _pair(one)), None)
+        pair = next((p for p in pair_errors() if _measured_as(p) == _pair(one)), None)
         if pair is not None:
             size = abs(np.log1p(one.error))
-            within.setdefault(" ".join(_pair(one)), []).append(bool(size <= np.log1p(pair.percent_90 / 100)))
+            name = " ".join(part for part in _pair(one) if part not in (DENSE, Precision.BF16))
+            within.setdefault(name, []).append(bool(size <= np.log1p(pair.percent_90 / 100)))
     return {pair: 100 * float(np.mean(rows)) for pair, rows in sorted(within.items())}
 
 
-def _pair(one: Scored) -> tuple[str, str]:
-    return one.workload.gpu.name, one.workload.software.name
+def _pair(one: Scored) -> tuple[str, ...]:
+    workload = one.workload
+    return workload.gpu.name, workload.software.name, models_of(workload), str(workload.precision)
+
+
+def _measured_as(pair: PairError) -> tuple[str, ...]:
+    return pair.gpu, pair.software, pair.models, pair.precision
 
 
 def _mean_of_families(scored: Sequence[Scored], errors: Sequence[float | None]) -> float | None:
@@ -98,8 +103,8 @@ def left_out_pct(scored: Sequence[Scored]) -> float | None:
 
     Of a GPU and a software, whatever network a row's cluster has.
     """
-    percent_of = {(pair.gpu, pair.software): pair.mean_percent for pair in pair_errors()}
-    pairs = [(one.workload.gpu.name, one.workload.software.name) for one in scored]
+    percent_of = {_measured_as(pair): pair.mean_percent for pair in pair_errors()}
+    pairs = [_pair(one) for one in scored]
     fitted = bool(pairs) and all(pair in percent_of for pair in pairs)
     return float(np.mean([percent_of[pair] for pair in pairs])) if fitted else None
 
