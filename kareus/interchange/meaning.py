@@ -68,6 +68,8 @@ PLAIN = (
     "software.stream_dropout",
     "software.dispatcher",
     "software.hidden_exchange",
+    "software.delayed_weight_gradients",
+    "software.dispatch_sms",
     *OPTIONS,
 )
 """Terms that are keys of a workload, or words for them."""

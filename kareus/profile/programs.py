@@ -26,7 +26,7 @@ from kareus.profile.sharded import (
 )
 from kareus.schedule.records import Choice
 from kareus.software.record import Software
-from kareus.software.steps import overlapped
+from kareus.software.steps import dispatched, overlapped
 
 
 class Execution(StrEnum):
@@ -232,6 +232,8 @@ def instruction_program(
     else:
         pairs = staggered(graph, *sizes, recomputation=recomputation, dense=shape.dense)
         middle = staggered_steps(pairs, default_sm_count, {choice.partition: choice for choice in choices})
+        if not choices:
+            middle = [dispatched(step, software) for step in middle]
     first, last = (overlapped(sequential_steps(ends, default_sm_count), software) for ends in (before, after))
     return Program(
         name=f"{direction}-{execution}-{shape.layers}-layers",

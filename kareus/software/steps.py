@@ -28,8 +28,7 @@ ATTENDING = (OperatorKind.ATTENTION, OperatorKind.ATTENTION_BACKWARD)
 
 def overlapped(steps: Sequence[Step], software: Software) -> list[Step]:
     """Return the steps with collectives beside what the software runs beside them; what they compute is the same."""
-    if software.hidden_exchange:
-        steps = [part for step in steps for part in _with_hidden_exchange(step, software.hidden_exchange)]
+    steps = _with_exchanges(steps, software)
     if software.tensor_overlap is TensorOverlap.NOTHING:
         return [step if step.collective is None else replace(step, launch=len(step.operators)) for step in steps]
     if software.gather_beside_dgrad and software.tensor_overlap is TensorOverlap.NONE:
@@ -61,13 +60,53 @@ def overlapped(steps: Sequence[Step], software: Software) -> list[Step]:
     return [step for step in found if step.operators or step.collective]
 
 
+def _with_exchanges(steps: Sequence[Step], software: Software) -> list[Step]:
+    """Return the steps with exchanges of tokens as the software runs them."""
+    steps = [dispatched(step, software) for step in steps]
+    if software.delayed_weight_gradients:
+        steps = _with_delayed_gradients(steps)
+    if software.hidden_exchange:
+        steps = [part for step in steps for part in _with_hidden_exchange(step, software.hidden_exchange)]
+    return steps
+
+
+def dispatched(step: Step, software: Software) -> Step:
+    """Return a step whose exchange of tokens, if it has one, is on the SMs that the software gives it."""
+    return replace(step, sm_count=software.exchange_sms(step.sm_count)) if _exchanges_tokens(step) else step
+
+
+def _exchanges_tokens(step: Step) -> bool:
+    return step.collective is not None and step.collective.group == EXPERT_PARALLEL
+
+
+def _with_delayed_gradients(steps: Sequence[Step]) -> list[Step]:
+    """Return the steps with gradients of weights beside the next exchange of tokens that follows them.
+
+    Those that another collective hides stay beside that one. The step that has an exchange may then have two
+    operators of a name, of two blocks.
+    """
+    found, waiting = list[Step](), list[Operator]()
+    for step in steps:
+        own = [operator for operator in step.operators if operator.is_weight_gradient]
+        others = tuple(operator for operator in step.operators if not operator.is_weight_gradient)
+        if _exchanges_tokens(step):
+            found.append(replace(step, operators=(*others, *waiting, *own), launch=len(others)))
+            waiting = []
+        elif step.collective is None:
+            found += [replace(step, operators=others)] if others else []
+            waiting += own
+        else:
+            found.append(step)
+    return [*found, Step(operators=tuple(waiting))] if waiting else found
+
+
 def _with_hidden_exchange(step: Step, share: float) -> list[Step]:
     """Cut an exchange of tokens in what runs beside computation and what does not.
 
     What runs beside it belongs to another microbatch; the operators of the same step stand for it, which are as many.
     """
     collective = step.collective
-    if collective is None or collective.group != EXPERT_PARALLEL or not step.operators:
+    if collective is None or not _exchanges_tokens(step) or not step.operators:
         return [step]
     hidden = replace(collective, message_bytes=round(share * collective.message_bytes))
     left = replace(collective, message_bytes=collective.message_bytes - hidden.message_bytes)

@@ -48,6 +48,9 @@ MOST_CHARACTERS = 160
 """Longest name in characters: 255 are allowed in a part of a path, and logs add to it."""
 MOST_CHANGES = 2
 """Changed values beyond which a name holds a hash of them all instead of each."""
+OF_TRAINING = "training."
+"""Begins the keys of a training's options, whose names say them without it."""
+SHARES = ("training.offload_optimizer", "software.hidden_exchange")
 
 
 def workload_name(composition: ComposedWorkload) -> str:
@@ -130,11 +133,24 @@ def _usual_split(workload: Workload) -> tuple[int, ...] | None:
 
 
 def changed(changes: Mapping[str, Any]) -> list[str]:
-    """Parts of a name for values that differ from those of the chosen options: few numbers as they are, else a hash."""
-    if len(changes) <= MOST_CHANGES and all(isinstance(value, bool | int | float) for value in changes.values()):
-        return [f"{key}-{_number(value)}" for key, value in changes.items()]
+    """Parts of a name for values that differ from those of the chosen options: few plain ones as they are, else a hash.
+
+    Example:
+        >>> changed({"training.cast_weights": True, "training.offload_optimizer": 0.5})
+        ['cast_weights', 'offload_optimizer-0.5']
+    """
+    if len(changes) <= MOST_CHANGES and all(_is_plain(key, value) for key, value in changes.items()):
+        return [_said(key, value) for key, value in changes.items()]
     return [content_hash(changes)[:8]]
 
 
-def _number(value: Any) -> str:
-    return str(value).replace("+", "")
+def _is_plain(key: str, value: Any) -> bool:
+    return isinstance(value, bool | int | float) or (key.startswith(OF_TRAINING) and isinstance(value, str))
+
+
+def _said(key: str, value: Any) -> str:
+    """A key and its value; the key alone where it is on, or all of a share."""
+    said = key.removeprefix(OF_TRAINING)
+    if value is True or (key in SHARES and value == 1):
+        return said
+    return f"no-{said}" if value is False else f"{said}-{value}".replace("+", "")

@@ -115,6 +115,13 @@ def test_exchanges_beside_other_passes_are_an_execution_of_the_software(read):
     assert "software.hidden_exchange" not in overrides(read(MINIMAL + MIXTURE))
 
 
+def test_delayed_weight_gradients_and_sms_of_a_dispatcher_are_read(read):
+    text = MINIMAL + MIXTURE + "--delay-wgrad-compute --moe-token-dispatcher-type flex --moe-deepep-num-sms 24"
+    said = overrides(read(text))
+    assert (said["software.delayed_weight_gradients"], said["software.dispatch_sms"]) == ("true", "24")
+    assert overrides(read(text + " --moe-flex-dispatcher-num-sms 32"))["software.dispatch_sms"] == "32"
+
+
 def test_an_option_without_its_value_is_not_taken_as_one(read):
     training = read(MINIMAL + "--context-parallel-size $CP")
     assert overrides(training)["parallelism.cp"] == "1"

@@ -8,7 +8,7 @@ from helpers.builders import a100, gemm, software
 from kareus.gpu_model.model import run_program
 from kareus.graph.program import Program, Step
 from kareus.graph.records import Collective, CollectiveKind, Operator, OperatorKind
-from kareus.software.record import TensorOverlap
+from kareus.software.record import Dispatcher, TensorOverlap
 from kareus.software.steps import overlapped
 
 CORE = software("megatron-core")
@@ -137,3 +137,40 @@ def test_ring_attention_hides_keys_and_values():
     assert waiting == pytest.approx(alone_s(steps))
     computing_s = time_s([Step(operators=step.operators) for step in steps])
     assert computing_s < hidden < computing_s + 0.7 * (waiting - computing_s)
+
+
+EXCHANGE = replace(GATHER, kind=CollectiveKind.ALL_TO_ALL, group="ep")
+DOWN, DOWN_LATER = (operator(f"down.{which}", OperatorKind.GEMM) for which in ("dgrad", "wgrad"))
+QKV, QKV_LATER = (operator(f"qkv.{which}", OperatorKind.GEMM) for which in ("dgrad", "wgrad"))
+BACKWARD = [
+    Step(operators=(DOWN, DOWN_LATER), collective=EXCHANGE, launch=2, sm_count=24),
+    Step(operators=(QKV, QKV_LATER)),
+    Step(operators=(NORM,), collective=EXCHANGE, launch=1, sm_count=24),
+    Step(operators=(PRODUCT, LAST), collective=SCATTER, launch=2, sm_count=24),
+    Step(operators=(QKV_LATER,)),
+]
+ALONE = replace(CORE, tensor_overlap=TensorOverlap.NONE, gather_beside_dgrad=False)
+
+
+def test_delayed_weight_gradients_run_beside_the_next_exchange():
+    found = overlapped(BACKWARD, replace(ALONE, delayed_weight_gradients=True))
+    assert found == [
+        replace(BACKWARD[0], launch=1),
+        Step(operators=(QKV,)),
+        replace(BACKWARD[2], operators=(NORM, QKV_LATER)),
+        BACKWARD[3],
+        Step(operators=(QKV_LATER,)),
+    ]
+    both = overlapped(BACKWARD, replace(ALONE, delayed_weight_gradients=True, hidden_exchange=1.0))
+    assert [step.launch for step in both if step.collective is not None] == [0, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "given", "count"),
+    [("alltoall", None, 24), ("alltoall", 8, 8), ("flex", None, 20), ("flex", 32, 32)],
+)
+def test_an_exchange_takes_the_sms_of_its_dispatcher(dispatcher, given, count):
+    own = replace(ALONE, dispatcher=Dispatcher(dispatcher), dispatch_sms=given)
+    found = overlapped(BACKWARD, own)
+    assert [step.sm_count for step in found if step.collective is not None] == [count, count, 24]
+    assert [step.operators for step in found] == [step.operators for step in BACKWARD]

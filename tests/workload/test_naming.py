@@ -44,6 +44,14 @@ def name(*overrides: str) -> str:
             "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_pipeline-interleaved_pipeline.chunks-4",
         ),
         (["gpu.power_limit_w=300"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_gpu.power-limit-w-300.0"),
+        (
+            ["training.cast_weights=true", "training.offload_optimizer=1.0"],
+            "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_cast-weights_offload-optimizer",
+        ),
+        (
+            ["training.gradients=bf16", "model.tie_embeddings=false"],
+            "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_no-model.tie-embeddings_gradients-bf16",
+        ),
     ],
 )
 def test_names_say_what_is_unusual(overrides: list[str], expected: str) -> None:
