@@ -59,6 +59,8 @@ bench-search: $(VENV)/bench.stamp ## compare strategies of the search on simulat
 
 refitted: $(VENV)/run.stamp ## after GPU files were changed: their uncertainty, the pictures and the table that depend on them (minutes)
 	python benchmarks/kernel_uncertainty.py --write
+	if [ -f $(REFERENCE)/moe_iterations.csv ]; then \
+	kareus fit --software megatron-core --reference $(REFERENCE)/moe_iterations.csv --errors kareus/prediction/data/iteration_errors.csv; fi
 	python benchmarks/fidelity_tables.py --write
 	python benchmarks/fidelity_pictures.py $(wildcard $(REFERENCE)/a100_planned_frontiers.csv $(REFERENCE)/paper_rows.csv)
 	if [ -f $(REFERENCE)/expert_sm_allocations.csv ]; then \

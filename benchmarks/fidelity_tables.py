@@ -152,7 +152,7 @@ def pair_rows(power: PowerAnswer) -> Iterator[str]:
         if planned is not None:
             errors = f"{planned.time_percent:.1f} % | {planned.energy_percent:.1f} % |"
             yield _row(gpu.name, usual.software.name, "planned iterations", "workloads", errors, "", PLANNED_ROWS)
-        elif usual.software.name not in {pair.software for pair in pairs}:
+        elif usual.software.name not in {pair.software for pair in pairs if not others_of(pair)}:
             yield _row(gpu.name, usual.software.name, "nothing", "", f"{NOT_MEASURED} | {NOT_MEASURED} |", "", "")
         yield from map(_pair_row, pairs)
         if option in POWER_GPUS:
@@ -173,7 +173,7 @@ def _pair_row(pair: PairError) -> str:
     """Of few rows the largest error counts."""
     left_out = "models" if pair.groups > 1 else "the only model"
     within = f"{pair.percent_90:.1f} %" if pair.rows >= LEAST_ROWS else f"all {pair.percent_90:.1f} %"
-    source = f"{pair.rows} rows, {pair.groups} {'models' if pair.groups > 1 else 'model'}"
+    source = f"{pair.rows} row{'s' * (pair.rows > 1)}, {pair.groups} {'models' if pair.groups > 1 else 'model'}"
     errors, mean = f"{within} | {NOT_MEASURED} |", f"{pair.mean_percent:.1f} %"
     return _row(pair.gpu, pair.software + others_of(pair), "iterations", left_out, errors, mean, source)
 
