@@ -15,6 +15,7 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from kareus.model.communication import Communicator, Tensors, group_rank, group_size
+from kareus.model.fused.dispatch import cpu, device_type
 
 MASK_ALIGNMENT = 16
 """Values that PyTorch's memory-efficient attention loads at once of a mask."""
@@ -157,7 +158,7 @@ def _attend(
 ) -> Attended:
     """Attend from the last tokens of a sequence to all of it."""
     inputs = [t.transpose(1, 2) for t in (query, key, value)]
-    if query.is_cpu:
+    if device_type(query) == "cpu":
         output, log_sum_exp, *state = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             *inputs, attn_mask=_mask(query, key, slopes), scale=scale
         )
@@ -184,7 +185,7 @@ def _attend_backward(
 ) -> list[Tensor]:
     """Gradients of the query, key and value of `_attend`."""
     grad, *inputs, output = [t.transpose(1, 2) for t in (gradient, *attending, part.output)]
-    if gradient.is_cpu:
+    if device_type(gradient) == "cpu":
         gradients = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad,
             *inputs,
@@ -224,7 +225,7 @@ def alibi_slopes(heads: int) -> Tensor:
     every second of them first (llm-foundry's and transformers' MPT).
     """
     larger = 2 ** math.ceil(math.log2(heads))
-    slopes = torch.exp2(-8 * torch.arange(1, larger + 1, dtype=torch.float32, device="cpu") / larger)
+    slopes = torch.exp2(-8 * torch.arange(1, larger + 1, dtype=torch.float32, device=cpu()) / larger)
     return slopes if larger == heads else torch.cat((slopes[1::2], slopes[::2]))[:heads]
 
 

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from kareus.model import fused
 from kareus.model.config import ActivationKind
+from kareus.model.fused.dispatch import device_type
 
 Later = list[Callable[[], None]]
 """Functions that add weight gradients, in the order in which these were deferred."""
@@ -63,7 +64,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor, scale: float = 1.0) 
         right: [k, n], as `left`.
         scale: what the product is multiplied by.
     """
-    if left.is_cpu:
+    if device_type(left) == "cpu":
         total.add_(left.to(total.dtype) @ right.to(total.dtype), alpha=scale)
     else:
         torch.addmm(total, left, right, alpha=scale, out_dtype=total.dtype, out=total)

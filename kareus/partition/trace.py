@@ -1,7 +1,7 @@
 """Tracing the model without a device: every kernel and collective of forward and backward, and its operator.
 
-The modules that training runs are executed under fake tensors (shapes, no data) and a fake process group (no
-other ranks). What is recorded is dataflow: which bytes of which buffer each kernel reads and writes.
+The modules that training runs are executed on tensors without memory (shapes, no data) and a fake process group (no
+other ranks), as on a CPU. What is recorded is dataflow: which bytes of which buffer each kernel reads and writes.
 """
 
 import itertools
@@ -14,7 +14,6 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -34,6 +33,7 @@ from kareus.model.config import (
     Sharding,
 )
 from kareus.model.ends import Embedding, Head
+from kareus.model.fused.dispatch import without_memory_as
 from kareus.model.layers import Norm, rotary_table
 from kareus.model.shards import Shard, shard_of
 from kareus.partition.events import TRACED_BLOCKS, Region, Trace, TracedEvent
@@ -133,7 +133,7 @@ def _stand_in(structure: Structure, shard: Shard, parallelism: Parallelism) -> M
 
 
 def _record(model: Model, shard: Shard, parallelism: Parallelism, batch: int, structure: Structure) -> Trace:
-    with _fake_mesh(parallelism) as mesh, FakeTensorMode():
+    with _fake_mesh(parallelism) as mesh, _without_memory():
         embedding, head = Embedding(model, shard, mesh, DTYPE), Head(model, shard, mesh, DTYPE)
         blocks = [Block(model, shard, mesh, DTYPE, structure.attention_kernel) for _ in range(TRACED_BLOCKS)]
         table = rotary_table(model, shard.tokens, mesh.cp)
@@ -149,6 +149,13 @@ def _record(model: Model, shard: Shard, parallelism: Parallelism, batch: int, st
         recorder.run(lambda x: head(x, ids), hidden)
     events = with_masks_made(recorder.events) if structure.reads_mask else tuple(recorder.events)
     return Trace(events, frozenset(recorder.lasting))
+
+
+@contextmanager
+def _without_memory() -> Iterator[None]:
+    """Make tensors that have a shape and no data; PyTorch's fake tensors are slower, since Python works them out."""
+    with without_memory_as("cpu"), torch.device("meta"):
+        yield
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def symbolic(structure: Structure, monkeypatch):
         symbol = environment.create_symbol(size, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
         sizes[name] = environment.create_symintnode(symbol, hint=size, source=source)
 
-    monkeypatch.setattr(tracing, "FakeTensorMode", lambda: FakeTensorMode(shape_env=environment))
+    monkeypatch.setattr(tracing, "_without_memory", lambda: FakeTensorMode(shape_env=environment))
     monkeypatch.setattr("kareus.model.config.within", lambda *_: None)
     trace = tracing.trace_structure(structure, Dimensions(**sizes))
     return trace, {name: size.node.expr for name, size in sizes.items()}, environment

@@ -2,7 +2,9 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, wraps
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,6 +19,33 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
+
+_WITHOUT_MEMORY = "meta"
+_stood_in_for: ContextVar[str] = ContextVar("device that tensors without memory stand in for", default=_WITHOUT_MEMORY)
+
+
+@contextmanager
+def without_memory_as(device: str) -> Iterator[None]:
+    """Within this, tensors without memory, on PyTorch's `meta`, run what tensors on a device of this type do.
+
+    Elsewhere they run what a GPU's do.
+    """
+    token = _stood_in_for.set(device)
+    try:
+        yield
+    finally:
+        _stood_in_for.reset(token)
+
+
+def cpu() -> str:
+    """Device of values that are worked out on a CPU, or of the tensors without memory that stand in for one's."""
+    return _WITHOUT_MEMORY if _stood_in_for.get() == "cpu" else "cpu"
+
+
+def device_type(tensor: Tensor) -> str:
+    """Type of the device whose implementation an operator of this tensor runs."""
+    kind = tensor.device.type
+    return _stood_in_for.get() if kind == _WITHOUT_MEMORY else kind
 
 
 def fused(definition: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -57,4 +86,4 @@ def _kernels_run_on(device: str) -> bool:
 
 
 def _device(argument: Any) -> str:
-    return (argument if isinstance(argument, Tensor) else argument[0]).device.type
+    return device_type(argument if isinstance(argument, Tensor) else argument[0])
