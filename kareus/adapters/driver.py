@@ -27,6 +27,7 @@ from kareus.adapters.sampler import Sampler
 from kareus.adapters.sources import PlanSource, choice_of
 from kareus.adapters.stopwatch import stopwatch_of
 from kareus.artifacts.provenance import Provenance
+from kareus.device.actuators import CLOCKS, Actuator, lasting_clocks
 from kareus.device.controller import ClockControl, dry_clocks
 from kareus.device.protocol import Device
 from kareus.device.yielding import yielding_clocks
@@ -237,13 +238,21 @@ def drive_by_plan(
     is_one_plan = not isinstance(plan, (Profiling, PlanFolder))
     agreement = Alone() if is_one_plan and folder is None else job_agreement()
 
-    def chosen() -> tuple[Device | None, ClockChoice, str]:
+    def chosen() -> tuple[Device | None, ClockChoice, str, Actuator]:
         gpu = gpu_of(device)
         return gpu, *choice_of(plan, layout, running, gpu, folder, agreement)
 
-    gpu, choice, config_hash = together(agreement, chosen)
+    gpu, choice, config_hash, actuator = together(agreement, chosen)
     return open_driver(
-        choice, layout, gpu, device, clocks=clocks, output=folder, config_hash=config_hash, agreement=agreement
+        choice,
+        layout,
+        gpu,
+        device,
+        clocks=clocks,
+        output=folder,
+        config_hash=config_hash,
+        agreement=agreement,
+        actuator=actuator,
     )
 
 
@@ -257,6 +266,7 @@ def open_driver(
     output: Path | None = None,
     config_hash: str = "",
     agreement: Agreement | None = None,
+    actuator: Actuator = CLOCKS,
 ) -> StageDriver:
     """Return the driver of a rank, which has claimed its GPU. Every rank calls it, from the main thread.
 
@@ -269,6 +279,7 @@ def open_driver(
         output: folder of tables; None to write none. Either all ranks give one, or none does.
         config_hash: hash of the workload that was planned, for the provenance of tables.
         agreement: of all ranks; None makes one where tables are written, as ranks number iterations alike.
+        actuator: what is set on the GPU; one that lasts is set at once, and judged and undone by `close`.
 
     Raises:
         ConfigError: `clocks` is something else.
@@ -287,7 +298,7 @@ def open_driver(
         tables = RankTables(output, layout.rank, provenance).resume()
         tables.first = max(agreement.gather(tables.first))  # killed ranks have written up to different iterations
     with contextlib.ExitStack() as held:
-        control = together(agreement, lambda: held.enter_context(_clocks(gpu, clocks, layout)))
+        control = together(agreement, lambda: held.enter_context(_clocks(gpu, clocks, layout, actuator)))
         sampler = _sampler(gpu) if gpu is not None else None
         recorder = RankRecorder(stopwatch_of(device), sampler, tables, choice.take_note)
         held.callback(recorder.close)
@@ -305,19 +316,23 @@ def _sampler(gpu: Device) -> Sampler | None:
         return None
 
 
-def _clocks(gpu: Device | None, clocks: str, layout: RankLayout) -> contextlib.AbstractContextManager[ClockControl]:
-    """Control of the clock of `gpu`, or of none."""
+def _clocks(
+    gpu: Device | None, clocks: str, layout: RankLayout, actuator: Actuator
+) -> contextlib.AbstractContextManager[ClockControl]:
+    """Control of the clock of `gpu`, or of none; with an actuator that lasts, no clock is requested."""
     if gpu is not None and clocks == "planned":
-        return _locked_clocks(gpu)
+        _check_main_thread(gpu)
+        if actuator.sets_clocks:
+            return yielding_clocks(gpu, job_tally(REFUSED), patience_s=_PATIENCE_S)
+        return lasting_clocks(gpu, actuator, patience_s=_PATIENCE_S)
     is_first = layout.rank % (layout.gpus // layout.stages) == 0  # trainers number ranks stage by stage
     level = logging.INFO if clocks == "dry" and is_first else logging.DEBUG
     return dry_clocks(gpu, partial(logger.log, level, "stage %d: %s", layout.stage))
 
 
-def _locked_clocks(gpu: Device) -> contextlib.AbstractContextManager[ClockControl]:
+def _check_main_thread(gpu: Device) -> None:
     if threading.current_thread() is not threading.main_thread():
         raise EngineError(
-            f"{gpu.uuid}: its clock must be restored on signals, which only the main thread may ask for; open the "
-            "adapter there."
+            f"{gpu.uuid}: its clock or limit must be restored on signals, which only the main thread may ask for; open "
+            "the adapter there."
         )
-    return yielding_clocks(gpu, job_tally(REFUSED), patience_s=_PATIENCE_S)

@@ -61,7 +61,7 @@ def steps_of(plan: Plan, layout: RankLayout) -> tuple[PlannedStep, ...]:
     Forwards and backwards do not depend on how many replicas of the pipeline there are. The update of the weights does:
     where the job has other GPUs than the plan, it is left out, and runs at the clock of the last backward.
     """
-    steps = (PlannedStep(key, i.frequency_mhz) for key, i in plan.stages[layout.stage].keyed)
+    steps = (PlannedStep(key, mhz) for key, mhz in plan.clocks(layout.stage))
     return tuple(step for step in steps if plan.gpus == layout.gpus or step.key.direction not in UPDATING)
 
 

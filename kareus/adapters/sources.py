@@ -12,6 +12,7 @@ from kareus.adapters.online import PlanFolder
 from kareus.adapters.profiling import Profiling
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.layout import WorkloadFolder
+from kareus.device.actuators import CLOCKS, Actuator
 from kareus.device.controller import check_clocks
 from kareus.device.protocol import Device
 from kareus.graph.instruction import InstructionKey
@@ -35,8 +36,8 @@ def choice_of(
     gpu: Device | None,
     output: Path | None,
     agreement: Agreement,
-) -> tuple[ClockChoice, str]:
-    """Return what decides the clocks of a rank, and the hash of the workload that it is for.
+) -> tuple[ClockChoice, str, Actuator]:
+    """Return what decides the clocks of a rank, the hash of the workload that it is for, and what is set on its GPU.
 
     Args:
         source: plan, plans or request.
@@ -53,18 +54,18 @@ def choice_of(
     """
     if isinstance(source, Profiling):
         profiling = source.choice(layout, running, gpu, agreement)
-        return profiling, profiling.workload_hash
+        return profiling, profiling.workload_hash, CLOCKS
     if isinstance(source, PlanFolder):
         online = source.choice(layout, running, gpu, agreement, output)
         _check_clocks(online.plans, layout, gpu)
         say_what_is_lost(online.plans[0], layout)
-        return online, online.workload_hash
+        return online, online.workload_hash, CLOCKS
     plan = read_plan(Path(source))
     check_layout(plan, layout)
     check_order(plan, layout.stage, running)
     _check_clocks([plan], layout, gpu)
     say_what_is_lost(plan, layout)
-    return PlanChoice(plan, layout), plan.workload_hash
+    return PlanChoice(plan, layout), plan.workload_hash, plan.actuator
 
 
 def check_source(source: PlanSource) -> None:
@@ -83,7 +84,7 @@ def check_source(source: PlanSource) -> None:
 
 def _check_clocks(plans: Sequence[Plan], layout: RankLayout, gpu: Device | None) -> None:
     if gpu is not None:
-        check_clocks(gpu, (i.frequency_mhz for plan in plans for i in plan.stages[layout.stage].instructions))
+        check_clocks(gpu, (mhz for plan in plans for _, mhz in plan.clocks(layout.stage)))
 
 
 def say_what_is_lost(plan: Plan, layout: RankLayout) -> None:

@@ -28,6 +28,7 @@ from torchtitan.trainer import Trainer
 from kareus.adapters import fsdp, pipelining
 from kareus.adapters.fsdp import PlannedTraining
 from kareus.adapters.pipelining import PlannedSchedule
+from kareus.adapters.power_cap import PowerCap, cap_power, lasting
 from kareus.adapters.sources import PlanSource, check_source
 from kareus.errors import ConfigError
 
@@ -40,6 +41,8 @@ class PlannedJob:
 
     planned: PlannedSchedule | PlannedTraining | None = None
     """What of this rank follows the plan, once torchtitan has made it."""
+    cap: PowerCap | None = None
+    """What of this rank's GPU is set without a plan, once torchtitan has made the model."""
     training: Mapping[str, Any] = {}
     """Settings of the training as the command line left them, once torchtitan has made its metrics."""
 
@@ -62,8 +65,9 @@ class EnergyMetrics:
 
     def close(self) -> None:
         """Restore the clock and write the tables: torchtitan closes its metrics also after an exception."""
-        if self.job.planned is not None:
-            self.job.planned.close()
+        for part in (self.job.planned, self.job.cap):
+            if part is not None:
+                part.close()
         self._close()
 
     def _energy(self) -> dict[str, float]:
@@ -138,6 +142,39 @@ def obey(
         pipelining_fn=None if spec.pipelining_fn is None else planned_schedule,
         post_optimizer_build_fn=planned_training,
     )
+    config.metrics = _metrics_of(job, config.metrics)
+    return config
+
+
+def cap(config: Trainer.Config, limit: float | str) -> Trainer.Config:
+    """Return a configuration of torchtitan whose training has a power limit; the one that is given is changed.
+
+    It needs no plan. The limit is set when the optimizers are built, put back with the metrics, and a line of the log
+    says whether it held, as of `kareus.adapters.power_cap.cap_power`. A plan of a power limit is for `obey`.
+
+    Args:
+        config: with pipeline parallelism or without.
+        limit: of one GPU, in W, or profiles of the vendor's, as `profile=max-q+llm-training`.
+
+    Raises:
+        ConfigError: the configuration has no model, or there is no such profile.
+
+    Example:
+        >>> from kareus.adapters.torchtitan import cap
+        >>> config = cap(config, 651)
+    """
+    spec = config.model_spec
+    if spec is None:
+        raise ConfigError("model_spec=none: there is no model to train.")
+    lasting(limit)
+    job = PlannedJob()
+
+    def capped(optimizers: Any, model_parts: list[torch.nn.Module], parallel_dims: Any) -> None:
+        if spec.post_optimizer_build_fn is not None:
+            spec.post_optimizer_build_fn(optimizers, model_parts, parallel_dims)
+        job.cap = cap_power(limit, model_parts[0])
+
+    config.model_spec = dataclasses.replace(spec, post_optimizer_build_fn=capped)
     config.metrics = _metrics_of(job, config.metrics)
     return config
 

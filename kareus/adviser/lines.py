@@ -17,8 +17,8 @@ from kareus.artifacts.layout import WorkloadFolder
 from kareus.graph.number_formats import FORMATS
 from kareus.pareto import AS_FAST
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
+from kareus.plans.actuated import SLOWER, clock_goal
 from kareus.plans.answer import BASELINE, LITTLE_SLOWER, little_to_gain, meaning, model_error_line
-from kareus.plans.obeyed import SLOWER, clock_goal
 from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
 from kareus.prediction.errors import error_of
 from kareus.prediction.remedies import parts_words

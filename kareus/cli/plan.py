@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.outputs import check_folder, check_not_results
 from kareus.artifacts.records import suggest
+from kareus.device.actuators import ACTUATOR_HELP, ActuatorKind, parse_actuator
 from kareus.errors import ConfigError
 from kareus.plans.run_totals import check_tokens, run_savings, run_totals
 from kareus.plans.selectors import OVER_TIME, Goal, check_selectors, parse_selector
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "selector, as of `kareus select` (default: fastest); give it again for a further plan"
     parser.add_argument("--select", action="append", metavar="SELECTOR", help=text)
     parser.add_argument("--method", default="kareus", help="whose frontier to select from (default: kareus)")
+    parser.add_argument("--actuator", default="clocks", help=ACTUATOR_HELP)
     text = "plan from what a job of yours was measured to take, in this folder (see docs/howto/inplace.md)"
     parser.add_argument("--measured", type=Path, metavar="FOLDER", help=text)
     parser.add_argument("--tokens", type=float, help="also print what training on so many tokens takes and saves")
@@ -51,6 +53,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Plan every workload that can run, one after the other."""
     arguments.select = arguments.select or [Goal.FASTEST]
     check_selectors(arguments.select)
+    arguments.actuator = parse_actuator(arguments.actuator)
+    if arguments.measured is not None and arguments.actuator.kind is ActuatorKind.POWER:
+        raise ConfigError("--actuator power: what was measured is of one power limit; plan without --measured.")
     if arguments.tokens is not None:
         check_tokens(arguments.tokens)
     if arguments.output is not None:
@@ -79,7 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
     """Plan one workload, print the answers, and write its folder."""
     from kareus.pipeline.methods import check_method  # noqa: PLC0415 - the solver, for which bad overrides need not wait
-    from kareus.plans.build import select_plan  # noqa: PLC0415
+    from kareus.plans.actuated import plan_for  # noqa: PLC0415
     from kareus.plans.measured import plan_measured  # noqa: PLC0415
     from kareus.plans.planning import plan_tables, quietly  # noqa: PLC0415
 
@@ -90,26 +95,65 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
         frontiers = planned.frontiers if planned else plan_measured(WorkloadFolder(arguments.measured), workload)
     if arguments.method not in frontiers.methods:
         raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, frontiers.methods)}.")
-    plans = [select_plan(workload, frontiers, text, arguments.method, name=name) for text in arguments.select]
+    actuator, locked = arguments.actuator, (workload, frontiers)
+    if actuator.kind is ActuatorKind.POWER:
+        workload = _limited(workload, actuator.limit_w, arguments.select[0])
+        name = f"{name}_{workload.gpu.power_limit_w:g}W"
+        with quietly():
+            planned = plan_tables(workload)
+        frontiers = planned.frontiers
+    plans = [plan_for(actuator, workload, frontiers, text, arguments.method, name) for text in arguments.select]
     for plan in plans:
-        for line in _answer_lines(plan, frontiers, workload, arguments.tokens):
+        for line in _answer_lines(plan, frontiers, workload, locked, arguments.tokens):
             logger.info("%s", line)
     if arguments.output is not None:
         _write(WorkloadFolder(arguments.output / name), workload, planned or frontiers, plans, force=arguments.force)
 
 
-def _answer_lines(plan: "Plan", frontiers: "Frontiers", workload: Workload, tokens: float | None) -> Iterator[str]:
-    """Yield what a plan saves, also on warm chips and over a whole run, and that its limit limits nothing."""
+def _limited(workload: Workload, limit_w: float, selector: str) -> Workload:
+    """Return the workload at a power limit, or at the one that suits a selector."""
+    from kareus.plans.actuated import best_power_limit, limited  # noqa: PLC0415 - polars, which few need
+    from kareus.workload.combinations import check_combinations  # noqa: PLC0415
+
+    at_limit = limited(workload, limit_w or best_power_limit(workload, selector))
+    check_combinations(at_limit)
+    return at_limit
+
+
+def _answer_lines(
+    plan: "Plan",
+    frontiers: "Frontiers",
+    workload: Workload,
+    locked: "tuple[Workload, Frontiers]",
+    tokens: float | None,
+) -> Iterator[str]:
+    """Yield what a plan saves, also on warm chips and over a whole run, and that its limit limits nothing.
+
+    Args:
+        plan: the plan.
+        frontiers: of the workload.
+        workload: what is planned.
+        locked: workload and frontiers at the GPU's own power limit, which savings are against.
+        tokens: of the whole run; None for no word of it.
+    """
     from kareus.gpu_model.trust import known_uncertainty  # noqa: PLC0415
+    from kareus.plans.actuated import actuated_lines  # noqa: PLC0415
     from kareus.plans.answer import answer_of, no_limit  # noqa: PLC0415
     from kareus.plans.grid_selection import grid_lines  # noqa: PLC0415
     from kareus.plans.obeyed import asked, obeyed_lines  # noqa: PLC0415
     from kareus.prediction.errors import error_words  # noqa: PLC0415 - bad overrides need not wait for numpy
 
-    selector, answer = parse_selector(plan.selector), answer_of(plan, frontiers.iteration)
+    selector, answer = parse_selector(plan.selector), answer_of(plan, locked[1].iteration)
     yield f"{answer.sentence} [{frontiers.testbed.label}]"
     yield answer.warm
-    yield from obeyed_lines(plan, workload, frontiers, lambda *what: f"the same command with --select {asked(*what)}")
+
+    def command(selector: str, method: str) -> str:
+        return f"the same command with --select {asked(selector, method)}"
+
+    if plan.actuator.sets_clocks:
+        yield from obeyed_lines(plan, workload, frontiers, command)
+    else:
+        yield from actuated_lines(plan, workload, frontiers, locked, lambda method: command(plan.selector, method))
     yield plan.changes
     if workload.testbed.kind is TestbedKind.SIMULATED and known_uncertainty(workload.gpu) is None:
         yield f"error of such predictions: {error_words(workload)}"

@@ -1,4 +1,4 @@
-"""Claims: one process at a time controls a GPU's clock or power limit, and a file has what it has set.
+"""Claims: one process at a time controls a GPU's clock, power limit or profiles, and a file has what it has set.
 
 A claim is a lock file, which the kernel frees when its holder dies; its content outlives the holder. The content is
 written before the clock is set and removed after it is reset, so content in a file that nobody has locked means that
@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kareus.artifacts.records import from_plain, parse_json, to_plain
+from kareus.device.protocol import PROFILES
 from kareus.errors import ConfigError, DeviceError
 
 FOLDER_VARIABLE = "KAREUS_CLAIMS"
@@ -45,7 +46,7 @@ MOST_W = 1e6
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSetting:
-    """Clock or power limit that is set by a claim's file."""
+    """Clock, power limit or profiles that are set, by a claim's file."""
 
     process: int
     frequency_mhz: int = 0
@@ -54,36 +55,40 @@ class DeviceSetting:
     """Power limit that is set; 0 if none is, as the next."""
     former_w: float = 0.0
     """The one that was there before, and is to be there again."""
+    profiles: str = ""
+    """Power profiles that are asked for, with + between; empty if none is."""
     since: str
     """Coordinated universal time, ISO 8601."""
 
     @property
     def subject(self) -> str:
         """What is set."""
-        return "power limit" if self.limit_w else "clock"
+        return "power limit" if self.limit_w else "power profiles" if self.profiles else "clock"
 
     @property
     def verb(self) -> str:
         """How it is set, before `it to ...` or `to ...`."""
-        return "limited" if self.limit_w else "locked"
+        return "limited" if self.limit_w else "set" if self.profiles else "locked"
 
     @property
     def is_known(self) -> bool:
         """Whether it is one that Kareus writes."""
         is_limit = 0 < self.limit_w < MOST_W and 0 < self.former_w < MOST_W and not self.frequency_mhz
-        return self.process > 0 and (is_limit or (self.frequency_mhz > 0 and not self.limit_w))
+        is_clock = self.frequency_mhz > 0 and not self.limit_w
+        is_profile = set(self.profiles.split("+")) <= set(PROFILES) and not self.frequency_mhz and not self.limit_w
+        return self.process > 0 and (is_profile if self.profiles else is_limit or is_clock)
 
     def __str__(self) -> str:
-        what = f"{self.limit_w:g} W" if self.limit_w else f"{self.frequency_mhz or '?'} MHz"
+        what = f"{self.limit_w:g} W" if self.limit_w else self.profiles or f"{self.frequency_mhz or '?'} MHz"
         return f"{what} by process {self.process or '?'} since {self.since}"
 
 
 UNREADABLE = DeviceSetting(process=0, since="an unknown time")
-"""Result for damaged content: some clock may be locked."""
+"""Result for damaged content: a clock may be locked, or anything else be set."""
 
 
 class Claim:
-    """A GPU's clock and power limit, held by this process."""
+    """A GPU's clock, power limit and profiles, held by this process."""
 
     def __init__(self, uuid: str, descriptor: int) -> None:
         """Hold the locked file that `claim` opened."""
@@ -95,8 +100,8 @@ class Claim:
         """Return what is set, or None."""
         return self._setting
 
-    def note(self, frequency_mhz: int = 0, *, limit_w: float = 0.0, former_w: float = 0.0) -> None:
-        """Record the clock that is about to be locked, or the power limit that is about to be set, and the former one.
+    def note(self, frequency_mhz: int = 0, *, limit_w: float = 0.0, former_w: float = 0.0, profiles: str = "") -> None:
+        """Record the clock, the power limit beside the former one, or the profiles that are about to be set.
 
         Raises:
             DeviceError: the file cannot be written, or was deleted and cannot be put back.
@@ -104,7 +109,12 @@ class Claim:
         self.put_back()
         since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._setting = DeviceSetting(
-            process=os.getpid(), frequency_mhz=frequency_mhz, limit_w=limit_w, former_w=former_w, since=since
+            process=os.getpid(),
+            frequency_mhz=frequency_mhz,
+            limit_w=limit_w,
+            former_w=former_w,
+            profiles=profiles,
+            since=since,
         )
         self._write()
 

@@ -320,7 +320,7 @@ def dry_clocks(device: Device | None, say: Callable[[str], None]) -> Iterator[Dr
 
 
 def restore_left_behind(device: Device, claimed: Claim) -> None:
-    """Reset the clock or the power limit of `device` if its last owner died before doing so."""
+    """Undo what the last owner of `device` set if it died before doing so."""
     left = claimed.setting()
     if left is not None:
         undo(device, left)
@@ -329,62 +329,35 @@ def restore_left_behind(device: Device, claimed: Claim) -> None:
 
 
 def undo(device: Device, setting: DeviceSetting | None) -> None:
-    """Reset the clock of `device`, or the power limit to the one that was there before; None: the clock.
+    """Put back what was there before a setting of `device`; None: the clock.
+
+    Of a setting that cannot be read any kind may be in force: clock and power limit become those after boot, and no
+    profile is asked for.
 
     Raises:
         DeviceError: the driver refuses.
     """
     if setting is not None and setting.limit_w:
         device.set_power_limit(setting.former_w)
+    elif setting is not None and setting.profiles:
+        device.clear_power_profiles(setting.profiles.split("+"))
     else:
         device.reset_clock()
+        if setting is not None and not setting.is_known:
+            _reset_what_lasts(device)
 
 
-@contextlib.contextmanager
-def held_power_limit(device: Device, limit_w: float, *, patience_s: float = 0.0) -> Iterator[None]:
-    """Claim `device`, limit its power, and put the former limit back however this ends, as `controlled_clocks` does.
-
-    After a signal the limit is the former one, also where the process goes on. Call it from the main thread.
-
-    Args:
-        device: the GPU.
-        limit_w: the limit.
-        patience_s: how long to wait for another process that has the GPU; may be infinite.
-
-    Raises:
-        DeviceError: the GPU is in use, has no such limit, or the driver refuses.
-    """
-    least_w, most_w = device.power_limits_w()
-    if not least_w <= limit_w <= most_w:
-        raise DeviceError(
-            f"{device.uuid}: {device.name} has no power limit of {limit_w:g} W; must be from {least_w:g} to "
-            f"{most_w:g} W."
+def _reset_what_lasts(device: Device) -> None:
+    """Set the power limit that a GPU has after boot, and clear its profiles, where it has them."""
+    try:
+        default_w, profiles = device.default_power_limit_w(), device.requested_power_profiles()
+        is_another = device.power_limit_w() != default_w
+    except DeviceError:  # neither can have been set
+        return
+    if is_another:
+        device.set_power_limit(default_w)
+        logger.warning(
+            "%s: its power limit is %g W now, as after boot: the one before it is not known.", device.uuid, default_w
         )
-    with claim(device.uuid, patience_s=patience_s) as claimed:
-        restore_left_behind(device, claimed)
-        restoring = threading.Lock()
-
-        def restore() -> None:
-            with restoring:
-                setting = claimed.setting()
-                if setting is not None:
-                    undo(device, setting)
-                    claimed.clear()
-
-        def restore_or_say() -> None:
-            try:
-                restore()
-            except (DeviceError, OSError) as error:
-                logger.error("%s Run `kareus clocks reset`.", error)
-
-        with on_termination(restore_or_say):
-            claimed.note(limit_w=limit_w, former_w=device.power_limit_w())
-            try:
-                device.set_power_limit(limit_w)
-            except DeviceError:
-                claimed.clear()
-                raise
-            try:
-                yield
-            finally:
-                restore()
+    if profiles:
+        device.clear_power_profiles(profiles)

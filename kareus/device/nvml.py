@@ -5,6 +5,7 @@ can set clocks; else it calls NVML, which asks for root. Importing Zeus takes se
 """
 
 import contextlib
+import ctypes
 import logging
 import os
 import warnings
@@ -20,6 +21,7 @@ from zeus.device.gpu.nvidia import NVIDIAGPU, NVIDIAGPUs
 from zeus.exception import ZeusBaseError
 
 from kareus.device.cuda import VISIBLE, visible_uuids
+from kareus.device.protocol import PROFILES
 from kareus.errors import DeviceError
 
 Answer = TypeVar("Answer")
@@ -72,6 +74,40 @@ class NvmlDevice:
         """Set it, until the driver is loaded again."""
         self._ask(self._gpu.set_power_management_limit, round(1e3 * limit_w))
 
+    def default_power_limit_w(self) -> float:
+        """The limit of the board's firmware."""
+        return float(self._ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, self._gpu.handle)) / 1e3
+
+    def power_profiles(self) -> tuple[str, ...]:
+        """Names that this package knows, of what the driver has; none where it, or the GPU, has no profiles."""
+        info = pynvml.c_nvmlWorkloadPowerProfileProfilesInfo_v1_t()
+        try:
+            self._ask(pynvml.nvmlDeviceWorkloadPowerProfileGetProfilesInfo, self._gpu.handle, ctypes.byref(info))
+        except DeviceError:
+            return ()
+        return _profile_names(info.perfProfilesMask)
+
+    def requested_power_profiles(self) -> tuple[str, ...]:
+        """Read from the driver."""
+        return _profile_names(self._current_profiles().requestedProfilesMask) if self.power_profiles() else ()
+
+    def enforced_power_profiles(self) -> tuple[str, ...]:
+        """Read from the driver."""
+        return _profile_names(self._current_profiles().enforcedProfilesMask)
+
+    def _current_profiles(self) -> Any:
+        current = pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
+        self._ask(pynvml.nvmlDeviceWorkloadPowerProfileGetCurrentProfiles, self._gpu.handle, ctypes.byref(current))
+        return current
+
+    def request_power_profiles(self, names: Sequence[str]) -> None:
+        """Ask the driver, which arbitrates between all that are asked for."""
+        self._ask(pynvml.nvmlDeviceWorkloadPowerProfileSetRequestedProfiles, self._gpu.handle, _mask_of(names))
+
+    def clear_power_profiles(self, names: Sequence[str]) -> None:
+        """Take requests back."""
+        self._ask(pynvml.nvmlDeviceWorkloadPowerProfileClearRequestedProfiles, self._gpu.handle, _mask_of(names))
+
     def clock_mhz(self) -> int:
         """The SM clock now."""
         return int(self._ask(pynvml.nvmlDeviceGetClockInfo, self._gpu.handle, pynvml.NVML_CLOCK_SM))
@@ -94,7 +130,7 @@ class NvmlDevice:
         where = f"GPU {self._gpu.gpu_index}"
         try:
             return call(*arguments)
-        except ZeusGPUNoPermissionError:
+        except (ZeusGPUNoPermissionError, pynvml.NVMLError_NoPermission):
             right = "start the container with --cap-add SYS_ADMIN" if os.geteuid() == 0 else "run as root"
             raise DeviceError(
                 f"{where}: no right to set clocks; {right}, or have zeusd started and name its socket in "
@@ -170,6 +206,19 @@ def _temperature_c(gpu: NVIDIAGPU) -> int:
         return int(gpu.get_gpu_temperature())
     except ZeusGPUFunctionNotFoundError:
         return int(pynvml.nvmlDeviceGetTemperature(gpu.handle, pynvml.NVML_TEMPERATURE_GPU))
+
+
+def _profile_names(mask: Any) -> tuple[str, ...]:
+    """Return the profiles of a mask of 255 bits."""
+    return tuple(name for name, bit in PROFILES.items() if mask.mask[bit // 32] >> bit % 32 & 1)
+
+
+def _mask_of(names: Sequence[str]) -> Any:
+    """Return a request of profiles by reference, as NVML takes it."""
+    request = pynvml.c_nvmlWorkloadPowerProfileRequestedProfiles_v1_t()
+    for bit in (PROFILES[name] for name in names):
+        request.requestedProfilesMask.mask[bit // 32] |= 1 << bit % 32
+    return ctypes.byref(request)
 
 
 def _line(error: Exception) -> str:

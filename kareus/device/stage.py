@@ -1,4 +1,4 @@
-"""Command `clocks`: show what the GPUs' SM clocks do, and restore these, and power limits, that a killed run left."""
+"""Command `clocks`: show what the GPUs' SM clocks do, and undo what a killed run left: clocks, limits, profiles."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -87,7 +87,7 @@ def _may_be_set(device: Device) -> bool:
 
 
 def _reset(device: Device) -> str:
-    """Reset the clock of a claim, or its power limit, unless its holder is alive."""
+    """Undo what a claim has set, unless its holder is alive."""
     with claim(device.uuid) as claimed:
         setting = claimed.setting()
         undo(device, setting)
@@ -101,4 +101,6 @@ def _would_reset(device: Device) -> str:
 
 
 def _subject(setting: DeviceSetting | None) -> str:
-    return "power limit" if setting is not None and setting.limit_w else "SM clock"
+    if setting is None or setting.subject == "clock":
+        return "SM clock" if setting is None or setting.is_known else "SM clock, power limit and profiles"
+    return setting.subject

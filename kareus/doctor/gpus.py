@@ -22,6 +22,8 @@ START_ZEUSD = (
     "--socket-permissions 666` and set ZEUSD_SOCK_PATH=/run/zeusd/zeusd.sock; without, measure with "
     "testbed.cuda.clocks=default"
 )
+PLAN_AT_DEFAULT = "plan at default clocks (--actuator none)"
+"""What needs no right."""
 
 
 def gpu_findings(open_devices: Callable[[], Sequence[Device]]) -> Iterator[Diagnosis]:
@@ -39,6 +41,7 @@ def gpu_findings(open_devices: Callable[[], Sequence[Device]]) -> Iterator[Diagn
     may_set = rights()
     yield may_set
     yield power_limits(devices, may_set)
+    yield power_profiles(devices, may_set)
 
 
 def _gpu(index: int, device: Device) -> Diagnosis:
@@ -84,13 +87,33 @@ def power_limits(devices: Sequence[Device], may_set: Diagnosis) -> Diagnosis:
     try:
         ranges = sorted({(*device.power_limits_w(), device.power_limit_w()) for device in devices})
     except DeviceError as error:
-        remedy = "lock clocks, which save more, or plan at the maximum clock (--method kareus-without-frequency)"
+        remedy = f"lock clocks, which save more, or {PLAN_AT_DEFAULT}"
         return Diagnosis(check=check, state=State.ABSENT, found=str(error).split(";")[0], remedy=remedy)
     found = ", ".join(f"from {least:g} to {most:g} W, now {now:g}" for least, most, now in ranges)
     if may_set.state is State.OK:
-        return Diagnosis(check=check, state=State.OK, found=found)
-    remedy = "plan at the maximum clock (--method kareus-without-frequency), which needs no right"
-    return Diagnosis(check=check, state=State.ABSENT, found=f"{found}; {may_set.found}", remedy=remedy)
+        return Diagnosis(
+            check=check, state=State.OK, found=f"{found}; `kareus plan ... --actuator power` plans for one"
+        )
+    return Diagnosis(
+        check=check,
+        state=State.ABSENT,
+        found=f"{found}; {may_set.found}",
+        remedy=f"{PLAN_AT_DEFAULT}, for which no right is needed",
+    )
+
+
+def power_profiles(devices: Sequence[Device], may_set: Diagnosis) -> Diagnosis:
+    """Return which profiles of the vendor's can be asked for: Blackwell's drivers have them."""
+    check = "setting power profiles"
+    offered = {name: None for device in devices for name in device.power_profiles()}
+    if not offered:
+        found = "the driver has none for these GPUs"
+        return Diagnosis(check=check, state=State.ABSENT, found=found, remedy="lock clocks, or limit power")
+    found = ", ".join(offered)
+    if may_set.state is State.OK:
+        named = "`kareus plan ... --actuator profile=max-q+llm-training` plans for some"
+        return Diagnosis(check=check, state=State.OK, found=f"{found}; {named}")
+    return Diagnosis(check=check, state=State.ABSENT, found=f"{found}; {may_set.found}", remedy=PLAN_AT_DEFAULT)
 
 
 def _daemon(check: str, name: str, connect: Callable[[], None]) -> Diagnosis:

@@ -112,6 +112,7 @@ def _header(first: str, plan: Plan, counts: ConstantCounts, carries: list[str]) 
     lines = [
         first,
         f"From a plan of {plan.gpus} GPUs ({plan.testbed.label}).",
+        *([] if plan.actuator.sets_clocks else [f"Planned for {plan.actuator}, which kareus.adapters.megatron sets."]),
         *carries,
         "Leaves out: clocks (kareus.adapters.megatron follows them), the halves of microbatches, launch operators, and",
         "SM counts that differ between partitions or clocks: Megatron-LM sets them once for a run.",

@@ -33,6 +33,8 @@ def frequency_schedule(plan: Plan, folder: WorkloadFolder, path: Path) -> str:
     Raises:
         ConfigError: the plan needs more than clocks; the message has the commands that export one which does not.
     """
+    if not plan.actuator.sets_clocks:
+        raise ConfigError(f"{path}: sets {plan.actuator}, and Zeus sets clocks; select it with --actuator clocks.")
     execution = _execution(plan)
     if execution is None:
         selector = shlex.quote(plan.selector)

@@ -18,16 +18,28 @@ class Method:
     """Method of the microbatch frontiers that it plans with."""
     has_frontier: bool
     """Whether it plans over its points' frontier; if not, it has one plan, all at the maximum clock."""
+    at_default_clocks: str
+    """Method of the plans that are nearest where no clock may be locked."""
 
 
 METHODS = (
-    Method(name="sequential", points_of="sequential", has_frontier=False),
-    Method(name="sequential+perseus", points_of="sequential", has_frontier=True),
-    Method(name="nanobatching", points_of="nanobatching", has_frontier=False),
-    Method(name="nanobatching+perseus", points_of="nanobatching", has_frontier=True),
-    Method(name="kareus", points_of="kareus", has_frontier=True),
-    Method(name="kareus-without-frequency", points_of="kareus-without-frequency", has_frontier=True),
-    Method(name="kareus-without-kernel-schedule", points_of="kareus-without-kernel-schedule", has_frontier=True),
+    Method(name="sequential", points_of="sequential", has_frontier=False, at_default_clocks="sequential"),
+    Method(name="sequential+perseus", points_of="sequential", has_frontier=True, at_default_clocks="sequential"),
+    Method(name="nanobatching", points_of="nanobatching", has_frontier=False, at_default_clocks="nanobatching"),
+    Method(name="nanobatching+perseus", points_of="nanobatching", has_frontier=True, at_default_clocks="nanobatching"),
+    Method(name="kareus", points_of="kareus", has_frontier=True, at_default_clocks="kareus-without-frequency"),
+    Method(
+        name="kareus-without-frequency",
+        points_of="kareus-without-frequency",
+        has_frontier=True,
+        at_default_clocks="kareus-without-frequency",
+    ),
+    Method(
+        name="kareus-without-kernel-schedule",
+        points_of="kareus-without-kernel-schedule",
+        has_frontier=True,
+        at_default_clocks="nanobatching",
+    ),
 )
 REQUIRED = ("sequential", "kareus")
 """Microbatch frontiers that exist for every workload; an odd microbatch has no halves, so only these."""

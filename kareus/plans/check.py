@@ -49,6 +49,7 @@ def check_plan(plan: Plan, workload: Workload, name: str, path: Path, launches: 
             f"select a plan for this one."
         )
     pipeline = cut(workload, "pipeline")
+    _check_actuator(plan, workload.gpu, path)
     _check_order(plan, pipeline, path)
     _check_statements(plan, workload, name, path)
     shapes = laid_out_shapes(workload)
@@ -61,6 +62,19 @@ def check_plan(plan: Plan, workload: Workload, name: str, path: Path, launches: 
     _check_timing(plan, pipeline, path)
     _check_energy(plan, workload, path)
     _check_warm_energy(plan, pipeline, path)
+
+
+def _check_actuator(plan: Plan, gpu: Gpu, path: Path) -> None:
+    actuator = plan.actuator
+    if actuator.sets_clocks:
+        return
+    lower = next((i.frequency_mhz for _, i in plan.keyed if i.frequency_mhz != gpu.maximum_clock_mhz), None)
+    if lower is not None:
+        raise ArtifactError(f"{path}: sets {actuator}, and has an instruction at {lower} MHz; select the plan anew.")
+    if actuator.limit_w and actuator.limit_w != gpu.power_limit_w:
+        raise ArtifactError(
+            f"{path}: sets {actuator}, its workload was planned at {gpu.power_limit_w:g} W; select the plan anew."
+        )
 
 
 def _check_order(plan: Plan, config: PipelineSlice, path: Path) -> None:

@@ -1,15 +1,16 @@
 """The plan file: what every stage runs, instruction by instruction, and what that is predicted to cost."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from kareus.artifacts.provenance import TestbedIdentity
-from kareus.artifacts.records import Count, NotNegative, Positive
+from kareus.artifacts.records import ADDED, Count, NotNegative, Positive
 from kareus.artifacts.shown import Shown
+from kareus.device.actuators import CLOCKS, Actuator
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
@@ -163,6 +164,8 @@ class Plan(Shown):
     gpus: Count
     prediction: PredictedCost
     stages: tuple[StagePlan, ...]
+    actuator: Actuator = field(default=CLOCKS, metadata=ADDED)
+    """What it sets on a GPU: the clocks of its instructions unless it was planned for something else."""
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the plan file that `kareus.load_plan` and the adapters read, atomically; missing folders are made.
@@ -199,6 +202,8 @@ class Plan(Shown):
             >>> print(kareus.plan(*kareus.resolve(["num_microbatches=2"])).changes)
             ... changes of clock an iteration in the stages, which make it up to ... longer
         """
+        if not self.actuator.sets_clocks:
+            return "no change of clock: none is locked"
         counts = ", ".join(str(stage.clock_changes) for stage in self.stages)
         if not any(stage.clock_changes for stage in self.stages):
             return "no change of clock"
@@ -212,6 +217,11 @@ class Plan(Shown):
         if not any(len(stage.passes) < len(stage.instructions) for stage in self.stages):
             return 0.0
         return self.prediction.time_s - max(i.start_s + i.time_s for stage in self.stages for i in stage.passes)
+
+    def clocks(self, stage: int) -> tuple[tuple[InstructionKey, int | None], ...]:
+        """Return the instructions of a stage with the clocks to lock; None where the plan locks none."""
+        locks = self.actuator.sets_clocks
+        return tuple((key, i.frequency_mhz if locks else None) for key, i in self.stages[stage].keyed)
 
     @property
     def keyed(self) -> tuple[tuple[InstructionKey, PlannedInstruction], ...]:

@@ -1,16 +1,16 @@
 """The part of a plan that its trainer can run, what that saves, and what would save more: said beside plans."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from kareus.errors import ConfigError
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, max_throughput_plan
 from kareus.pipeline.one_clock import OneClock, one_clock_costs
+from kareus.plans.actuated import SLOWER, best_power_limit, limited
 from kareus.plans.answer import BASELINE, LITTLE_SLOWER, answer_of, little_to_gain
 from kareus.plans.build import select_plan
 from kareus.plans.document import Plan
 from kareus.plans.frontiers import Frontiers
-from kareus.plans.selectors import OVER_TIME, Goal
+from kareus.plans.selectors import Goal
 from kareus.plans.units import compared, less, scaled
 from kareus.prediction.workload_prediction import predict
 from kareus.profile.programs import Execution
@@ -22,12 +22,8 @@ from kareus.workload.slices import cut
 
 SM_COUNT_KEY = "testbed.default_collective_sm_count"
 """What plans with another number of SMs for collectives."""
-LIMIT_STEP, LARGEST_CUT = 0.01, 0.3
-"""Steps of power limits that are priced, as shares of the GPU's own, and the largest share that is taken away."""
 NOTHING_SAVED = 0.005
 """Share of energy below which one clock saves nothing."""
-SLOWER = f"{Goal.STRAGGLER}={LITTLE_SLOWER:g}x"
-"""Selector of plans that take a little longer."""
 SMS_EVIDENCE = "by a law that was measured within a node of A100s, so time both"
 """How far to trust what a number of SMs saves."""
 
@@ -40,18 +36,6 @@ def asked(selector: str, method: str, *places: str) -> str:
         ('straggler=1.05x', 'fastest results/mine --method sequential')
     """
     return " ".join((selector, *places, *(() if method == OURS else ("--method", method))))
-
-
-def clock_goal(selector: str) -> str:
-    """Return the selector that one clock for all steps is chosen by, where a plan was asked for by `selector`.
-
-    Full speed has little to gain by one clock, and limits on how power moves are kept by plans alone.
-
-    Example:
-        >>> [clock_goal(selector) for selector in ("fastest", "swing=10percent", "power=4kW")]
-        ['straggler=1.05x', 'straggler=1.05x', 'power=4kW']
-    """
-    return SLOWER if selector.partition("=")[0] in (Goal.FASTEST, *OVER_TIME) else selector
 
 
 def obeyed_method(plan: Plan, trainer: ObeyingTrainer) -> str:
@@ -130,20 +114,14 @@ def _slower_lines(
 
 def _power_limit_lines(workload: Workload) -> Iterator[str]:
     """Yield what a power limit saves in as much more time, for machines whose clocks may not be locked."""
-    own, gpu = predict(workload), workload.gpu
-    best_w, best = gpu.power_limit_w, own
-    for step in range(1, round(LARGEST_CUT / LIMIT_STEP) + 1):
-        limit_w = gpu.power_limit_w * (1 - LIMIT_STEP * step)
-        cost = predict(replace(workload, gpu=replace(gpu, power_limit_w=limit_w)))
-        if cost.time_s > LITTLE_SLOWER * own.time_s:
-            break
-        if cost.energy_j < best.energy_j:
-            best_w, best = limit_w, cost
-    if best is not own:
+    own, best_w = predict(workload), best_power_limit(workload, SLOWER)
+    if best_w < workload.gpu.power_limit_w:
+        best = predict(limited(workload, best_w))
         more, saved = 100 * (best.time_s / own.time_s - 1), 100 * (1 - best.energy_j / own.energy_j)
         yield (
             f"where clocks may not be locked: a power limit of {best_w:.0f} W is {more:.1f} % slower and saves "
-            f"{saved:.1f} % of energy (nvidia-smi -pl {best_w:.0f}, or kareus.adapters.power_cap in a loop of yours)"
+            f"{saved:.1f} % of energy (kareus plan with --actuator power, nvidia-smi -pl {best_w:.0f}, or "
+            "kareus.adapters.power_cap in a loop of yours)"
         )
 
 

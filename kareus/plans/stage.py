@@ -3,25 +3,28 @@
 import argparse
 import logging
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.outputs import add_force, check_outputs, check_place
 from kareus.artifacts.records import suggest
+from kareus.device.actuators import ACTUATOR_HELP, parse_actuator
 from kareus.errors import ConfigError
 from kareus.pipeline.compare import THROUGHPUT_BASELINE
+from kareus.plans.actuated import actuated_lines, actuated_method, plan_for
 from kareus.plans.answer import answer_of, no_limit
-from kareus.plans.build import select_plan
 from kareus.plans.document import Plan
 from kareus.plans.file import PLAN_FILE, check_name, write_plan
-from kareus.plans.frontiers import read_frontiers
+from kareus.plans.frontiers import Frontiers, read_frontiers
 from kareus.plans.grid_selection import grid_lines
 from kareus.plans.locate import only_workload
 from kareus.plans.obeyed import asked, obeyed_lines
 from kareus.plans.run_totals import check_tokens, run_savings, run_totals
 from kareus.plans.selectors import ALLOWED, Goal, parse_selector, spelled
 from kareus.plans.units import scaled
+from kareus.workload.config import Workload
 from kareus.workload.slices import PlanSlice
 
 logger = logging.getLogger(__name__)
@@ -37,34 +40,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, help="plan file to write (default: FOLDER/plan/SELECTOR.json, or SELECTOR_METHOD.json)"
     )
+    parser.add_argument("--actuator", default="clocks", help=ACTUATOR_HELP)
     add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Select, assemble and write the plan."""
     arguments.selector = spelled(arguments.selector)
-    selector = parse_selector(arguments.selector)
+    selector, actuator = parse_selector(arguments.selector), parse_actuator(arguments.actuator)
     if arguments.tokens is not None:
         check_tokens(arguments.tokens)
     folder = WorkloadFolder(arguments.folder or only_workload())
-    output = arguments.output or folder.plan(arguments.selector, arguments.method)
-    check_name(output, arguments.selector)
-    if output.parent != folder.plans:
-        check_place(output, force=arguments.force)
-    if output != folder.plan(arguments.selector, arguments.method):  # a damaged plan in its own place is made anew
-        check_outputs(arguments, [(output, PLAN_FILE)])
     workload = load_slice(folder.config("plan"), PlanSlice).workload
     frontiers = read_frontiers(folder, workload)
     if arguments.method not in frontiers.methods:
         raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, frontiers.methods)}.")
-    plan = select_plan(workload, frontiers, arguments.selector, arguments.method, name=folder.name)
+    output = _checked_output(arguments, folder, actuated_method(actuator, arguments.method, frontiers.methods))
+    plan = plan_for(actuator, workload, frontiers, arguments.selector, arguments.method, folder.name)
     write_plan(output, plan)
     answer = answer_of(plan, frontiers.iteration) if THROUGHPUT_BASELINE in frontiers.methods else None
     logger.info("%s [%s]", answer.sentence if answer else _cost(plan), plan.testbed.label)
     if answer:
         logger.info("%s", answer.warm)
-    place = shlex.quote(str(folder.path))
-    for line in obeyed_lines(plan, workload, frontiers, lambda *what: f"kareus select {asked(*what, place)}"):
+    for line in _driven_lines(plan, workload, frontiers, shlex.quote(str(folder.path)), arguments.actuator):
         logger.info("%s", line)
     logger.info(
         "%s of the energy is dynamic; certified gap to the least energy possible within %s: %.3f %%",
@@ -73,7 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
         100 * plan.prediction.gap,
     )
     logger.info("%s", plan.changes)
-    beyond = no_limit(selector, frontiers.plans(arguments.method))
+    beyond = no_limit(selector, frontiers.plans(plan.method))
     for line in (*grid_lines(plan, workload, frontiers), *filter(None, [beyond])):
         logger.info("%s", line)
     if arguments.tokens is not None:
@@ -81,6 +79,32 @@ def run(arguments: argparse.Namespace) -> None:
         if answer:
             logger.info("%s", run_savings(answer, workload, arguments.tokens, selector.prices))
     logger.info("plan   %s", output)
+
+
+def _checked_output(arguments: argparse.Namespace, folder: WorkloadFolder, method: str) -> Path:
+    """Return where the plan of a method is to be written, which may be."""
+    place = folder.plan(arguments.selector, method)
+    output: Path = arguments.output or place
+    check_name(output, arguments.selector)
+    if output.parent != folder.plans:
+        check_place(output, force=arguments.force)
+    if output != place:  # a damaged plan in its own place is made anew
+        check_outputs(arguments, [(output, PLAN_FILE)])
+    return output
+
+
+def _driven_lines(plan: Plan, workload: Workload, frontiers: Frontiers, place: str, actuator: str) -> Iterator[str]:
+    """Return what the trainer can run of the plan, or what the plan sets instead of clocks, line by line."""
+
+    def command(selector: str, method: str) -> str:
+        return f"kareus select {asked(selector, method, place)}"
+
+    if plan.actuator.sets_clocks:
+        return obeyed_lines(plan, workload, frontiers, command)
+    locked = workload, frontiers
+    return actuated_lines(
+        plan, workload, frontiers, locked, lambda method: f"{command(plan.selector, method)} --actuator {actuator}"
+    )
 
 
 def _cost(plan: Plan) -> str:

@@ -30,7 +30,7 @@ class PlannedStep:
 def planned_steps(workload: Workload, plan: Plan | None, stage: int) -> tuple[PlannedStep, ...]:
     """Return the steps of `stage` in one iteration, in order: the plan's, or the schedule's without clocks."""
     if plan is not None:
-        return tuple(PlannedStep(key, i.frequency_mhz) for key, i in plan.stages[stage].keyed)
+        return tuple(PlannedStep(key, mhz) for key, mhz in plan.clocks(stage))
     keys = (i.key for i in instructions_of(cut(workload, "pipeline")))
     return tuple(PlannedStep(key, None) for key in keys if key.stage == stage)
 

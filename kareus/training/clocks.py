@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch.distributed.distributed_c10d import Store
 
+from kareus.device.actuators import lasting_clocks
 from kareus.device.controller import ClockControl, ClockController, check_clocks, controlled_clocks, dry_clocks
 from kareus.device.cuda import device_of_cuda
 from kareus.device.protocol import Device
@@ -57,6 +58,10 @@ def device_and_clocks(
     if gpu is None or job.plan is None or chosen != "planned":
         with dry_clocks(gpu, log) as dry:
             yield gpu, dry
+        return
+    if not job.plan.actuator.sets_clocks:
+        with lasting_clocks(gpu, job.plan.actuator) as left:
+            yield gpu, left
         return
     check_clocks(gpu, (i.frequency_mhz for i in job.plan.stages[coordinate.stage].instructions))
     with contextlib.ExitStack() as claimed:

@@ -24,6 +24,7 @@ from kareus.adapters.records import DRIVER
 from kareus.adapters.tables import MICROBATCHES, STEPS
 from kareus.artifacts.tables import read_table
 from kareus.device import claims, yielding
+from kareus.device.actuators import Actuator, ActuatorKind
 from kareus.device.claims import FOLDER_VARIABLE, claim, setting_of
 from kareus.errors import ConfigError, DeviceError, EngineError
 from kareus.graph.records import Direction
@@ -225,6 +226,24 @@ def test_dry_clocks_are_said_and_not_set(gpu: FakeDevice, caplog: pytest.LogCapt
     driver.close()
     assert gpu.calls() == []
     assert caplog.messages[:2] == [f"stage 0: would lock the SM clock to {clock_mhz} MHz" for clock_mhz in (1410, 1200)]
+
+
+def test_a_plan_of_a_power_limit_sets_it_once_and_says_whether_it_held(
+    gpu: FakeDevice, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    plan = replace(PLAN, actuator=Actuator(kind=ActuatorKind.POWER, limit_w=500.0))
+    write_plan(tmp_path / "plan.json", plan)
+    layout = layout_of(plan)
+    running = [key for key, _ in plan.stages[0].keyed]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(driver_module, "gpu_of", lambda device: gpu)
+        driven = drive_by_plan(tmp_path / "plan.json", layout, torch.device("cpu"), running)
+    drive(driven, plan, iterations=2)
+    assert setting_of(gpu.uuid) is not None
+    driven.close()
+    assert gpu.calls() == ["limit 500", "limit 700"]
+    assert caplog.messages[-1].endswith("with a power limit of 500 W, which was kept.")
 
 
 def test_an_unknown_mode_of_clocks_is_refused(gpu: FakeDevice) -> None:

@@ -11,8 +11,9 @@ from torch import nn
 
 from kareus.adapters import power_cap
 from kareus.adapters.power_cap import cap_power
+from kareus.device import actuators
 from kareus.device.claims import FOLDER_VARIABLE, setting_of
-from kareus.errors import DeviceError, EngineError
+from kareus.errors import ConfigError, DeviceError, EngineError
 
 
 @pytest.fixture
@@ -34,9 +35,9 @@ def test_whether_it_was_kept_is_said_by_the_energy_counter(
     gpu: FakeDevice, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, drawn_w: float, level: int
 ) -> None:
     now = [10.0]
-    monkeypatch.setattr(power_cap.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(actuators.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(FakeDevice, "energy_j", lambda self: drawn_w * now[0])
-    with caplog.at_level(logging.INFO, logger="kareus.adapters.power_cap"):
+    with caplog.at_level(logging.INFO, logger="kareus.device.actuators"):
         cap = cap_power(300, nn.Linear(1, 1))
         now[0] += 60
         assert cap.close() == pytest.approx(drawn_w)
@@ -56,8 +57,15 @@ def test_a_counter_that_cannot_be_read_costs_the_judgement_alone(
 
     monkeypatch.setattr(FakeDevice, "energy_j", fail)
     assert cap.close() is None
-    assert "not known" in caplog.text
+    assert "whether it was kept is not known" in caplog.text
     assert gpu.calls() == ["limit 300", "limit 700"]
+
+
+def test_profiles_of_the_vendor_are_set_alike(gpu: FakeDevice) -> None:
+    cap_power("profile=max-q+llm-training", nn.Linear(1, 1)).close()
+    assert gpu.calls() == ["request max-q+llm-training", "clear max-q+llm-training"]
+    with pytest.raises(ConfigError, match="sets nothing that lasts"):
+        cap_power("clocks", nn.Linear(1, 1))
 
 
 def test_a_cpu_has_no_power_limit(gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:

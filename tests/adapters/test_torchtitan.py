@@ -15,6 +15,7 @@ import torch.distributed as dist
 from helpers.code_blocks import python_blocks, run_block
 from helpers.doc_examples import run_examples
 from helpers.driving import driven_plan
+from helpers.fake_device import FakeDevice
 from helpers.model_gpu import model_gpu
 from helpers.piped import check_followed, own_gpu
 from helpers.titan_jobs import (
@@ -33,14 +34,14 @@ from helpers.titan_jobs import (
 )
 from helpers.worlds import importing, spawn, start_ranks
 
-from kareus.adapters import steps
+from kareus.adapters import power_cap, steps
 from kareus.adapters.recorder import table_path
 from kareus.adapters.steps import choose_clock
 from kareus.adapters.tables import MICROBATCHES as MICROBATCHES_TABLE
 from kareus.adapters.tables import STEPS
 from kareus.artifacts.tables import read_table
 from kareus.device.claims import FOLDER_VARIABLE
-from kareus.errors import KareusError
+from kareus.errors import ConfigError, KareusError
 from kareus.export.torchtitan import schedule_csv
 from kareus.plans.file import write_plan
 
@@ -108,6 +109,29 @@ def test_torchtitan_follows_a_plan_and_computes_the_same(tmp_path: Path, importe
     shown = python_blocks("howto/torchtitan.md")[0].replace("llama3_8b()", "of_a_team()")
     (tmp_path / "planned.py").write_text(REGISTRY + shown.replace("llama3_8b", "llama3_debugmodel"))
     spawn(STAGES, run, tmp_path, tmp_path, importer=importer)
+
+
+def run_capped(rank: int, folder: Path) -> None:
+    """What one rank checks: the limit is set with the optimizers, and put back with the metrics."""
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    os.environ[FOLDER_VARIABLE] = str(folder / "claims")
+    gpu = FakeDevice(folder)
+    power_cap.gpu_of = lambda device: gpu
+    ours = importlib.import_module("kareus.adapters.torchtitan")
+    config = run_examples(ours.cap, {"config": configured("plain")})["config"]
+    metrics = metrics_of(config, dims_of(config))
+    config.model_spec.post_optimizer_build_fn(None, [torch.nn.Linear(1, 1)], None)
+    assert gpu.power_limit_w() == 651
+    metrics.close()
+    assert gpu.calls() == ["limit 651", "limit 700"]
+    with pytest.raises(ConfigError, match="must name one to 4 profiles"):
+        ours.cap(configured("plain"), "profile=fast")
+
+
+def test_torchtitan_has_a_power_limit_without_a_plan(tmp_path: Path, importer: Executor) -> None:
+    (tmp_path / "planned.py").write_text(REGISTRY)
+    start_ranks(run_capped, (tmp_path,), 1, importer)
 
 
 def run_sharded(rank: int, folder: Path) -> None:

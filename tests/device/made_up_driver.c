@@ -60,6 +60,32 @@ int nvmlDeviceSetPowerManagementLimit(gpu_t gpu, unsigned mw) {
     limit_mw = mw;
     return OK;
 }
+int nvmlDeviceGetPowerManagementDefaultLimit(gpu_t gpu, unsigned *mw) { *mw = 400000; return OK; }
+struct mask { unsigned bits[8]; };
+struct profile { unsigned version, id, priority; struct mask conflicting; };
+struct profiles { unsigned version; struct mask has; struct profile each[255]; };
+struct current_profiles { unsigned version; struct mask has, requested, enforced; };
+struct requested_profiles { unsigned version; struct mask asked; };
+static struct mask requested;
+int nvmlDeviceWorkloadPowerProfileGetProfilesInfo(gpu_t gpu, struct profiles *of) {
+    if (getenv("OLD")) return FUNCTION_NOT_FOUND;
+    of->has.bits[0] = 1 << 1 | 1 << 7 | 1 << 8; /* MAX_Q, LLM_TRAINING and one that is not for training */
+    return OK;
+}
+int nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(gpu_t gpu, struct current_profiles *of) {
+    of->requested = of->enforced = requested;
+    of->enforced.bits[0] &= ~(1u << 7);
+    return OK;
+}
+int nvmlDeviceWorkloadPowerProfileSetRequestedProfiles(gpu_t gpu, const struct requested_profiles *of) {
+    if (getenv("FORBIDDEN")) return NO_PERMISSION;
+    for (int n = 0; n < 8; n++) requested.bits[n] |= of->asked.bits[n];
+    return OK;
+}
+int nvmlDeviceWorkloadPowerProfileClearRequestedProfiles(gpu_t gpu, const struct requested_profiles *of) {
+    for (int n = 0; n < 8; n++) requested.bits[n] &= ~of->asked.bits[n];
+    return OK;
+}
 int nvmlDeviceGetClockInfo(gpu_t gpu, int kind, unsigned *mhz) {
     *mhz = locked_mhz ? locked_mhz : 1410;
     return kind == 1 ? OK : NOT_SUPPORTED; /* NVML_CLOCK_SM */

@@ -11,7 +11,7 @@ import pytest
 from helpers.fake_device import FakeDevice, kill, start, wait_until
 
 from kareus.device.claims import FOLDER_VARIABLE, claim, setting_of
-from kareus.device.controller import DryClocks, controlled_clocks, held_power_limit
+from kareus.device.controller import DryClocks, controlled_clocks
 from kareus.errors import DeviceError
 
 
@@ -312,51 +312,3 @@ def test_dry_clocks_say_what_would_be_set_once():
         assert clocks.request(frequency_mhz).result().locked_s is None
     assert said == ["would lock the SM clock to 1200 MHz", "would lock the SM clock to 900 MHz"]
     assert clocks.drain() == []
-
-
-def test_a_power_limit_is_set_and_the_former_one_comes_back(device):
-    device.set_power_limit(650)
-    with pytest.raises(KeyError), held_power_limit(device, 500):
-        assert device.power_limit_w() == 500
-        assert "500 W by process" in str(setting_of(device.uuid))
-        raise KeyError
-    assert device.calls() == ["limit 650", "limit 500", "limit 650"]
-    assert setting_of(device.uuid) is None
-
-
-@pytest.mark.parametrize("next_run", [controlled_clocks, lambda device: held_power_limit(device, 400)])
-def test_what_a_killed_run_limited_is_restored_by_the_next_one(device, next_run, caplog):
-    child = os.fork()
-    if not child:
-        with held_power_limit(device, 500):
-            os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
-    assert device.power_limit_w() == 500
-    with next_run(device):
-        assert device.calls()[1] == "limit 700"
-    assert f"restored the power limit, which was left limited to 500 W by process {child}" in caplog.text
-    assert device.power_limit_w() == 700
-    assert setting_of(device.uuid) is None
-
-
-def test_a_signal_restores_the_power_limit_at_once(device):
-    with pytest.raises(SystemExit), held_power_limit(device, 500):
-        os.kill(os.getpid(), signal.SIGTERM)
-        wait_until(lambda: device.power_limit_w() == 700)
-    assert device.calls() == ["limit 500", "limit 700"]
-
-
-def test_a_power_limit_that_is_refused_leaves_nothing_behind(device):
-    device.allowed = False
-    with pytest.raises(DeviceError, match="no right"), held_power_limit(device, 500):
-        raise AssertionError("it was refused")
-    assert setting_of(device.uuid) is None
-    with pytest.raises(DeviceError, match=r"Fake has no power limit of 900 W; must be from 200 to 700 W\.$"):
-        held_power_limit(device, 900).__enter__()
-    with held_power_limit_of_another(device), pytest.raises(DeviceError, match="in use, its power is limited to 300 W"):
-        held_power_limit(device, 500).__enter__()
-
-
-def held_power_limit_of_another(device):
-    device.allowed = True
-    return held_power_limit(device, 300)

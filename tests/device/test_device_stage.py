@@ -151,3 +151,13 @@ def test_reset_puts_back_the_power_limit_that_was_there_before(device, capsys):
     assert main(["clocks", "reset"]) == 0
     assert capsys.readouterr().out == ("would reset the power limit of GPU-fake\nreset the power limit of GPU-fake\n")
     assert device.calls() == ["limit 650"]
+
+
+def test_reset_of_a_damaged_claim_says_all_that_it_resets(device, capsys, tmp_path):
+    with claim(device.uuid):
+        pass
+    (tmp_path / "claims/GPU-fake.claim").write_text("{")
+    device.set_power_limit(500)
+    assert main(["clocks", "reset"]) == 0
+    assert capsys.readouterr().out == "reset the SM clock, power limit and profiles of GPU-fake\n"
+    assert device.calls() == ["limit 500", "reset", "limit 700"]

@@ -24,10 +24,17 @@ locked_mhz = gpu.clock_mhz()
 gpu.reset_clock()
 before_w = gpu.power_limit_w()
 gpu.set_power_limit(300.5)
+offered = gpu.power_profiles()
+if offered:
+    gpu.request_power_profiles(offered)
+    requested, enforced = gpu.requested_power_profiles(), gpu.enforced_power_profiles()
+    gpu.clear_power_profiles(offered[:1])
+    offered = [offered, requested, enforced, gpu.requested_power_profiles()]
 print(json.dumps({
     "uuid": gpu.uuid, "name": gpu.name, "driver": gpu.driver, "clocks_mhz": gpu.supported_clocks_mhz(),
     "locked_mhz": locked_mhz, "clock_mhz": gpu.clock_mhz(), "reasons": gpu.throttle_reasons(),
-    "limits_w": [*gpu.power_limits_w(), before_w, gpu.power_limit_w()],
+    "limits_w": [*gpu.power_limits_w(), before_w, gpu.power_limit_w(), gpu.default_power_limit_w()],
+    "profiles": offered,
     "energy_j": gpu.energy_j(), "temperature_c": gpu.temperature_c(),
 }))
 """
@@ -59,7 +66,8 @@ def test_every_call_reaches_the_driver_with_its_types_and_units(driver: Path) ->
         "locked_mhz": 1395,
         "clock_mhz": 1410,
         "reasons": ["power-limit", "thermal-limit"],
-        "limits_w": [100.0, 400.0, 400.0, 300.5],
+        "limits_w": [100.0, 400.0, 400.0, 300.5, 400.0],
+        "profiles": [["max-q", "llm-training"], ["max-q", "llm-training"], ["max-q"], ["llm-training"]],
         "energy_j": 7_000_000_012.345,
         "temperature_c": 61.0,
     }
@@ -67,7 +75,8 @@ def test_every_call_reaches_the_driver_with_its_types_and_units(driver: Path) ->
 
 
 def test_an_older_driver_is_asked_for_temperature_the_older_way(driver: Path) -> None:
-    assert json.loads(python(driver, "-c", READ, OLD="1").stdout)["temperature_c"] == 57.0
+    old = json.loads(python(driver, "-c", READ, OLD="1").stdout)
+    assert (old["temperature_c"], old["profiles"]) == (57.0, [])
 
 
 def test_a_driver_that_wants_rights_is_told_in_one_line(driver: Path) -> None:

@@ -29,7 +29,14 @@ def test_every_gpu_has_a_line_and_no_clock_is_set(tmp_path):
         (tmp_path / name).mkdir()
     devices = [FakeDevice(tmp_path / name, uuid=f"GPU-{name}") for name in ("a", "b")]
     found = by_check(devices)
-    assert list(found) == ["driver", "GPU 0", "GPU 1", "setting clocks", "setting power limits"]
+    assert list(found) == [
+        "driver",
+        "GPU 0",
+        "GPU 1",
+        "setting clocks",
+        "setting power limits",
+        "setting power profiles",
+    ]
     assert (found["driver"].found, found["GPU 1"].state) == ("1.0", State.OK)
     assert "3 clocks from 900 to 1410 MHz, now 1410" in found["GPU 0"].found
     assert [device.calls() for device in devices] == [[], []]
@@ -41,13 +48,21 @@ def test_power_limits_are_named_with_what_remains_without_the_right(tmp_path, mo
         monkeypatch.setattr("kareus.doctor.gpus.has_capability", lambda _, may=may: may)
         finding = by_check([device])["setting power limits"]
         assert (finding.state, finding.found.split(";")[0]) == (state, "from 200 to 700 W, now 700")
-    assert "--method kareus-without-frequency" in finding.remedy
+    assert "--actuator none" in finding.remedy
 
     def refuse(self):
         raise DeviceError("GPU 0: get_power_management_limit_constraints failed (Not Supported); see `nvidia-smi -q`.")
 
     monkeypatch.setattr(FakeDevice, "power_limits_w", refuse)
     assert by_check([device])["setting power limits"].state is State.ABSENT
+
+
+def test_profiles_of_the_vendor_are_named_where_the_driver_has_some(tmp_path, monkeypatch):
+    monkeypatch.setattr("kareus.doctor.gpus.has_capability", lambda _: True)
+    finding = by_check([FakeDevice(tmp_path)])["setting power profiles"]
+    assert (finding.state, finding.found.split(";")[0]) == (State.OK, "max-q, llm-training")
+    assert "--actuator profile=max-q+llm-training" in finding.found
+    assert by_check([FakeDevice(tmp_path, profiles=())])["setting power profiles"].state is State.ABSENT
 
 
 def test_a_clock_that_a_killed_run_left_is_named(tmp_path):

@@ -28,6 +28,8 @@ class FakeDevice:
     """The clock never gets above it, as under a power limit."""
     capped_for: tuple[str, ...] = ("power-limit",)
     """What the driver says of that."""
+    profiles: tuple[str, ...] = ("max-q", "llm-training")
+    """Power profiles that the driver has."""
 
     @property
     def allowed(self) -> bool:
@@ -90,6 +92,31 @@ class FakeDevice:
             raise DeviceError(f"{self.uuid}: no right to set clocks; run as root.")
         self._log(f"limit {limit_w:g}")
         (self.folder / "limit").write_text(str(limit_w))
+
+    def default_power_limit_w(self):
+        return 700.0
+
+    def power_profiles(self):
+        return self.profiles
+
+    def requested_power_profiles(self):
+        requested = self.folder / "profiles"
+        return tuple(requested.read_text().split()) if requested.exists() else ()
+
+    def enforced_power_profiles(self):
+        return self.requested_power_profiles()
+
+    def request_power_profiles(self, names):
+        self._change_profiles("request", names, [*self.requested_power_profiles(), *names])
+
+    def clear_power_profiles(self, names):
+        self._change_profiles("clear", names, [n for n in self.requested_power_profiles() if n not in names])
+
+    def _change_profiles(self, verb, names, requested):
+        if not self.allowed:
+            raise DeviceError(f"{self.uuid}: no right to set clocks; run as root.")
+        self._log(f"{verb} {'+'.join(names)}")
+        (self.folder / "profiles").write_text(" ".join(requested))
 
     def clock_mhz(self):
         try:

@@ -110,3 +110,17 @@ def test_plans_of_other_batches_are_refused():
     few, many = (resolve_accepted([f"num_microbatches={n}"], CONFIG).popitem()[1] for n in (2, 4))
     with pytest.raises(ConfigError, match="compare plans with equal batches"):
         compare((planned, few), (planned, many))
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("model=qwen3-1.7b", "trains qwen3-1.7b, not llama3.2-3b"),
+        ("model.intermediate_size=4096", "another llama3.2-3b"),
+    ],
+)
+def test_plans_for_other_models_are_refused_whatever_their_tokens(model, said):
+    planned = timed_plan([[(0.0, 1.0, 100.0)], [(0.0, 1.0, 100.0)]], time_s=1.0)
+    pair = [resolve_accepted(changes, CONFIG).popitem()[1] for changes in ([], [model])]
+    with pytest.raises(ConfigError, match=said):
+        compare((planned, pair[0]), (planned, pair[1]))

@@ -10,9 +10,10 @@ import kareus
 from kareus.artifacts.configuration import parse_yaml
 from kareus.export.layouts import layout_text
 from kareus.pipeline.methods import METHODS
+from kareus.plans.actuated import SLOWER
 from kareus.plans.answer import little_to_gain
 from kareus.plans.build import select_plan
-from kareus.plans.obeyed import SLOWER, best_sm_count, obeyed_lines
+from kareus.plans.obeyed import best_sm_count, obeyed_lines
 from kareus.plans.planning import plan_tables, quietly
 from kareus.testbed.config import NCCL_SM_COUNT
 from kareus.workload.config import with_sm_count

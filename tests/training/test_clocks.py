@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,9 +15,12 @@ from helpers.trainings import here, planned, tiny_workload
 
 from kareus.artifacts.tables import read_table
 from kareus.device import nvml
+from kareus.device.actuators import Actuator, ActuatorKind
 from kareus.device.claims import FOLDER_VARIABLE, claim, setting_of
 from kareus.launch.mesh import coordinate_of
 from kareus.launch.monitor import RankMonitor
+from kareus.plans.file import read_plan
+from kareus.runtime.follower import PlanFollower, planned_steps
 from kareus.training import clocks
 from kareus.training.clocks import device_and_clocks, gpu_of
 from kareus.training.job import TrainingJob
@@ -55,6 +59,21 @@ def test_a_training_locks_planned_clocks_and_frees_the_gpu(plan: Path, device: F
     recorded = {change["frequency_mhz"] for row in rows["clocks"] for change in row}
     assert recorded | {900} == {1410, 1200, 900}  # an iteration may end before its last change has come
     assert rows["energy_j"].min() > 0
+
+
+def test_a_training_at_default_clocks_locks_none_and_has_its_profiles(plan: Path, device: FakeDevice) -> None:
+    lasting = Actuator(kind=ActuatorKind.PROFILE, profiles=("max-q",))
+    cpu, workload = torch.device("cpu"), tiny_workload()
+    coordinate, monitor = coordinate_of(0, workload.parallelism, 1), RankMonitor(0, "program")
+    job = TrainingJob(workload=workload, plan=replace(read_plan(plan), actuator=lasting))
+    settings, store = SimpleNamespace(clocks=None, strict_clocks=False), dist.HashStore()
+    with device_and_clocks(job, cpu, coordinate, monitor, settings, store) as (_, left):
+        follower = PlanFollower(planned_steps(workload, job.plan, 0), left, lambda: None)
+        for step in planned_steps(workload, job.plan, 0):
+            follower.begin(step.key)
+        follower.end_iteration()
+    assert device.calls() == ["request max-q", "clear max-q"]
+    check_free(device)
 
 
 def test_a_loss_that_is_not_a_number_frees_the_gpu(plan: Path, device: FakeDevice, tmp_path: Path) -> None:

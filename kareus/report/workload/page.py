@@ -6,11 +6,12 @@ from typing import Any
 
 from kareus.artifacts.records import to_plain
 from kareus.gpu_model.waiting import waiting_power_w
+from kareus.plans.actuated import clock_goal
 from kareus.plans.answer import BASELINE
 from kareus.plans.document import Plan
 from kareus.plans.frontiers import Frontiers
 from kareus.plans.grid_power import power_line, power_series
-from kareus.plans.obeyed import asked, clock_goal, is_obeyable, obeyed_lines, obeyed_method
+from kareus.plans.obeyed import asked, is_obeyable, obeyed_lines, obeyed_method
 from kareus.prediction.errors import error_words
 from kareus.report.charts import Figure, columns_of
 from kareus.report.sections import Page, Section, Tables

@@ -1,0 +1,161 @@
+"""Plans for machines whose clocks may not be locked: at a power limit, under the vendor's profiles, or as they are.
+
+Their instructions run at the maximum clock, which the driver lowers as the limit asks: what is left to choose is the
+layout, SMs, launches, and the limit. A limit is part of the workload (`gpu.power_limit_w`), whose costs it changes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import polars as pl
+
+from kareus.device.actuators import Actuator, ActuatorKind
+from kareus.errors import ConfigError
+from kareus.gpu_model.gpu import Gpu
+from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
+from kareus.pipeline.methods import METHODS
+from kareus.plans.answer import LITTLE_SLOWER, answer_of
+from kareus.plans.build import select_plan
+from kareus.plans.document import Plan
+from kareus.plans.frontiers import Frontiers
+from kareus.plans.selectors import OVER_TIME, Goal, parse_selector, select
+from kareus.plans.units import compared, less
+from kareus.prediction.workload_prediction import predict
+from kareus.profile.programs import Execution
+from kareus.software.trainers import trainer_of
+from kareus.workload.config import Workload
+
+LIMIT_STEP, LARGEST_CUT = 0.01, 0.3
+"""Steps of power limits that are priced, as shares of the GPU's own, and the largest share that is taken away."""
+SLOWER = f"{Goal.STRAGGLER}={LITTLE_SLOWER:g}x"
+"""Selector of plans that take a little longer."""
+VENDOR_WORDS = (
+    "what profiles do is neither measured nor modelled here: the figures are those of default clocks (NVIDIA speaks of "
+    "up to 15 % less energy in up to 3 % more time for Max-Q training)"
+)
+"""What is said of profiles (NVIDIA Mission Control's workload power profiles)."""
+
+
+def clock_goal(selector: str) -> str:
+    """Return the selector that one clock, or one limit, for all steps is chosen by, where `selector` asked for a plan.
+
+    Full speed has little to gain by one clock, and limits on how power moves are kept by plans alone.
+
+    Example:
+        >>> from kareus.plans.actuated import clock_goal
+        >>> [clock_goal(selector) for selector in ("fastest", "swing=10percent", "power=4kW")]
+        ['straggler=1.05x', 'straggler=1.05x', 'power=4kW']
+    """
+    return SLOWER if selector.partition("=")[0] in (Goal.FASTEST, *OVER_TIME) else selector
+
+
+def limited(workload: Workload, limit_w: float) -> Workload:
+    """Return the workload with another power limit of its GPUs."""
+    gpu: Gpu = replace(workload.gpu, power_limit_w=limit_w)
+    return replace(workload, gpu=gpu)
+
+
+def best_power_limit(workload: Workload, selector: str) -> float:
+    """Return the power limit that suits a selector, of those up to the GPU's own, in W.
+
+    The GPU model prices the trainer's own execution at the maximum clock.
+
+    Raises:
+        ConfigError: no limit keeps what the selector asks for.
+    """
+    own_w = workload.gpu.power_limit_w
+    limits_w = [float(round(own_w * (1 - LIMIT_STEP * step))) for step in range(round(LARGEST_CUT / LIMIT_STEP) + 1)]
+    costs = [predict(limited(workload, limit_w)) for limit_w in limits_w]
+    frame = pl.DataFrame([(c.time_s, c.energy_j) for c in costs], schema=["time_s", "energy_j"], orient="row")
+    return limits_w[select(parse_selector(clock_goal(selector)), frame, workload.parallelism.gpus)]
+
+
+def actuated_method(actuator: Actuator, method: str, planned: Sequence[str]) -> str:
+    """Return a method, or the nearest planned one whose instructions all run at the maximum clock where none is locked.
+
+    Example:
+        >>> from kareus.device.actuators import parse_actuator
+        >>> from kareus.plans.actuated import actuated_method
+        >>> planned = ["sequential", "kareus", "kareus-without-frequency"]
+        >>> [actuated_method(parse_actuator(text), "kareus", planned) for text in ("clocks", "none")]
+        ['kareus', 'kareus-without-frequency']
+    """
+    if actuator.sets_clocks or method not in planned:
+        return method
+    nearest = next(one.at_default_clocks for one in METHODS if one.name == method)
+    return nearest if nearest in planned else THROUGHPUT_BASELINE
+
+
+def plan_for(
+    actuator: Actuator, workload: Workload, frontiers: Frontiers, selector: str, method: str, name: str
+) -> Plan:
+    """Return the plan of a selector for what the machine lets be set.
+
+    Args:
+        actuator: what is set; a power limit is the workload's.
+        workload: what is planned.
+        frontiers: those of the workload.
+        selector: the request.
+        method: whose frontier to select from, or the nearest one without clocks.
+        name: readable name of the workload.
+
+    Raises:
+        ConfigError: as `select_plan`, or the limit is not the workload's.
+    """
+    plan = select_plan(workload, frontiers, selector, actuated_method(actuator, method, frontiers.methods), name=name)
+    if actuator.sets_clocks:
+        return plan
+    limit_w = workload.gpu.power_limit_w
+    if actuator.limit_w and abs(actuator.limit_w - limit_w) > 1e-6 * limit_w:
+        raise ConfigError(
+            f"--actuator power={actuator.limit_w:g}W: this was planned at {limit_w:g} W; plan with "
+            f"gpu.power_limit_w={actuator.limit_w:g}."
+        )
+    set_to = replace(actuator, limit_w=limit_w) if actuator.kind is ActuatorKind.POWER else actuator
+    return replace(plan, actuator=set_to)
+
+
+def actuated_lines(
+    plan: Plan,
+    workload: Workload,
+    frontiers: Frontiers,
+    locked: tuple[Workload, Frontiers],
+    command: Callable[[str], str],
+) -> Iterator[str]:
+    """Yield what a plan that locks no clock sets, what is lost against locks, and what its trainer runs of it.
+
+    Args:
+        plan: the one that was asked for.
+        workload: the one that it is for.
+        frontiers: of the workload.
+        locked: the workload and frontiers of locked clocks, at the GPU's own power limit.
+        command: what makes the plan of another method.
+    """
+    yield (
+        f"{plan.actuator}: adapters set it, put back what was there before, and say at the end whether it held"
+        if plan.actuator.lasts
+        else f"{plan.actuator}: adapters set nothing, and say at the end which clocks they saw"
+    )
+    if plan.actuator.profiles:
+        yield VENDOR_WORDS
+    yield _lost(plan, *locked)
+    trainer = trainer_of(workload.software.name)
+    is_whole = all(i.execution is Execution.SEQUENTIAL for _, i in plan.keyed)
+    if not (trainer.overlaps or is_whole):
+        whole = select_plan(workload, frontiers, plan.selector, THROUGHPUT_BASELINE, name=plan.workload)
+        saved = answer_of(whole, locked[1].iteration).savings
+        yield f"in {trainer.title}, which runs instructions whole: {saved}: {command(THROUGHPUT_BASELINE)}"
+
+
+def _lost(plan: Plan, workload: Workload, frontiers: Frontiers) -> str:
+    """Return what locked clocks would save beside a plan in the same time."""
+    whole = plan.method == THROUGHPUT_BASELINE
+    method = FRONTIER_BASELINE if whole and FRONTIER_BASELINE in frontiers.methods else OURS
+    own = plan.prediction
+    within = f"deadline={own.time_s * (1 + 1e-6):.9g}s"
+    try:
+        best = select_plan(workload, frontiers, within, method, name=plan.workload).prediction
+    except ConfigError:
+        return "no plan of locked clocks is as fast"
+    time, energy = 100 * (1 - best.time_s / own.time_s), 100 * (1 - best.energy_j / own.energy_j)
+    return f"locked clocks ({method}) would take {compared(less(time, 'time'), less(energy, 'energy'), 'this plan')}"

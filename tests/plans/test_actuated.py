@@ -1,0 +1,128 @@
+"""Plans for machines whose clocks may not be locked, chosen, printed, checked and carried."""
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.builders import resealed
+from helpers.doc_examples import run_examples
+from helpers.planned import SMALL, planned_folder
+
+from kareus.artifacts.configuration import load_slice
+from kareus.artifacts.layout import WorkloadFolder
+from kareus.cli import main
+from kareus.device.actuators import Actuator, ActuatorKind
+from kareus.plans.actuated import SLOWER, actuated_method, best_power_limit, clock_goal, limited
+from kareus.plans.file import read_plan
+from kareus.plans.frontiers import read_frontiers
+from kareus.plans.units import scaled
+from kareus.prediction.workload_prediction import predict
+from kareus.workload.slices import PlanSlice
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return planned_folder(tmp_path_factory.mktemp("results"))
+
+
+@pytest.fixture(scope="module")
+def workload(folder):
+    return load_slice(WorkloadFolder(folder).config("plan"), PlanSlice).workload
+
+
+@pytest.fixture(autouse=True)
+def _all_lines(caplog):
+    caplog.set_level("INFO")
+
+
+def selected(folder, caplog, *arguments):
+    caplog.clear()
+    assert main(["select", "fastest", str(folder), *arguments]) == 0
+    lines = list(caplog.messages)
+    return lines, read_plan(Path(lines[-1].removeprefix("plan   ")))
+
+
+def test_examples_run():
+    run_examples(actuated_method)
+    run_examples(clock_goal)
+
+
+def test_a_limit_suits_its_selector_as_no_other_does(workload):
+    limit_w, own = best_power_limit(workload, "fastest"), predict(workload)
+    best = predict(limited(workload, limit_w))
+    assert best.time_s <= 1.05 * own.time_s
+    for share in (0.99, 0.95, 0.9, 0.85, 0.75):
+        other = predict(limited(workload, share * workload.gpu.power_limit_w))
+        assert other.time_s > 1.05 * own.time_s or other.energy_j >= best.energy_j * (1 - 1e-9)
+    assert clock_goal("fastest") == SLOWER
+    assert best_power_limit(workload, "min-energy") <= limit_w
+
+
+@pytest.mark.parametrize(
+    ("text", "actuator"),
+    [
+        ("none", Actuator(kind=ActuatorKind.NONE)),
+        ("power", Actuator(kind=ActuatorKind.POWER, limit_w=400.0)),
+        ("profile=max-q", Actuator(kind=ActuatorKind.PROFILE, profiles=("max-q",))),
+    ],
+)
+def test_a_plan_without_clocks_says_what_locks_would_save_and_can_be_checked(
+    folder, workload, caplog, capsys, text, actuator
+):
+    lines, plan = selected(folder, caplog, "--actuator", text)
+    assert plan.actuator == actuator
+    assert {i.frequency_mhz for _, i in plan.keyed} == {workload.gpu.maximum_clock_mhz}
+    assert plan.clocks(0)[0][1] is None
+    assert any(line.startswith("locked clocks (kareus) would take ") for line in lines)
+    assert any(line.startswith("in Megatron-Core, which runs instructions whole: ") for line in lines)
+    assert "no change of clock: none is locked" in lines
+    path = lines[-1].removeprefix("plan   ")
+    assert main(["check-plan", path]) == 0
+    assert main(["export", path, "--format", "zeus"]) == 2
+    assert "and Zeus sets clocks; select it with --actuator clocks." in capsys.readouterr().err
+    assert main(["export", path, "--format", "megatron", "--force"]) == 0
+
+
+def test_plans_of_clocks_have_no_actuator_in_their_files(folder, caplog):
+    lines, plan = selected(folder, caplog)
+    assert plan.actuator.sets_clocks
+    assert "actuator" not in json.loads(Path(lines[-1].removeprefix("plan   ")).read_text())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda plan: plan["actuator"].update(limit_w=300.0), "its workload was planned at 400 W"),
+        (lambda plan: plan["actuator"].update(kind="clock"), "actuator.kind"),
+        (lambda plan: plan["stages"][0]["instructions"][0].update(frequency_mhz=900), "has an instruction at 900 MHz"),
+    ],
+)
+def test_a_falsified_actuator_is_refused(folder, caplog, capsys, tmp_path, change, said):
+    lines, _ = selected(folder, caplog, "--actuator", "power")
+    document = json.loads(Path(lines[-1].removeprefix("plan   ")).read_text())
+    change(document)
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(resealed(document)))
+    assert main(["check-plan", str(path), "--folder", str(folder)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_another_limit_is_planned_with_it(folder, capsys):
+    assert main(["select", "fastest", str(folder), "--actuator", "power=300W"]) == 2
+    assert "was planned at 400 W; plan with gpu.power_limit_w=300." in capsys.readouterr().err
+
+
+def test_plan_chooses_the_limit_and_compares_with_full_power(folder, workload, caplog, tmp_path):
+    assert main(["plan", *SMALL, "--actuator", "power", "--output", str(tmp_path), "--force"]) == 0
+    (path,) = tmp_path.glob("*W/plan/*.json")
+    plan, out = read_plan(path), caplog.text
+    own = read_frontiers(WorkloadFolder(folder), workload).plans("sequential").row(0, named=True)
+    assert plan.actuator.limit_w == best_power_limit(workload, "fastest") < 400
+    assert f"a power limit of {plan.actuator.limit_w:g} W: adapters set it" in out
+    assert f"instead of {scaled(own['time_s'], 's', digits=4)} and {scaled(own['energy_j'], 'J', digits=4)}" in out
+    assert main(["check-plan", str(path)]) == 0
+
+
+def test_what_was_measured_is_of_one_limit(capsys, tmp_path):
+    assert main(["plan", "--measured", str(tmp_path), "--actuator", "power"]) == 2
+    assert "what was measured is of one power limit" in capsys.readouterr().err
