@@ -10,7 +10,8 @@ output; then the update begins, gradient norm and clipping included, and ends wi
 without gradients is an evaluation, which has the clock of most forwards.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -18,6 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule
 from torch.utils._pytree import tree_leaves
 
 from kareus.adapters.driver import StageDriver, drive_by_plan
@@ -25,14 +28,23 @@ from kareus.adapters.layout import RankLayout
 from kareus.adapters.sources import PlanSource
 from kareus.adapters.steps import only_device, stepping
 from kareus.artifacts.ranges import check_within
-from kareus.errors import EngineError
+from kareus.artifacts.records import suggest
+from kareus.errors import ConfigError, EngineError
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
+from kareus.model.communicators.nccl import nccl_options
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.instructions import pipeline_instructions
+from kareus.runtime.fully_sharded import prefetch_ahead
 
 MOST_MICROBATCHES = 100_000
 """Backwards between two steps of the optimizer."""
+MOST_CHANNELS = 64
+"""Channels of an NCCL communicator, at most (MAXCHANNELS of NCCL)."""
+MOST_PREFETCHED = 100
+"""Blocks ahead."""
+OVERRULING = ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS")
+"""Variables of NCCL that count before the options of a group."""
 OUTSIDE = -1
 """What PyTorch gives as the number of the pass of autograd that runs, where none does."""
 
@@ -186,6 +198,77 @@ def obey(
         plan, layout, only_device(model.parameters()), [i.key for i in order], clocks=clocks, output=output
     )
     return PlannedTraining(model, stepping(optimizer), driver, microbatches, tokens)
+
+
+def sharded_mesh(
+    device_type: str, shape: tuple[int, ...], names: tuple[str, ...], sms: Mapping[str, int], *, cga: int | None = None
+) -> DeviceMesh:
+    """Return the mesh of a job, with limits of SMs for the collectives of some of its groups; every rank calls it.
+
+    `fully_shard` gathers and reduces in the groups of the mesh that it is given: limits there leave those of tensor
+    parallelism, and of all else, to NCCL. Without NCCL, as on CPUs, nothing is limited.
+
+    Args:
+        device_type: as of `torch.distributed.device_mesh.init_device_mesh`, like the next two.
+        shape: sizes of the dimensions.
+        names: names of the dimensions.
+        sms: by dimension, SMs of each of its collectives, such as the answer of `kareus plan` names.
+        cga: CTAs of a cluster in these groups; None leaves them to NCCL.
+
+    Raises:
+        ConfigError: a dimension is not of the mesh, a number is none of NCCL's, or clusters do not divide it.
+        EngineError: a variable overrules the limits of groups.
+
+    Example:
+        >>> from kareus.adapters.fsdp import sharded_mesh
+        >>> mesh = sharded_mesh("cuda", (2, 8), ("replicate", "shard"), {"shard": 12})
+        >>> fully_shard(model, mesh=mesh)
+    """
+    for name, count in sms.items():
+        if name not in names:
+            raise ConfigError(f"sms: {name}: no dimension of the mesh; {suggest(name, names)}.")
+        check_within(f"sms: {name}", count, 1, MOST_CHANNELS, "SMs")
+        if cga is not None and (cga < 1 or count % cga):
+            raise ConfigError(f"cga={cga}: must divide the {count} SMs of {name}.")
+    overruling = [f"{name}={os.environ[name]}" for name in OVERRULING if os.environ.get(name)]
+    if sms and overruling:
+        raise EngineError(f"{' '.join(overruling)}: overrules the limits of all groups; unset it.")
+    has_nccl = device_type == "cuda" and dist.is_nccl_available()
+    limits: dict[int | str, Any] = {name: nccl_options(count, cga) for name, count in sms.items()} if has_nccl else {}
+    return init_device_mesh(device_type, shape, mesh_dim_names=names, backend_override=limits or None)
+
+
+def prefetch(model: nn.Module, depth: int) -> None:
+    """Have a sharded model gather the weights of the next blocks while one runs.
+
+    The blocks are the outermost modules below the model that `fully_shard` has seen, in the order of its modules, which
+    has to be that of execution. PyTorch gathers one ahead by itself, asked for as late as possible. What more does is
+    not predicted: it hides gathers that take longer than some of the blocks, and keeps more weights in memory.
+
+    Args:
+        model: the outermost module, sharded.
+        depth: how many blocks ahead.
+
+    Raises:
+        EngineError: no module below the model is sharded.
+
+    Example:
+        >>> from kareus.adapters.fsdp import prefetch
+        >>> prefetch(model, depth=2)
+    """
+    check_within("depth", depth, 1, MOST_PREFETCHED, "blocks ahead")
+    blocks = list(_outermost_sharded(model))
+    if not blocks:
+        raise EngineError(f"{type(model).__name__}: fully_shard has seen no module below it; shard its blocks too.")
+    prefetch_ahead(blocks, depth)
+
+
+def _outermost_sharded(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        if isinstance(child, FSDPModule):
+            yield child
+        else:
+            yield from _outermost_sharded(child)
 
 
 def _recomputes() -> bool:

@@ -10,9 +10,8 @@ update. Blocks run sequentially, by the passes that run them elsewhere.
 Not run: pipeline, tensor and context parallelism, nanobatches, and recomputation of the whole stage.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -92,7 +91,7 @@ class FullyShardedModel(nn.Module):
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)  # losses are weighted already
             module.set_reshard_after_backward(not keeps, recurse=False)
-        _prefetch_one_ahead(list(self.blocks))
+        prefetch_ahead(list(self.blocks))
         self._gradients: tuple[tuple[DTensor, DTensor], ...] = ()
 
     def add_gradients_to(self, gradients: Iterable[tuple[DTensor, DTensor]]) -> None:
@@ -218,8 +217,13 @@ def _free_gradients(module: nn.Module) -> None:
             buffer.data = buffer.new_empty(0)
 
 
-def _prefetch_one_ahead(blocks: list[Any]) -> None:
-    """Gather the weights of a block while the one before it, in the order of execution, runs."""
-    for one, following in pairwise(blocks):
-        one.set_modules_to_forward_prefetch([following])
-        following.set_modules_to_backward_prefetch([one])
+def prefetch_ahead(blocks: Sequence[Any], depth: int = 1) -> None:
+    """Gather the weights of the next blocks while one runs, forwards and backwards.
+
+    Args:
+        blocks: modules that `fully_shard` has seen, in the order of execution.
+        depth: how many blocks ahead; each keeps the weights of one more block gathered.
+    """
+    for number, block in enumerate(blocks):
+        block.set_modules_to_forward_prefetch(list(blocks[number + 1 : number + 1 + depth]))
+        block.set_modules_to_backward_prefetch(list(blocks[max(0, number - depth) : number][::-1]))

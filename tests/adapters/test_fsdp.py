@@ -6,9 +6,12 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from helpers.code_blocks import python_blocks, run_block
 from helpers.doc_examples import run_examples
 from helpers.driving import driven_plan
@@ -16,17 +19,16 @@ from helpers.fake_device import FakeDevice
 from helpers.piped import WIDTH, chunk_of, is_subsequence, loss, own_gpu
 from helpers.worlds import spawn
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
-from kareus.adapters import driver
-from kareus.adapters.fsdp import PlannedTraining, obey
+from kareus.adapters import driver, fsdp
+from kareus.adapters.fsdp import PlannedTraining, obey, prefetch, sharded_mesh
 from kareus.adapters.recorder import table_path
 from kareus.adapters.tables import MICROBATCHES, STEPS
 from kareus.artifacts.tables import read_table
 from kareus.device.claims import FOLDER_VARIABLE
-from kareus.errors import EngineError
+from kareus.errors import ConfigError, EngineError
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
 from kareus.plans.file import write_plan
@@ -49,10 +51,8 @@ class Blocks(nn.Module):
 
 def sharded(mesh_shape: tuple[int, ...]) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The model by FSDP, or by HSDP over a mesh of two dimensions."""
-    model, mesh = (
-        Blocks(),
-        init_device_mesh("cpu", mesh_shape, mesh_dim_names=("replicate", "shard")[-len(mesh_shape) :]),
-    )
+    names = ("replicate", "shard")[-len(mesh_shape) :]
+    model, mesh = Blocks(), sharded_mesh("cpu", mesh_shape, names, {"shard": 8})
     for part in (model.first, model.second, model):
         fully_shard(part, mesh=mesh)
     return model, torch.optim.AdamW(model.parameters(), lr=0.1)
@@ -88,6 +88,8 @@ def run(rank: int, folder: Path, mesh_shape: tuple[int, ...]) -> None:
     model, optimizer = sharded(mesh_shape)
     expected = [value for _ in range(ITERATIONS) for value in train(model, optimizer, rank)]
     model, optimizer = sharded(mesh_shape)
+    run_examples(prefetch, {"model": model})
+    check_prefetched(model)
     planned = obey(model, optimizer, folder / "plan.json", microbatches=ACCUMULATED, output=folder / "out", tokens=64)
     found = [value for _ in range(ITERATIONS) for value in train(model, optimizer, rank)]
     planned.close()
@@ -95,6 +97,14 @@ def run(rank: int, folder: Path, mesh_shape: tuple[int, ...]) -> None:
     check_driven(gpu, rank, folder / "out")
     train(model, optimizer, rank)  # without the plan again
     assert gpu.calls()[-1] == "reset"
+
+
+def check_prefetched(model: nn.Module) -> None:
+    """Each block asks for the other one, forwards and backwards, before the training that computes the same."""
+    first, second = (block._get_fsdp_state() for block in (model.first, model.second))
+    assert first._states_to_forward_prefetch == [second]
+    assert second._states_to_backward_prefetch == [first]
+    assert second._states_to_forward_prefetch == first._states_to_backward_prefetch == []
 
 
 def check_driven(gpu, rank: int, output: Path) -> None:  # type: ignore[no-untyped-def]
@@ -113,6 +123,54 @@ def check_driven(gpu, rank: int, output: Path) -> None:  # type: ignore[no-untyp
 def test_a_sharded_training_follows_a_plan_and_computes_the_same(tmp_path: Path, mesh_shape: tuple[int, ...]) -> None:
     write_plan(tmp_path / "plan.json", PLAN)
     spawn(RANKS, run, tmp_path, tmp_path, mesh_shape)
+
+
+class RecordedOptions:
+    """Stands for NCCL's options of a group, which PyTorch for CPUs lacks."""
+
+    def __init__(self, *, is_high_priority_stream: bool) -> None:
+        self.config = SimpleNamespace()
+
+
+def test_groups_of_a_mesh_have_their_limits_of_sms(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", SimpleNamespace(Options=RecordedOptions), raising=False)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(fsdp, "init_device_mesh", lambda *given, **named: made.append((given, named)))
+    sharded_mesh("cuda", (2, 4, 2), ("replicate", "shard", "tp"), {"shard": 12, "replicate": 4}, cga=4)
+    ((given, named),) = made
+    assert (given, named["mesh_dim_names"]) == (("cuda", (2, 4, 2)), ("replicate", "shard", "tp"))
+    limits = {name: vars(options.config) for name, options in named["backend_override"].items()}
+    assert limits == {
+        "shard": {"min_ctas": 12, "max_ctas": 12, "cga_cluster_size": 4},
+        "replicate": {"min_ctas": 4, "max_ctas": 4, "cga_cluster_size": 4},
+    }
+
+
+@pytest.mark.parametrize(
+    ("sms", "cga", "said"),
+    [
+        ({"shards": 8}, None, "sms: shards: no dimension of the mesh; .*shard"),
+        ({"shard": 65}, None, "sms: shard=65: must be"),
+        ({"shard": 9}, 4, "cga=4: must divide the 9 SMs of shard"),
+    ],
+)
+def test_limits_that_no_group_can_have_are_refused(sms: dict[str, int], cga: int | None, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        sharded_mesh("cpu", (2,), ("shard",), sms, cga=cga)
+
+
+def test_a_variable_that_overrules_limits_of_groups_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_MAX_CTAS", "12")
+    with pytest.raises(EngineError, match="NCCL_MAX_CTAS=12: overrules"):
+        sharded_mesh("cpu", (2,), ("shard",), {"shard": 8})
+
+
+def test_a_model_without_sharded_blocks_prefetches_nothing() -> None:
+    with pytest.raises(EngineError, match="fully_shard has seen no module below it"):
+        prefetch(Blocks(), 1)
+    with pytest.raises(ConfigError, match="depth"):
+        prefetch(Blocks(), 0)
 
 
 def run_replicas(rank: int, folder: Path) -> None:

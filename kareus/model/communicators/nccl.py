@@ -87,8 +87,15 @@ class NcclCommunicator(TokenCollectives):
         return self._by_sm_count[sm_count]
 
 
-def nccl_options(channels: int) -> Any:
-    """Return options of a group whose communicators have exactly that number of channels, each of one CTA."""
+def nccl_options(channels: int, cga: int | None = None) -> Any:
+    """Return options of a group whose communicators have exactly that number of channels, each of one CTA.
+
+    Args:
+        channels: of rings and trees, and at most so many of NVLS, which NCCL clamps to them.
+        cga: CTAs of a cluster, which have to divide the channels; None leaves them to NCCL.
+    """
     options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
     options.config.min_ctas = options.config.max_ctas = channels
+    if cga is not None:
+        options.config.cga_cluster_size = cga
     return options
