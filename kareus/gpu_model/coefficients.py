@@ -427,6 +427,15 @@ class GpuCoefficients:
     fp4_energy_share: float = field(default=0.4, metadata=_of_groups("share", 1e-3, 1, 0.4))
     """As `fp8_energy_share`, of operands of 4 bits; not measured on any GPU: as much less as 8 bits take than 16."""
 
+    # Of locked clocks: where a file has none, the law is that without the effect.
+    stream_gb_per_s: float = field(default=0.0, metadata={**_of_kernels("GB/s", 0, 1e12, 0.0), **ADDED})
+    """Bandwidth of kernels that nothing fuses (`traffic` above 1) through L2 and crossbar at the maximum clock, and in
+    proportion to the clock below it; 0 where it was not measured, and limits nothing."""
+    core_leakage_w: float = field(default=0.0, metadata={**_of_kernels("W", 0, 1000, 0.0), **ADDED})
+    """Leakage of the core at maximum voltage and `reference_temperature_c`; `static_power_w` has it at the least."""
+    leakage_exponent: float = field(default=0.0, metadata={**_of_kernels("exponent", 0, 10, 0.0), **ADDED})
+    """Power of the core's voltage that leakage goes with; 0 where it was not measured, and is the same at any."""
+
     def __post_init__(self) -> None:
         not_negative(self, *COEFFICIENTS)
         share(self, *(name for name, known in COEFFICIENTS.items() if known.is_share and known.least > 0))
@@ -464,6 +473,11 @@ def coefficients_of_many(shared: GpuCoefficients, own: Mapping[str, "Array"]) ->
     """
     values = {name: getattr(shared, name) for name in COEFFICIENTS} | dict(own)
     return cast(GpuCoefficients, SimpleNamespace(**values))
+
+
+def acts(coefficient: "Array | float") -> bool:
+    """Return whether a coefficient is not 0, on any GPU."""
+    return bool(coefficient if isinstance(coefficient, int | float) else coefficient.any())
 
 
 def shape_of(coefficients: GpuCoefficients) -> tuple[int, ...]:

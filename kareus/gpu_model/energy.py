@@ -5,11 +5,13 @@ Dynamic power goes with V^2 f; V falls faster than linearly just below the maxim
 """
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from kareus.arrays import Array
 from kareus.gpu_model import attention
+from kareus.gpu_model.coefficients import acts
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.laws import attention_shape, collective_hbm_bytes, hbm_bytes
 from kareus.graph.number_formats import FORMATS, Precision, TensorCores
@@ -28,18 +30,28 @@ def relative_voltage(gpu: Gpu, frequency_mhz: Array) -> Array:
 
 
 def resting_power_w(gpu: Gpu) -> float:
-    """Return the power of a chip at its reference temperature whose clock tree is still."""
-    return gpu.static_power_w + gpu.coefficients.warm_leakage_w
+    """Return the power of a chip at its reference temperature and least voltage whose clock tree is still."""
+    return cast(float, _resting_power_w(gpu, gpu.coefficients.voltage_floor))
+
+
+def _resting_power_w(gpu: Gpu, voltage: Array | float) -> Array | float:
+    """Power of a chip whose clock tree is still: leakage goes with a power of the voltage of its core."""
+    c = gpu.coefficients
+    if not acts(c.leakage_exponent):
+        return gpu.static_power_w + c.warm_leakage_w
+    leaking, least = np.power(voltage, c.leakage_exponent), np.power(c.voltage_floor, c.leakage_exponent)
+    resting_w: Array = gpu.static_power_w + c.warm_leakage_w * leaking + c.core_leakage_w * (leaking - least)
+    return resting_w
 
 
 def idle_power_w(gpu: Gpu, frequency_mhz: Array) -> Array:
     """Return the power that does not depend on the work: static, and the clock tree with all that toggles with it."""
-    return _idle_power_w(gpu, frequency_mhz, relative_voltage(gpu, frequency_mhz) ** 2)
+    return _idle_power_w(gpu, frequency_mhz, relative_voltage(gpu, frequency_mhz))
 
 
-def _idle_power_w(gpu: Gpu, frequency_mhz: Array, squared_voltage: Array, clocked: Array | float = 1.0) -> Array:
+def _idle_power_w(gpu: Gpu, frequency_mhz: Array, voltage: Array, clocked: Array | float = 1.0) -> Array:
     clock_w = gpu.coefficients.clock_power_w * clocked
-    return resting_power_w(gpu) + clock_w * squared_voltage * frequency_mhz / gpu.maximum_clock_mhz
+    return _resting_power_w(gpu, voltage) + clock_w * voltage**2 * frequency_mhz / gpu.maximum_clock_mhz
 
 
 def held_power_w(gpu: Gpu, sm_count: Array | float, frequency_mhz: Array) -> Array:
@@ -74,9 +86,9 @@ class Switching:
 
         `clocked` is the share of the clock tree's power that is not gated meanwhile.
         """
-        squared_voltage = relative_voltage(gpu, frequency_mhz) ** 2
-        idle_w = _idle_power_w(gpu, frequency_mhz, squared_voltage, clocked)
-        return self._at_voltage_j(squared_voltage) + idle_w * time_s
+        voltage = relative_voltage(gpu, frequency_mhz)
+        idle_w = _idle_power_w(gpu, frequency_mhz, voltage, clocked)
+        return self._at_voltage_j(voltage**2) + idle_w * time_s
 
     def _at_voltage_j(self, squared_voltage: Array) -> Array:
         return self.fixed_j + self.core_j * squared_voltage

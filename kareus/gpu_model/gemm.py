@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kareus.arrays import Array
-from kareus.gpu_model.coefficients import shape_of
+from kareus.gpu_model.coefficients import acts, shape_of
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.norms import longer_s
 from kareus.graph.number_formats import FORMATS, Precision, TensorCores
@@ -161,10 +161,10 @@ def _wave_s(gpu: Gpu, shape: GemmShape, kernels: _TileSplits) -> Array:
     values, inner = kernels.rows * kernels.columns, shape.inner / kernels.parts
     busy_s = 2 * values * (inner + c.gemm_inner_half) / rates.flops_per_s
     moved_bytes = inner * shape.value_bytes
-    if _acts(c.tile_feed_gb_per_s):
+    if acts(c.tile_feed_gb_per_s):
         fed_bytes_per_s = c.tile_feed_gb_per_s * 1e9 / gpu.sm_count
         busy_s = longer_s(busy_s, moved_bytes * (kernels.rows + kernels.columns) / fed_bytes_per_s)
-    if _acts(rates.step_s):
+    if acts(rates.step_s):
         busy_s = longer_s(busy_s, moved_bytes / STEP_BYTES * rates.step_s)
     wave_s = busy_s + values * c.gemm_epilogue_s * shape.written
     return wave_s * _misalignment(gpu, shape)
@@ -203,7 +203,7 @@ def _misalignment(gpu: Gpu, shape: GemmShape) -> Array | float:
     c, few_bits = gpu.coefficients, shape.units is not TensorCores.BF16
     if shape.is_grouped:
         slower = c.grouped_fp8_misalignment if few_bits else c.grouped_misalignment
-        return np.where(np.asarray(shape.inner) % LOADED_VALUES, slower, 1.0) if _acts(slower - 1) else 1.0
+        return np.where(np.asarray(shape.inner) % LOADED_VALUES, slower, 1.0) if acts(slower - 1) else 1.0
     if not few_bits:
         return 1.0
     return np.where(np.asarray(shape.rows) % FP8_ROWS, c.fp8_misalignment, 1.0)
@@ -215,8 +215,3 @@ def _split_s(gpu: Gpu, shape: GemmShape, kernels: _TileSplits, hbm_bytes_per_s: 
     partial_bytes = 2 * PARTIAL_SUM_BYTES * shape.rows * shape.columns * kernels.parts
     split_s = partial_bytes / (hbm_bytes_per_s * c.l2_speedup) + c.gemm_split_s
     return np.where(kernels.offered, (kernels.parts > 1) * split_s, np.inf)
-
-
-def _acts(coefficient: Array | float) -> bool:
-    """Whether a coefficient is not 0, on any GPU; `np.any` takes ten times as long for a number."""
-    return bool(coefficient.any() if isinstance(coefficient, np.ndarray) else coefficient)

@@ -11,9 +11,10 @@ import numpy as np
 from kareus.arrays import Array
 from kareus.gpu_model import attention, gemm
 from kareus.gpu_model.attention import AttentionShape
+from kareus.gpu_model.coefficients import acts
 from kareus.gpu_model.gemm import GemmShape
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.norms import longer_s
+from kareus.gpu_model.norms import LEAST_S, longer_s
 from kareus.gpu_model.rings import ring_time_s
 from kareus.graph.number_formats import SIXTEEN_BITS
 from kareus.graph.records import TENSOR_PARALLEL, Collective, CollectiveKind, Operator, OperatorKind
@@ -42,12 +43,26 @@ def operator_time_s(
         each_s = gemm.arithmetic_s(gpu, _grouped_shape(operator), frequency_mhz, sm_count, bytes_per_s)
         busy_s = longer_s(min(operator.shape[0], operator.shape[1]) * each_s, busy_s)
     elif operator.kind is OperatorKind.MEMORY:
-        busy_s = c.traffic * busy_s
+        busy_s = (1 + (c.traffic - 1) * unfused_slowdown(gpu, frequency_mhz)) * busy_s
     else:
         busy_s = longer_s(_attention_s(gpu, operator, frequency_mhz, sm_count), busy_s) + c.attention_s
         busy_s = c.attention_slowdown * busy_s
     copies_s = operator.copied_bytes / bytes_per_s
     return busy_s + copies_s + launches(gpu, operator) * c.kernel_overhead_s
+
+
+def unfused_slowdown(gpu: Gpu, frequency_mhz: Array) -> Array | float:
+    """Return the time at a clock of kernels that nothing fuses, over that at the maximum clock.
+
+    They keep few bytes in flight, which L2 and crossbar move at the core's clock: what these reach (`stream_gb_per_s`)
+    and HBM are joined as rooflines are. Fused kernels on the same chip show nothing of it from 900 MHz up
+    (benchmarks/README.md).
+    """
+    c = gpu.coefficients
+    if not acts(c.stream_gb_per_s):
+        return 1.0
+    passed = gpu.hbm_gb_per_s * c.hbm_efficiency / np.maximum(c.stream_gb_per_s, LEAST_S) * np.ones_like(frequency_mhz)
+    return longer_s(passed * gpu.maximum_clock_mhz / frequency_mhz, 1.0) / longer_s(passed, 1.0)
 
 
 def launches(gpu: Gpu, operator: Operator) -> Array | float:

@@ -152,7 +152,8 @@ def _check_power_limit(gpu: Gpu) -> None:
         RefusedWorkloadError: it does not.
     """
     c = gpu.coefficients
-    if gpu.throttling_power_w <= gpu.static_power_w + c.warm_leakage_w + c.clock_power_w:  # what waiting takes at most
+    most_w = gpu.static_power_w + c.warm_leakage_w + c.core_leakage_w + c.clock_power_w  # of waiting
+    if gpu.throttling_power_w <= most_w:
         _check_lowest_clock(gpu)
     if gpu.blocking_power_w >= gpu.power_limit_w:
         raise RefusedWorkloadError(

@@ -14,6 +14,7 @@ from kareus.gpu_model.energy import (
     idle_power_w,
     operator_switching,
     relative_voltage,
+    resting_power_w,
 )
 from kareus.gpu_model.model import step_cost
 
@@ -83,3 +84,16 @@ def test_a_score_costs_its_exponential_whatever_the_width():
         one = AttentionShape(2, 8, 4096, 4096, head_dim)
         added = float(attention_core_j(costly, one, 1e12)) - float(attention_core_j(gpu, one, 1e12))
         assert added == pytest.approx(1e-10 * 2 * 8 * 4096**2 / 2)
+
+
+def test_leakage_goes_with_its_power_of_the_voltage_and_is_the_same_at_the_least_one():
+    gpu = plain_a100()
+    c = dataclasses.replace(gpu.coefficients, warm_leakage_w=30.0)
+    same = dataclasses.replace(gpu, coefficients=c)
+    leaking = dataclasses.replace(gpu, coefficients=dataclasses.replace(c, core_leakage_w=25.0, leakage_exponent=3.0))
+    for clock_mhz in (600.0, 1100.0, 1300.0, 1410.0):
+        voltage = float(relative_voltage(gpu, clock_mhz))
+        more_w = 25.0 * (voltage**3 - c.voltage_floor**3) - 30.0 * (1 - voltage**3)
+        added_w = float(idle_power_w(leaking, clock_mhz)) - float(idle_power_w(same, clock_mhz))
+        assert added_w == pytest.approx(more_w)
+    assert resting_power_w(leaking) == pytest.approx(gpu.static_power_w + 30.0 * c.voltage_floor**3)

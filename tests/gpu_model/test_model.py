@@ -438,3 +438,27 @@ def test_all_schedules_at_once_cost_what_each_costs_alone(seed):
         assert together.time_s[n] == pytest.approx(float(alone.time_s), rel=1e-12)
         assert together.energy_j[n] == pytest.approx(float(alone.energy_j), rel=1e-12)
         assert together.power_limited[n] == alone.power_limited
+
+
+@given(st.floats(600.0, 1410.0), st.floats(1.0, 8.0))
+def test_what_nothing_fuses_slows_down_with_the_clock_and_fused_kernels_do_not(frequency_mhz, traffic):
+    gpu = plain_a100()
+    c = dataclasses.replace(gpu.coefficients, kernel_overhead_s=0.0, traffic=traffic)
+    plain = dataclasses.replace(gpu, coefficients=c)
+    limited = dataclasses.replace(gpu, coefficients=dataclasses.replace(c, stream_gb_per_s=1300.0))
+    norm = memory("norm", 2**28)
+
+    def time_s(one, clock_mhz):
+        return float(laws.operator_time_s(one, norm, np.array(clock_mhz), np.array(108.0)))
+
+    assert time_s(limited, 1410.0) == pytest.approx(time_s(plain, 1410.0))
+    slower = time_s(limited, frequency_mhz) / time_s(plain, frequency_mhz)
+    assert 1 <= slower <= 1 + (1 - 1 / traffic) * (1410.0 / frequency_mhz - 1) + 1e-9
+    assert slower > 1 or traffic < 1.001 or frequency_mhz > 1409
+
+
+def test_a_few_bytes_in_flight_are_bound_by_the_clock_alone():
+    gpu = plain_a100()
+    slow = dataclasses.replace(gpu, coefficients=dataclasses.replace(gpu.coefficients, stream_gb_per_s=1.0))
+    assert float(laws.unfused_slowdown(slow, np.array(470.0))) == pytest.approx(3.0)
+    assert laws.unfused_slowdown(gpu, np.array(470.0)) == 1.0
