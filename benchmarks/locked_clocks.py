@@ -6,9 +6,9 @@ PASSES has forward passes of PyTorch's eager mode, without a head, on an A100 40
 (model, precision, batch, seq_len, mode, attention, locked_mhz, time_ms, energy_j, set); VOLTAGE the supply voltage and
 the idle power of that card against its clock (gpu, clock_mhz, supply_voltage_mv, idle_power_w). Both are tables of the
 energaizer artifact (MIT). The GPU is the A100 80GB of `config/gpu` with this card's voltage, idle power, memory
-bandwidth and limit: no law is fitted to these passes. Nobody measured eager inference as a software, so two numbers of
-it are fitted to the times of the other models at `FITTED_MHZ`; errors `relative` compare each pass with itself at that
-clock. `--hbm-core-share` says what part of the energy of HBM traffic follows the core's voltage (none in `config/gpu`).
+bandwidth and limit. Nobody measured eager inference as a software, or HBM of an A100 80GB at low clocks: two numbers of
+the software and three of the chip are fitted to the passes of the other models that the power limit does not hold back.
+Errors `relative` compare each pass with itself at `REFERENCE_MHZ`; `numbers.all` are what all passes together give.
 """
 
 import argparse
@@ -16,13 +16,14 @@ import csv
 import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import least_squares
+from numpy.typing import NDArray
+from scipy.optimize import least_squares, nnls
 
 from kareus.arrays import Array
 from kareus.gpu_model.gpu import Gpu
@@ -39,8 +40,12 @@ CONFIG = Path("config")
 CARD = "A100 40GB, 250 W (yz8)"
 LIMIT_W, HBM_GB_PER_S = 250.0, 1555.0
 """NVIDIA's data sheet of the A100 PCIe 40GB."""
-FITTED_MHZ = 960
+REFERENCE_MHZ = 960
 """Clock at which no pass reaches the power limit."""
+LEAKAGE_EXPONENT = 3.0
+"""Power of the voltage that leakage goes with: idle power of an A100 80GB and of this card follows it within 0.4 W."""
+HELD_BACK = 0.995
+"""Clock of a pass over the locked one, below which the power limit holds it back."""
 MODELS: dict[str, dict[str, Any]] = {
     "gpt2model_gpt2": {
         "model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257,
@@ -56,8 +61,13 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """Published sizes of the dense decoders among the models; the others are encoders."""
-NUMBERS = {"host_launch_s": (1e-5, 1e-6, 1e-4), "traffic": (2.5, 1.0, 10.0)}
-"""Numbers of the software that are fitted: start and bounds."""
+OF_TIME = {"host_launch_s": (3e-5, 1e-6, 1e-4), "traffic": (4.0, 1.0, 9.9), "stream_gb_per_s": (2500.0, 500.0, 2e4)}
+OF_ENERGY = {"hbm_j_per_byte": (100e-12, 40e-12, 250e-12), "hbm_core_energy_share": (0.5, 1e-3, 0.7)}
+"""Numbers that are fitted: start and bounds.
+
+Of HBM's energy at least 30 % are the DRAM's, whatever the core's voltage: 3.9 pJ a bit (O'Connor et al., "Fine-Grained
+DRAM", MICRO 2017) of what 105 pJ a byte are. L2, crossbar and memory controllers have the core's.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,25 +80,29 @@ class Curve:
     clocks_mhz: Array
     times_s: Array
     energies_j: Array
+    is_free: NDArray[np.bool_]
+    """Whether the power limit does not hold it back."""
 
     @property
-    def at_fitted(self) -> int:
-        """Place of the clock at which the software is fitted."""
-        return int(np.flatnonzero(self.clocks_mhz == FITTED_MHZ)[0])
+    def at_reference(self) -> int:
+        """Place of the clock that errors are relative to."""
+        return int(np.flatnonzero(self.clocks_mhz == REFERENCE_MHZ)[0])
 
 
 def read_curves(path: Path) -> list[Curve]:
     """Return the curves of dense decoders in bf16 whose time grows with their tokens."""
-    points: dict[tuple[str, int, int], list[tuple[float, float, float]]] = defaultdict(list)
+    points: dict[tuple[str, int, int], list[tuple[float, ...]]] = defaultdict(list)
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             if row["set"] == "dvfs" and row["precision"] == "bf16" and row["model"] in MODELS:
                 key = (row["model"], int(row["batch"]), int(row["seq_len"]))
-                point = (float(row["locked_mhz"]), float(row["time_ms"]) / 1e3, float(row["energy_j"]))
-                points[key].append(point)
+                locked_mhz, measured_mhz = float(row["locked_mhz"]), float(row["measured_mhz"])
+                share = measured_mhz / locked_mhz
+                points[key].append((locked_mhz, float(row["time_ms"]) / 1e3, float(row["energy_j"]), share))
     curves = [
         Curve(
             model=model, batch=batch, seq_len=seq_len, clocks_mhz=columns[0], times_s=columns[1], energies_j=columns[2],
+            is_free=columns[3] > HELD_BACK,
         )
         for (model, batch, seq_len), rows in sorted(points.items())
         if (columns := np.array(sorted(rows)).T) is not None
@@ -110,20 +124,30 @@ def card(gpu: Gpu, path: Path) -> Gpu:
                              ("clock_mhz", "supply_voltage_mv", "idle_power_w"))  # fmt: skip
     order = np.argsort(clocks)
     clocks, volts, idle_w = clocks[order], volts[order] / volts.max(), idle_w[order]
-    x = 1 - clocks / clocks.max()
+    x, shares = 1 - clocks / clocks.max(), clocks / clocks.max()
 
     def error(v: Array) -> Array:
         law: Array = np.maximum(1 - v[0] * x + v[1] * x**2, v[2])
         return np.where(x < v[0] / (2 * v[1]), law, v[2]) ** 2 - volts**2
 
     slope, curvature, floor = least_squares(error, [1.4, 2.0, volts.min()]).x
+    parts = np.stack([np.ones_like(volts), volts**LEAKAGE_EXPONENT, volts**2 * shares], axis=1)
+    at_rest_w, core_w, _ = nnls(parts, idle_w)[0]
+    c = gpu.coefficients
+    # Together with what leaks, the clock tree takes at the maximum clock what the A100 80GB's does.
+    leaking_w = c.core_leakage_w * (1 - c.voltage_floor**c.leakage_exponent)
+    clock_w = c.clock_power_w + leaking_w - core_w * (1 - floor**LEAKAGE_EXPONENT)
     shown = np.linspace(clocks.min(), clocks.max(), 8).round()
-    shares = tuple((float(c), float(np.interp(c, clocks, idle_w) / idle_w[-1])) for c in shown)
-    voltage = {"voltage_slope": slope, "voltage_curvature": curvature, "voltage_floor": floor}
+    waiting = tuple((float(c), float(np.interp(c, clocks, idle_w) / idle_w[-1])) for c in shown)
+    numbers = {
+        "voltage_slope": slope, "voltage_curvature": curvature, "voltage_floor": floor, "clock_power_w": clock_w,
+        "core_leakage_w": core_w, "leakage_exponent": LEAKAGE_EXPONENT,
+    }  # fmt: skip
     return replace(
         gpu,
         name="A100-PCIE-40GB", hbm_gb_per_s=HBM_GB_PER_S, power_limit_w=LIMIT_W, blocking_power_w=float(idle_w[-1]),
-        waiting_shares=shares, coefficients=replace(gpu.coefficients, **voltage),
+        static_power_w=float(at_rest_w + core_w * floor**LEAKAGE_EXPONENT), waiting_shares=waiting,
+        coefficients=replace(gpu.coefficients, **numbers),
     )  # fmt: skip
 
 
@@ -164,30 +188,60 @@ class Passes:
     software: Software
 
     def costs(self, n: int, numbers: Mapping[str, float], clocks_mhz: Array) -> tuple[Array, Array]:
-        """Return times and energies of a curve by numbers of the software."""
-        gpu = driven(self.gpu, replace(self.software, **dict(numbers)), 1)
-        behaviour = run_tally(gpu, self.tallies[n], clocks_mhz, {})
-        return np.asarray(behaviour.time_s), np.asarray(behaviour.time_s * behaviour.power_w)
+        """Return times and energies of a curve by the numbers that are fitted."""
+        of_software = {name: numbers[name] for name in ("host_launch_s", "traffic")}
+        behaviour = run_tally(
+            driven(with_numbers(self.gpu, numbers), replace(self.software, **of_software), 1),
+            self.tallies[n],
+            clocks_mhz,
+            {},
+        )
+        return np.asarray(behaviour.time_s), np.asarray(behaviour.energy_j)
 
     def fitted(self, members: Sequence[int]) -> dict[str, float]:
-        """Return the numbers of the software, fitted to the times of some curves at `FITTED_MHZ`."""
+        """Return all numbers, fitted to the times and then to the powers of some curves, and what their limit holds."""
+        start = {name: value for name, (value, _, _) in {**OF_TIME, **OF_ENERGY}.items()}
+        held_back_w = np.concatenate(
+            [(c.energies_j / c.times_s)[~c.is_free] for c in (self.curves[n] for n in members)]
+        )
+        start["throttle_share"] = float(np.median(held_back_w)) / LIMIT_W
+        numbers = self._fitted(members, start, OF_TIME, lambda times_s, _: times_s)
+        return self._fitted(members, numbers, OF_ENERGY, lambda times_s, energies_j: energies_j / times_s)
 
+    def _fitted(
+        self,
+        members: Sequence[int],
+        numbers: dict[str, float],
+        free: Mapping[str, tuple[float, float, float]],
+        quantity: Callable[[Array, Array], Array],
+    ) -> dict[str, float]:
         def errors(x: Array) -> Array:
-            numbers = dict(zip(NUMBERS, np.exp(x), strict=True))
-            times_s = [self.costs(n, numbers, np.array([float(FITTED_MHZ)]))[0][0] for n in members]
-            return np.log(
-                [t / self.curves[n].times_s[self.curves[n].at_fitted] for t, n in zip(times_s, members, strict=True)]
-            )
+            tried = numbers | dict(zip(free, np.exp(x), strict=True))
+            logarithms = []
+            for n in members:
+                curve = self.curves[n]
+                is_free, measured = curve.is_free, quantity(curve.times_s, curve.energies_j)
+                predicted = quantity(*self.costs(n, tried, curve.clocks_mhz[is_free]))
+                logarithms.append(np.log(predicted / measured[is_free]))
+            return np.concatenate(logarithms)
 
-        start, low, high = np.log(np.array(list(NUMBERS.values()))).T
+        start, low, high = np.log(np.array(list(free.values()))).T
         x = least_squares(errors, start, bounds=(low, high), loss="soft_l1", f_scale=0.05).x
-        return {name: float(value) for name, value in zip(NUMBERS, np.exp(x), strict=True)}
+        return numbers | {name: float(value) for name, value in zip(free, np.exp(x), strict=True)}
+
+
+def with_numbers(gpu: Gpu, numbers: Mapping[str, float]) -> Gpu:
+    """Return the GPU with what was fitted of its HBM, and what its limiter holds."""
+    whole, share = numbers["hbm_j_per_byte"], numbers["hbm_core_energy_share"]
+    parts = {"hbm_j_per_byte": (1 - share) * whole, "hbm_core_j_per_byte": share * whole}
+    others = {name: numbers[name] for name in ("stream_gb_per_s", "throttle_share")}
+    return replace(gpu, coefficients=replace(gpu.coefficients, **parts, **others))
 
 
 def measure(passes: Passes) -> dict[str, Any]:
     """Return errors by clock with each model left out of the fit, and savings of the best clock."""
     errors: dict[str, list[Array]] = defaultdict(list)
-    savings, numbers = [], {}
+    savings, numbers = [], {"all": passes.fitted(range(len(passes.curves)))}
     for n, curve in enumerate(passes.curves):
         if curve.model not in numbers:
             numbers[curve.model] = passes.fitted([k for k, c in enumerate(passes.curves) if c.model != curve.model])
@@ -195,7 +249,7 @@ def measure(passes: Passes) -> dict[str, Any]:
         pairs = {"time": (times_s, curve.times_s), "energy": (energies_j, curve.energies_j)}
         for name, (predicted, measured) in pairs.items():
             errors[name].append(np.abs(predicted / measured - 1))
-            k = curve.at_fitted
+            k = curve.at_reference
             errors[f"relative_{name}"].append(np.abs(predicted / predicted[k] * measured[k] / measured - 1))
         savings.append({"pass": f"{curve.model} {curve.batch} x {curve.seq_len}", **_best(curve, energies_j)})
     off = [abs(one["measured_pct"] - one["predicted_pct"]) for one in savings]
@@ -239,7 +293,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--passes", type=Path, required=True)
     parser.add_argument("--voltage", type=Path, required=True)
-    parser.add_argument("--hbm-core-share", type=float, default=0.0, metavar="SHARE")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
     curves = read_curves(arguments.passes)
@@ -247,9 +300,6 @@ def main() -> None:
         workloads = [workload_of(curve, Path(folder)) for curve in curves]
     tallies = [forward_of(workload) for workload in workloads]
     gpu = card(workloads[0].gpu, arguments.voltage)
-    whole, share = gpu.coefficients.hbm_j_per_byte, arguments.hbm_core_share
-    parted = {"hbm_j_per_byte": (1 - share) * whole, "hbm_core_j_per_byte": share * whole}
-    gpu = replace(gpu, coefficients=replace(gpu.coefficients, **parted))
     passes = Passes(curves, tallies, gpu, workloads[0].software)
     answer = measure(passes)
     if arguments.json:
