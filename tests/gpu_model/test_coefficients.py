@@ -8,7 +8,6 @@ import pytest
 from helpers.builders import a100
 
 from kareus.errors import ConfigError
-from kareus.gpu_model import coefficients
 from kareus.gpu_model.coefficients import COEFFICIENTS, SHARES, GpuCoefficients
 
 
@@ -39,7 +38,8 @@ def test_shares_are_those_that_cannot_exceed_one():
 
 def test_every_coefficient_has_a_meaning():
     """A string after its field, from which the reference page is made."""
-    (record,) = (n for n in ast.parse(inspect.getsource(coefficients)).body if isinstance(n, ast.ClassDef))
+    (record,) = ast.parse(inspect.getsource(GpuCoefficients)).body
+    assert isinstance(record, ast.ClassDef)
     following = dict(zip(record.body, record.body[1:], strict=False))
     fields = [node for node in record.body if isinstance(node, ast.AnnAssign)]
     assert [node.target.id for node in fields] == [field.name for field in dataclasses.fields(GpuCoefficients)]
