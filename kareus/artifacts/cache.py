@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 
 def cache_folder() -> Path | None:
     """Return the folder of caches; None where the environment names none and the user has no home."""
-    own, shared = os.environ.get(CACHE_VARIABLE), os.environ.get("XDG_CACHE_HOME")
-    if own:
-        return Path(own)
+    chosen, shared = os.environ.get(CACHE_VARIABLE), os.environ.get("XDG_CACHE_HOME")
+    if chosen:
+        return Path(chosen)
     try:
         return Path(shared or Path.home() / ".cache") / "kareus"
     except RuntimeError:  # a user whom the system does not know, as in a container

@@ -43,13 +43,13 @@ def key_values(content: bytes) -> dict[str, bytes]:
     start = end - int.from_bytes(content[end:][:_LENGTH], "little")
     if not content.startswith(MAGIC) or not content.endswith(MAGIC) or start < len(MAGIC):
         raise FooterError("it does not begin and end as a Parquet file")
-    reader, found = _Reader(content[start:end]), dict[str, bytes]()
+    reader, pairs = _Reader(content[start:end]), dict[str, bytes]()
     for field, kind in reader.fields():
         if field == _KEY_VALUES and kind in _LISTS:
-            found |= dict(_pair(reader) for _ in reader.items())
+            pairs |= dict(_pair(reader) for _ in reader.items())
         else:
             reader.skip(kind)
-    return found
+    return pairs
 
 
 def _pair(reader: "_Reader") -> tuple[str, bytes]:

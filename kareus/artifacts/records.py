@@ -126,12 +126,12 @@ def closest(name: str, allowed: Iterable[str]) -> str | None:
     Short names with numbers that differ in one character, such as b200 and h200, are names of different things.
     """
     allowed = list(allowed)
-    begun = [one for one in allowed if name and one.startswith(name)]
-    for one in begun if len(begun) == 1 else difflib.get_close_matches(name, allowed, n=1):
-        differing = sum(a != b for a, b in zip(name, one, strict=False))
-        is_other = len(name) == len(one) <= SHORT and differing == 1 and any(c.isdigit() for c in name)
+    begun = [candidate for candidate in allowed if name and candidate.startswith(name)]
+    for candidate in begun if len(begun) == 1 else difflib.get_close_matches(name, allowed, n=1):
+        differing = sum(a != b for a, b in zip(name, candidate, strict=False))
+        is_other = len(name) == len(candidate) <= SHORT and differing == 1 and any(c.isdigit() for c in name)
         if not is_other:
-            return one
+            return candidate
     return None
 
 
@@ -210,11 +210,11 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     Raises:
         ConfigError: a key is there twice.
     """
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(key for (key, _), first in zip(pairs, [*found, None], strict=False) if key != first)
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = next(key for (key, _), first in zip(pairs, [*values, None], strict=False) if key != first)
         raise ConfigError(f"not valid JSON (the key {twice!r} is there twice)")
-    return found
+    return values
 
 
 def _json_number(text: str) -> float:

@@ -130,13 +130,13 @@ class Shelf:
 
     def _load_table(self) -> None:
         try:
-            frame, found = read_table(self._table, self._schema), read_provenance(self._table, self._schema)
+            frame, provenance = read_table(self._table, self._schema), read_provenance(self._table, self._schema)
         except DamagedFileError as error:
             problem, aside = str(error).removesuffix(f"; {REDO}."), set_aside(self._table)
             logger.warning("%s; it is kept as %s, and its rows are measured again.", problem, aside.name)
             return
-        if found.testbed != self._provenance.testbed or found.seed != self._provenance.seed:
-            testbed = f"{found.testbed.label if found.testbed else 'unknown'}, seed {found.seed}"
+        if provenance.testbed != self._provenance.testbed or provenance.seed != self._provenance.seed:
+            testbed = f"{provenance.testbed.label if provenance.testbed else 'unknown'}, seed {provenance.seed}"
             raise self._of_another_testbed(self._table, testbed)
         for row in frame.iter_rows(named=True):
             self._remember(row)

@@ -24,11 +24,11 @@ def workflow_config(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: a key is unknown or missing, or has a value of another type.
     """
-    known = (TEXT, *LISTS)
+    keys = (TEXT, *LISTS)
     for key in config:
-        if key not in known:
-            raise ConfigError(f"{WHERE}: {key}: unknown key; {_meant(str(key), known)}.")
-    for key in known:
+        if key not in keys:
+            raise ConfigError(f"{WHERE}: {key}: unknown key; {_meant(str(key), keys)}.")
+    for key in keys:
         if key not in config:
             raise ConfigError(f"{WHERE}: {key}: missing; give it a value.")
     if not isinstance(config[TEXT], str):
@@ -64,8 +64,8 @@ def _texts(key: str, value: Any) -> list[str]:
     raise ConfigError(f'{WHERE}: {key}={value}: must be a text or a list of texts, as \'{key}=["...","..."]\'.')
 
 
-def _meant(key: str, known: Sequence[str]) -> str:
+def _meant(key: str, keys: Sequence[str]) -> str:
     """Return what was meant by an unknown key: one of those, or a key of a workload, which goes into `overrides`."""
     if key.partition(".")[0] in {field.name for field in fields(Workload)}:
         return f"it is a key of workloads, so write 'overrides=[\"{key}=...\"]'"
-    return suggest(key, known)
+    return suggest(key, keys)

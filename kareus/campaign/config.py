@@ -64,10 +64,10 @@ def _read(name: str, config_dir: Path) -> Campaign:
             f"campaign {name}: its name must not contain '{OVERRIDES_FOLLOW}', which separates name and overrides in "
             "the name of a results folder; rename its file."
         )
-    known = options(GROUP, config_dir)
-    if name not in known:
+    names = options(GROUP, config_dir)
+    if name not in names:
         raise ConfigError(
-            f"campaign {name}: not known; {suggest(name, known)}; or {_where_to_write(name, config_dir)}."
+            f"campaign {name}: not known; {suggest(name, names)}; or {_where_to_write(name, config_dir)}."
         )
     try:
         return from_plain(Campaign, compose_file(f"{GROUP}/{name}", config_dir).get(GROUP))
@@ -92,10 +92,10 @@ def merged(text: str, overrides: Sequence[str]) -> list[str]:
         ConfigError: a quote in `text` does not end.
     """
     try:
-        own = shlex.split(text)
+        given = shlex.split(text)
     except ValueError as error:
         raise ConfigError(f"{text}: {error}; write overrides as on a command line: 'key=value key=value'.") from error
     replaced = {key_of(override) for override in overrides}
-    merged_overrides = [*(override for override in own if key_of(override) not in replaced), *overrides]
-    places = [key_of(override) for override in (*own, *overrides)]
+    merged_overrides = [*(override for override in given if key_of(override) not in replaced), *overrides]
+    places = [key_of(override) for override in (*given, *overrides)]
     return sorted(merged_overrides, key=lambda override: places.index(key_of(override)))

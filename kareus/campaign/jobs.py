@@ -33,7 +33,7 @@ def campaign_jobs(
     graphs = list(dict.fromkeys(graph_name(workload) for workload in campaign.folders.values()))
     configured = [(name, stage) for name in measured for stage in MEASURED_WITH]
     configured += [(name, stage) for name in planned for stage in PLANNED_WITH]
-    searched = [(name, one) for name in measured for one in expected_partitions(campaign.folders[name])]
+    searched = [(name, each) for name in measured for each in expected_partitions(campaign.folders[name])]
     return {
         "resolve_campaign": [{}],
         "write_config": _each(("workload", "stage"), configured),
@@ -46,7 +46,7 @@ def campaign_jobs(
         "search_partition": _each(("workload", "partition"), searched),
         "compose_frontiers": _of("workload", measured),
         "solve_pipeline": _of("workload", planned),
-        "select_plan": _each(("workload", "selector"), [(name, one) for name in planned for one in selectors]),
+        "select_plan": _each(("workload", "selector"), [(name, each) for name in planned for each in selectors]),
         "run_end_to_end": _of("workload", played),
         "emulate_fleet": _each(("workload", "fleet"), campaign.fleets),
         "write_report": _of("workload", planned),

@@ -38,12 +38,12 @@ class Member:
 
     part: str
     """The campaign that lists it: this one, or one that it names."""
-    found: Resolved | Fleet | ProfilerSweep
+    resolution: Resolved | Fleet | ProfilerSweep
 
     @property
     def kind(self) -> MemberKind:
         """Kind of the member."""
-        match self.found:
+        match self.resolution:
             case Resolved():
                 return MemberKind.WORKLOAD
             case Fleet():
@@ -54,34 +54,34 @@ class Member:
     @property
     def workload_name(self) -> str:
         """Its folder under `results/`."""
-        return self.found.name if isinstance(self.found, Resolved) else self.found.workload_name
+        return self.resolution.name if isinstance(self.resolution, Resolved) else self.resolution.workload_name
 
     @property
     def name(self) -> str | None:
         """Folder of a fleet or a sweep within that of its workload; None for a workload."""
-        return None if isinstance(self.found, Resolved) else self.found.name
+        return None if isinstance(self.resolution, Resolved) else self.resolution.name
 
     @property
     def workload(self) -> Workload:
         """Workload as it is planned or, if refused, as it was composed."""
-        if isinstance(self.found, Resolved):
-            return self.found.workload or self.found.composed
-        return self.found.workload
+        if isinstance(self.resolution, Resolved):
+            return self.resolution.workload or self.resolution.composed
+        return self.resolution.workload
 
     @property
     def pipeline(self) -> Workload:
         """One pipeline of the fleet, with the fleet's number of microbatches."""
-        return self.found.pipeline if isinstance(self.found, Fleet) else self.workload
+        return self.resolution.pipeline if isinstance(self.resolution, Fleet) else self.workload
 
     @property
     def gpus(self) -> int:
         """GPUs of all of its pipelines."""
-        return self.found.gpus if isinstance(self.found, Fleet) else self.workload.parallelism.gpus
+        return self.resolution.gpus if isinstance(self.resolution, Fleet) else self.workload.parallelism.gpus
 
     @property
     def refusal(self) -> str | None:
         """Reason why the member cannot run, or None."""
-        return self.found.refusal
+        return self.resolution.refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,25 +119,25 @@ class ResolvedCampaign:
     @property
     def resolved(self) -> list[Resolved]:
         """Its workloads, accepted and refused, each once."""
-        every = (member.found for member in self.members)
-        return list({one.name: one for one in every if isinstance(one, Resolved)}.values())
+        every = (member.resolution for member in self.members)
+        return list({each.name: each for each in every if isinstance(each, Resolved)}.values())
 
     @property
     def workloads(self) -> dict[str, Workload]:
         """Workloads that are planned, by name."""
-        return {one.name: one.workload for one in self.resolved if one.workload is not None}
+        return {each.name: each.workload for each in self.resolved if each.workload is not None}
 
     @property
     def fleets(self) -> dict[tuple[str, str], Fleet]:
         """Fleets that are planned, by the names of their workload and of their own."""
-        accepted = (member.found for member in self.members if member.refusal is None)
-        return {(one.workload_name, one.name): one for one in accepted if isinstance(one, Fleet)}
+        accepted = (member.resolution for member in self.members if member.refusal is None)
+        return {(each.workload_name, each.name): each for each in accepted if isinstance(each, Fleet)}
 
     @property
     def sweeps(self) -> dict[tuple[str, str], ProfilerSweep]:
         """Sweeps of the profiler that are run, by the names of their workload and of their own."""
-        accepted = (member.found for member in self.members if member.refusal is None)
-        return {(one.workload_name, one.name): one for one in accepted if isinstance(one, ProfilerSweep)}
+        accepted = (member.resolution for member in self.members if member.refusal is None)
+        return {(each.workload_name, each.name): each for each in accepted if isinstance(each, ProfilerSweep)}
 
     @property
     def folders(self) -> dict[str, Workload]:
@@ -163,7 +163,7 @@ def resolve_campaign(name: str, overrides: Sequence[str], config_dir: Path | Non
     questions = list[CampaignQuestion]()
     for part, campaign in read_parts(name, config_dir).items():
         try:
-            found: Sequence[Resolved | Fleet | ProfilerSweep] = [
+            resolutions: Sequence[Resolved | Fleet | ProfilerSweep] = [
                 *_resolved(resolve, campaign.workloads, overrides, config_dir),
                 *_resolved(expand_fleets, campaign.fleets, overrides, config_dir),
                 *_resolved(expand_sweeps, campaign.sweeps, overrides, config_dir),
@@ -173,9 +173,9 @@ def resolve_campaign(name: str, overrides: Sequence[str], config_dir: Path | Non
                 questions.append(CampaignQuestion(part=part, texts=texts, question=asked(texts, config_dir)))
         except ConfigError as error:
             raise type(error)(f"campaign {part}: {error}") from error
-        members += [Member(part=part, found=one) for one in found]
+        members += [Member(part=part, resolution=each) for each in resolutions]
     if len(questions) > 1:
-        parts = " and ".join(one.part for one in questions)
+        parts = " and ".join(each.part for each in questions)
         raise ConfigError(f"campaign {name}: has the questions of {parts}; leave all but one out.")
     question = next(iter(questions), None)
     resolved = ResolvedCampaign(name=name, overrides=tuple(overrides), members=_once(members), asked=question)
@@ -205,7 +205,7 @@ def _resolved(
     overrides: Sequence[str],
     config_dir: Path,
 ) -> list[Found]:
-    return [one for text in texts for one in resolve_texts(merged(text, overrides), config_dir)]
+    return [each for text in texts for each in resolve_texts(merged(text, overrides), config_dir)]
 
 
 def _once(members: Sequence[Member]) -> tuple[Member, ...]:
@@ -215,10 +215,10 @@ def _once(members: Sequence[Member]) -> tuple[Member, ...]:
         ConfigError: two workloads share a name, which would share their results.
     """
     unique = dict[tuple[str, MemberKind, str, str | None], Member]()
-    known = dict[str, Workload]()
+    first = dict[str, Workload]()
     for member in members:
         unique.setdefault((member.part, member.kind, member.workload_name, member.name), member)
-        if member.refusal is None and known.setdefault(member.workload_name, member.workload) != member.workload:
+        if member.refusal is None and first.setdefault(member.workload_name, member.workload) != member.workload:
             raise ConfigError(
                 f"campaign {member.part}: {member.workload_name} would be the name of two workloads; rename one of the "
                 "options that differ."

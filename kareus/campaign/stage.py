@@ -94,7 +94,7 @@ def _row(member: Member) -> dict[str, Any]:
         "workload": member.workload_name,
         "name": member.name,
         "refusal": member.refusal,
-        "overrides": list(member.found.overrides),
+        "overrides": list(member.resolution.overrides),
         "model": workload.model.name,
         "gpu": workload.gpu.name,
         "parallelism": degrees(workload),

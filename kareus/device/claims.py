@@ -170,8 +170,8 @@ def claim(uuid: str, *, patience_s: float = 0.0) -> Iterator[Claim]:
         DeviceError: another process holds it, or its file cannot be used.
     """
     deadline_s = time.monotonic() + patience_s
-    with contextlib.ExitStack() as held:
-        while (descriptor := _take(uuid, held)) is None:
+    with contextlib.ExitStack() as locks:
+        while (descriptor := _take(uuid, locks)) is None:
             if time.monotonic() >= deadline_s:
                 setting = setting_of(uuid)
                 using = (
@@ -200,7 +200,7 @@ def setting_of(uuid: str) -> DeviceSetting | None:
         os.close(descriptor)
 
 
-def _take(uuid: str, held: contextlib.ExitStack) -> int | None:
+def _take(uuid: str, locks: contextlib.ExitStack) -> int | None:
     """Take the claim unless another process has it; return the locked file, which `held` releases."""
     with contextlib.ExitStack() as taken:
         if not _bind_name(uuid, taken):
@@ -211,7 +211,7 @@ def _take(uuid: str, held: contextlib.ExitStack) -> int | None:
             if not _try_lock(descriptor):
                 return None
             if _in_place(descriptor, uuid):
-                held.push(taken.pop_all())
+                locks.push(taken.pop_all())
                 return descriptor
             # Deleted between opening and locking: the next process locks another file, so lock that one.
 
@@ -318,11 +318,11 @@ def _open_file(name: str, folder: int, *, make: bool) -> int:
             descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, dir_fd=folder)
             os.fchmod(descriptor, 0o666)
             break
-    found = os.fstat(descriptor)
-    if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EPERM, "a hard link" if stat.S_ISREG(found.st_mode) else "not a regular file")
+    raise OSError(errno.EPERM, "a hard link" if stat.S_ISREG(status.st_mode) else "not a regular file")
 
 
 def _read(descriptor: int) -> DeviceSetting | None:

@@ -55,5 +55,5 @@ def outcome_of_readings(asked_mhz: float, readings: Iterable[ClockReading]) -> C
     loaded = loaded[next(there, 0) :]
     if not loaded:
         return ClockOutcome.KEPT
-    reasons = {reason for _, own in loaded for reason in own}
+    reasons = {reason for _, of_reading in loaded for reason in of_reading}
     return clock_outcome(asked_mhz, statistics.fmean(mhz for mhz, _ in loaded), reasons)

@@ -6,7 +6,7 @@ from datetime import date
 
 from kareus.device.held_clock import ClockOutcome
 from kareus.device.protocol import Device
-from kareus.doctor.clock_changes import DELAYED, PERIODS_S, MeasuredChanges
+from kareus.doctor.change_timing import DELAYED, PERIODS_S, MeasuredChanges
 from kareus.doctor.diagnoses import Diagnosis, State
 
 
@@ -31,46 +31,48 @@ def _changes(measured: MeasuredChanges) -> Diagnosis:
     latency_s, count = measured.latency_s, len(measured.changes)
     if latency_s is None:
         remedy = "leave clocks alone here: testbed.cuda.clocks=default, and power limits instead of clocks"
-        found = f"none of {count} changes came to hold"
-        return Diagnosis(check="changes of clock", state=State.BROKEN, found=found, remedy=remedy)
-    slowest = max((one for one in measured.changes if math.isfinite(one.latency_s)), key=lambda one: one.latency_s)
-    found = (
+        result = f"none of {count} changes came to hold"
+        return Diagnosis(check="changes of clock", state=State.BROKEN, result=result, remedy=remedy)
+    slowest = max(
+        (change for change in measured.changes if math.isfinite(change.latency_s)), key=lambda change: change.latency_s
+    )
+    result = (
         f"hold after {1e3 * latency_s:.1f} ms (median of {count}; at most {1e3 * slowest.latency_s:.1f} ms, to "
         f"{slowest.to_mhz} MHz); work stops for {1e3 * measured.pause_s:.1f} ms"
     )
     if measured.lost:
         remedy = "plan below the clock that the power limit leaves, or give the GPU more power"
-        found += f"; {measured.lost} never held"
-        return Diagnosis(check="changes of clock", state=State.LIMITED, found=found, remedy=remedy)
-    return Diagnosis(check="changes of clock", state=State.OK, found=found)
+        result += f"; {measured.lost} never held"
+        return Diagnosis(check="changes of clock", state=State.LIMITED, result=result, remedy=remedy)
+    return Diagnosis(check="changes of clock", state=State.OK, result=result)
 
 
 def _counter(measured: MeasuredChanges) -> Diagnosis:
     if math.isinf(measured.counter_period_s):
-        found, remedy = "did not move under load", "energies of this GPU cannot be measured; update its driver"
-        return Diagnosis(check="energy counter", state=State.BROKEN, found=found, remedy=remedy)
-    found = f"moves every {1e3 * measured.counter_period_s:.0f} ms, by {measured.counter_step_j:.3g} J or more"
-    return Diagnosis(check="energy counter", state=State.OK, found=found)
+        result, remedy = "did not move under load", "energies of this GPU cannot be measured; update its driver"
+        return Diagnosis(check="energy counter", state=State.BROKEN, result=result, remedy=remedy)
+    result = f"moves every {1e3 * measured.counter_period_s:.0f} ms, by {measured.counter_step_j:.3g} J or more"
+    return Diagnosis(check="energy counter", state=State.OK, result=result)
 
 
 def _limit(measured: MeasuredChanges) -> Diagnosis:
-    check, found = "clock at the power limit", f"{measured.limit_mhz:.0f} MHz with the highest clock locked"
+    check, result = "clock at the power limit", f"{measured.limit_mhz:.0f} MHz with the highest clock locked"
     if measured.limit_outcome is ClockOutcome.KEPT:
-        return Diagnosis(check=check, state=State.OK, found=found)
+        return Diagnosis(check=check, state=State.OK, result=result)
     remedy = "set gpu.search_frequencies.maximum_mhz to it, or plans ask for clocks that are never there"
-    found += f" ({measured.limit_outcome})"
-    return Diagnosis(check=check, state=State.LIMITED, found=found, remedy=remedy)
+    result += f" ({measured.limit_outcome})"
+    return Diagnosis(check=check, state=State.LIMITED, result=result, remedy=remedy)
 
 
 def _collectives(measured: MeasuredChanges) -> Diagnosis:
     check = "collectives under locks"
     if not measured.delays:
-        return Diagnosis(check=check, state=State.ABSENT, found="one GPU has none; two are needed to tell")
-    found = ", ".join(f"every {1e3 * period_s:.0f} ms: {delay:+.1%}" for period_s, delay in measured.delays)
+        return Diagnosis(check=check, state=State.ABSENT, result="one GPU has none; two are needed to tell")
+    result = ", ".join(f"every {1e3 * period_s:.0f} ms: {delay:+.1%}" for period_s, delay in measured.delays)
     if measured.interval_s is None:
         remedy = f"change clocks less often than every {1e3 * max(PERIODS_S):.0f} ms: one clock for each phase or step"
-        return Diagnosis(check=check, state=State.LIMITED, found=found, remedy=remedy)
-    return Diagnosis(check=check, state=State.OK, found=f"{found} (up to {DELAYED:.0%} counts as none)")
+        return Diagnosis(check=check, state=State.LIMITED, result=result, remedy=remedy)
+    return Diagnosis(check=check, state=State.OK, result=f"{result} (up to {DELAYED:.0%} counts as none)")
 
 
 def gpu_text(measured: MeasuredChanges, device: Device, option: str, today: date) -> str:

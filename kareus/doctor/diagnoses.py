@@ -33,7 +33,7 @@ class Diagnosis:
     check: str
     """What was looked at, such as `torch`."""
     state: State
-    found: str
+    result: str
     remedy: str = ""
     """What to do; empty where nothing is to be done."""
 

@@ -31,11 +31,11 @@ def gpu_findings(open_devices: Callable[[], Sequence[Device]]) -> Iterator[Diagn
     try:
         devices = open_devices()
     except KareusError as error:
-        found = str(error).split(";")[0]
+        result = str(error).split(";")[0]
         remedy = "plan on the simulated testbed; on a machine with GPUs make `nvidia-smi` work first"
-        yield Diagnosis(check="GPUs", state=State.LIMITED, found=found, remedy=remedy)
+        yield Diagnosis(check="GPUs", state=State.LIMITED, result=result, remedy=remedy)
         return
-    yield Diagnosis(check="driver", state=State.OK, found=", ".join(sorted({device.driver for device in devices})))
+    yield Diagnosis(check="driver", state=State.OK, result=", ".join(sorted({device.driver for device in devices})))
     for index, device in enumerate(devices):
         yield _gpu(index, device)
     may_set = rights()
@@ -54,16 +54,16 @@ def _gpu(index: int, device: Device) -> Diagnosis:
         now = f"{device.name}, {len(clocks)} clocks from {clocks[0]} to {clocks[-1]} MHz, now {device.clock_mhz()}"
     except DeviceError as error:
         remedy = "look at `nvidia-smi -q`; clocks or energy of such a GPU cannot be used"
-        return Diagnosis(check=check, state=State.BROKEN, found=f"{device.name}: {error}", remedy=remedy)
+        return Diagnosis(check=check, state=State.BROKEN, result=f"{device.name}: {error}", remedy=remedy)
     if setting is not None:
-        found = f"{now}; Kareus has {setting.verb} it to {setting}"
+        result = f"{now}; Kareus has {setting.verb} it to {setting}"
         remedy = "if no run of yours is at work: `kareus clocks reset`"
-        return Diagnosis(check=check, state=State.LIMITED, found=found, remedy=remedy)
+        return Diagnosis(check=check, state=State.LIMITED, result=result, remedy=remedy)
     if reasons:
         remedy = "wait until it is idle and cool, or ask who set its power limit (`nvidia-smi -q -d PERFORMANCE`)"
-        found = f"{now}, held down by {', '.join(reasons)}"
-        return Diagnosis(check=check, state=State.LIMITED, found=found, remedy=remedy)
-    return Diagnosis(check=check, state=State.OK, found=now)
+        result = f"{now}, held down by {', '.join(reasons)}"
+        return Diagnosis(check=check, state=State.LIMITED, result=result, remedy=remedy)
+    return Diagnosis(check=check, state=State.OK, result=now)
 
 
 def rights() -> Diagnosis:
@@ -74,8 +74,8 @@ def rights() -> Diagnosis:
     if os.environ.get(HOST_PORT):
         return _daemon(check, f"{HOST_PORT}={os.environ[HOST_PORT]}", lambda: _connect_host(os.environ[HOST_PORT]))
     if has_capability(Path("/proc/self/status")):
-        return Diagnosis(check=check, state=State.OK, found="this user has the rights of root")
-    return Diagnosis(check=check, state=State.LIMITED, found="no right, and no zeusd is named", remedy=START_ZEUSD)
+        return Diagnosis(check=check, state=State.OK, result="this user has the rights of root")
+    return Diagnosis(check=check, state=State.LIMITED, result="no right, and no zeusd is named", remedy=START_ZEUSD)
 
 
 def power_limits(devices: Sequence[Device], may_set: Diagnosis) -> Diagnosis:
@@ -88,16 +88,16 @@ def power_limits(devices: Sequence[Device], may_set: Diagnosis) -> Diagnosis:
         ranges = sorted({(*device.power_limits_w(), device.power_limit_w()) for device in devices})
     except DeviceError as error:
         remedy = f"lock clocks, which save more, or {PLAN_AT_DEFAULT}"
-        return Diagnosis(check=check, state=State.ABSENT, found=str(error).split(";")[0], remedy=remedy)
-    found = ", ".join(f"from {least:g} to {most:g} W, now {now:g}" for least, most, now in ranges)
+        return Diagnosis(check=check, state=State.ABSENT, result=str(error).split(";")[0], remedy=remedy)
+    result = ", ".join(f"from {least:g} to {most:g} W, now {now:g}" for least, most, now in ranges)
     if may_set.state is State.OK:
         return Diagnosis(
-            check=check, state=State.OK, found=f"{found}; `kareus plan ... --actuator power` plans for one"
+            check=check, state=State.OK, result=f"{result}; `kareus plan ... --actuator power` plans for one"
         )
     return Diagnosis(
         check=check,
         state=State.ABSENT,
-        found=f"{found}; {may_set.found}",
+        result=f"{result}; {may_set.result}",
         remedy=f"{PLAN_AT_DEFAULT}, for which no right is needed",
     )
 
@@ -107,13 +107,13 @@ def power_profiles(devices: Sequence[Device], may_set: Diagnosis) -> Diagnosis:
     check = "setting power profiles"
     offered = {name: None for device in devices for name in device.power_profiles()}
     if not offered:
-        found = "the driver has none for these GPUs"
-        return Diagnosis(check=check, state=State.ABSENT, found=found, remedy="lock clocks, or limit power")
-    found = ", ".join(offered)
+        result = "the driver has none for these GPUs"
+        return Diagnosis(check=check, state=State.ABSENT, result=result, remedy="lock clocks, or limit power")
+    result = ", ".join(offered)
     if may_set.state is State.OK:
         named = "`kareus plan ... --actuator profile=max-q+llm-training` plans for some"
-        return Diagnosis(check=check, state=State.OK, found=f"{found}; {named}")
-    return Diagnosis(check=check, state=State.ABSENT, found=f"{found}; {may_set.found}", remedy=PLAN_AT_DEFAULT)
+        return Diagnosis(check=check, state=State.OK, result=f"{result}; {named}")
+    return Diagnosis(check=check, state=State.ABSENT, result=f"{result}; {may_set.result}", remedy=PLAN_AT_DEFAULT)
 
 
 def _daemon(check: str, name: str, connect: Callable[[], None]) -> Diagnosis:
@@ -122,15 +122,15 @@ def _daemon(check: str, name: str, connect: Callable[[], None]) -> Diagnosis:
     except (OSError, ValueError) as error:
         remedy = f"start zeusd there, or unset the variable: {START_ZEUSD}"
         return Diagnosis(
-            check=check, state=State.BROKEN, found=f"{name}: zeusd does not answer ({error})", remedy=remedy
+            check=check, state=State.BROKEN, result=f"{name}: zeusd does not answer ({error})", remedy=remedy
         )
-    return Diagnosis(check=check, state=State.OK, found=f"zeusd answers at {name}")
+    return Diagnosis(check=check, state=State.OK, result=f"zeusd answers at {name}")
 
 
 def _connect_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
-        one.settimeout(REACH_S)
-        one.connect(str(path))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(REACH_S)
+        connection.connect(str(path))
 
 
 def _connect_host(host_port: str) -> None:

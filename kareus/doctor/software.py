@@ -34,18 +34,18 @@ def _missing(tried: Tried) -> Diagnosis:
     state = State.BROKEN if tried.is_required else State.ABSENT
     install = f"pip install '{tried.distribution}{tried.range}'"
     remedy = "build it as envs/README.md says" if tried.distribution == "mscclpp" else install
-    found = f"not installed; for {tried.needed_for}"
-    return Diagnosis(check=tried.distribution, state=state, found=found, remedy=remedy)
+    result = f"not installed; for {tried.needed_for}"
+    return Diagnosis(check=tried.distribution, state=state, result=result, remedy=remedy)
 
 
 def _installed(tried: Tried, version: str) -> Diagnosis:
     if tried.has(version):
-        return Diagnosis(check=tried.distribution, state=State.OK, found=f"{version} (tried: {tried.range})")
+        return Diagnosis(check=tried.distribution, state=State.OK, result=f"{version} (tried: {tried.range})")
     state = State.BROKEN if tried.distribution == "torch" else State.LIMITED
     tests = "run `pytest -m gpu`" if tried.oldest is None else f"run the tests with {version}"
     remedy = f"pip install '{tried.distribution}{tried.range}', or {tests}" if tried.range else tests
-    found = f"{version}, which was not tried (tried: {tried.range or 'none'}); for {tried.needed_for}"
-    return Diagnosis(check=tried.distribution, state=state, found=found, remedy=remedy)
+    result = f"{version}, which was not tried (tried: {tried.range or 'none'}); for {tried.needed_for}"
+    return Diagnosis(check=tried.distribution, state=state, result=result, remedy=remedy)
 
 
 def torch_answer() -> Mapping[str, Any]:
@@ -69,14 +69,14 @@ def torch_findings(answer: Mapping[str, Any]) -> Iterator[Diagnosis]:
     """Yield what torch's answer means: CUDA, NCCL, and whether limits on CTAs hold."""
     if "failed" in answer:
         remedy = "make `python -c 'import torch; torch.cuda.is_available()'` work"
-        yield Diagnosis(check="torch runs", state=State.BROKEN, found=answer["failed"], remedy=remedy)
+        yield Diagnosis(check="torch runs", state=State.BROKEN, result=answer["failed"], remedy=remedy)
         return
     yield _cuda(answer)
     if answer["nccl"] is None:
         remedy = "install torch for CUDA (https://pytorch.org); without, ranks communicate by gloo"
-        yield Diagnosis(check="NCCL", state=State.ABSENT, found="this torch has none", remedy=remedy)
+        yield Diagnosis(check="NCCL", state=State.ABSENT, result="this torch has none", remedy=remedy)
     else:
-        yield Diagnosis(check="NCCL", state=State.OK, found=answer["nccl"])
+        yield Diagnosis(check="NCCL", state=State.OK, result=answer["nccl"])
     yield _ctas(answer)
 
 
@@ -84,13 +84,13 @@ def _cuda(answer: Mapping[str, Any]) -> Diagnosis:
     gpus, built = answer["gpus"], answer["cuda"]
     if gpus:
         return Diagnosis(
-            check="CUDA", state=State.OK, found=f"{built}, {len(gpus)} GPUs: {', '.join(sorted(set(gpus)))}"
+            check="CUDA", state=State.OK, result=f"{built}, {len(gpus)} GPUs: {', '.join(sorted(set(gpus)))}"
         )
     if built is None:
         remedy = "for GPUs install torch for CUDA (https://pytorch.org)"
-        return Diagnosis(check="CUDA", state=State.ABSENT, found="this torch is for CPUs alone", remedy=remedy)
+        return Diagnosis(check="CUDA", state=State.ABSENT, result="this torch is for CPUs alone", remedy=remedy)
     remedy = "on a machine with GPUs: a driver that is new enough for that CUDA, and CUDA_VISIBLE_DEVICES not empty"
-    return Diagnosis(check="CUDA", state=State.ABSENT, found=f"{built}, and no GPU", remedy=remedy)
+    return Diagnosis(check="CUDA", state=State.ABSENT, result=f"{built}, and no GPU", remedy=remedy)
 
 
 def _ctas(answer: Mapping[str, Any]) -> Diagnosis:
@@ -98,25 +98,27 @@ def _ctas(answer: Mapping[str, Any]) -> Diagnosis:
     check = "CTA limits"
     if answer["overrides"]:
         set_to = ", ".join(f"{name}={value}" for name, value in answer["overrides"].items())
-        found = f"{set_to}: overrule the SM counts of collectives"
-        return Diagnosis(check=check, state=State.BROKEN, found=found, remedy=f"unset {' '.join(answer['overrides'])}")
+        result = f"{set_to}: overrule the SM counts of collectives"
+        return Diagnosis(
+            check=check, state=State.BROKEN, result=result, remedy=f"unset {' '.join(answer['overrides'])}"
+        )
     seen = {int(limit): int(used) for limit, used in answer["ctas"].items()}
     if answer["refused"]:
         remedy = "make an all-reduce over two GPUs work (NCCL_DEBUG=INFO says what fails)"
-        return Diagnosis(check=check, state=State.BROKEN, found=f"not measured: {answer['refused']}", remedy=remedy)
+        return Diagnosis(check=check, state=State.BROKEN, result=f"not measured: {answer['refused']}", remedy=remedy)
     if not seen:
-        found = "not measured: takes two GPUs and NCCL"
+        result = "not measured: takes two GPUs and NCCL"
         return Diagnosis(
-            check=check, state=State.ABSENT, found=found, remedy="run `kareus doctor` on the node that trains"
+            check=check, state=State.ABSENT, result=result, remedy="run `kareus doctor` on the node that trains"
         )
     shown = ", ".join(f"{used} for a limit of {limit}" for limit, used in seen.items())
     if any(used > limit for limit, used in seen.items()):
         remedy = "use the communicator 'mscclpp', or another NCCL: plans' SM counts do not hold with this one"
-        return Diagnosis(check=check, state=State.BROKEN, found=f"NCCL took more CTAs: {shown}", remedy=remedy)
+        return Diagnosis(check=check, state=State.BROKEN, result=f"NCCL took more CTAs: {shown}", remedy=remedy)
     if len(seen) > 1 and len(set(seen.values())) == 1:
         remedy = "use the communicator 'mscclpp': with this NCCL plans' SM counts make no difference"
-        return Diagnosis(check=check, state=State.LIMITED, found=f"limits changed nothing: {shown}", remedy=remedy)
-    return Diagnosis(check=check, state=State.OK, found=f"NCCL took {shown}")
+        return Diagnosis(check=check, state=State.LIMITED, result=f"limits changed nothing: {shown}", remedy=remedy)
+    return Diagnosis(check=check, state=State.OK, result=f"NCCL took {shown}")
 
 
 def slurm_finding(
@@ -124,11 +126,11 @@ def slurm_finding(
 ) -> Diagnosis:
     """Return whether jobs can go to Slurm."""
     if which("sbatch") is None:
-        found = "no sbatch on PATH; for campaigns on a cluster"
-        return Diagnosis(check="Slurm", state=State.ABSENT, found=found, remedy="log in to a node that submits jobs")
+        result = "no sbatch on PATH; for campaigns on a cluster"
+        return Diagnosis(check="Slurm", state=State.ABSENT, result=result, remedy="log in to a node that submits jobs")
     try:
         plugin = version_of(SLURM_PLUGIN)
     except metadata.PackageNotFoundError:
-        found = f"sbatch is there, {SLURM_PLUGIN} is not installed"
-        return Diagnosis(check="Slurm", state=State.LIMITED, found=found, remedy=f"pip install {SLURM_PLUGIN}")
-    return Diagnosis(check="Slurm", state=State.OK, found=f"sbatch, {SLURM_PLUGIN} {plugin}")
+        result = f"sbatch is there, {SLURM_PLUGIN} is not installed"
+        return Diagnosis(check="Slurm", state=State.LIMITED, result=result, remedy=f"pip install {SLURM_PLUGIN}")
+    return Diagnosis(check="Slurm", state=State.OK, result=f"sbatch, {SLURM_PLUGIN} {plugin}")

@@ -13,7 +13,7 @@ from kareus.artifacts.names import check_name
 from kareus.artifacts.outputs import OutputKind, add_force, check_files
 from kareus.calibrate.gpu_file import is_gpu
 from kareus.device import stage as clocks
-from kareus.doctor import clock_changes
+from kareus.doctor import change_timing
 from kareus.doctor.changes_answer import change_findings, gpu_text, question
 from kareus.doctor.diagnoses import EXIT_CODES, Diagnosis, State, worst
 from kareus.doctor.gpus import gpu_findings
@@ -92,11 +92,11 @@ def _measured(arguments: argparse.Namespace) -> Iterator[Diagnosis]:
         raise ConfigError("--measure: nothing was done; it locks clocks, so agree to it, or give --yes.")
     for device in devices[:2]:
         check_idle(device)
-    measured = clock_changes.measured_changes(devices, clock_changes.process_load)
+    measured = change_timing.measured_changes(devices, change_timing.process_load)
     yield from change_findings(measured)
     if arguments.output and measured.latency_s is not None:
         write_text(arguments.output, gpu_text(measured, devices[0], arguments.gpu, datetime.now(UTC).date()))
-        yield Diagnosis(check="written", state=State.OK, found=str(arguments.output))
+        yield Diagnosis(check="written", state=State.OK, result=str(arguments.output))
 
 
 def _agreed(asked: str) -> bool:
@@ -113,19 +113,20 @@ def plain(findings: Sequence[Diagnosis]) -> dict[str, object]:
         "kareus": kareus.__version__,
         "state": worst(findings).word,
         "findings": [
-            {"check": one.check, "state": one.state.word, "found": one.found, "remedy": one.remedy} for one in findings
+            {"check": finding.check, "state": finding.state.word, "found": finding.result, "remedy": finding.remedy}
+            for finding in findings
         ],
     }
 
 
 def lines(findings: Sequence[Diagnosis]) -> list[str]:
     """Return a table of all findings, each remedy below its line, and what it comes to."""
-    width = max(len(one.check) for one in findings)
+    width = max(len(finding.check) for finding in findings)
     table = []
-    for one in findings:
-        table.append(f"{one.state.word:<7}  {one.check:<{width}}  {one.found}")
-        if one.remedy and one.state is not State.OK:
-            table.append(f"{'':<7}  {'':<{width}}  -> {one.remedy}")
-    counts = {state: sum(one.state is state for one in findings) for state in State}
+    for finding in findings:
+        table.append(f"{finding.state.word:<7}  {finding.check:<{width}}  {finding.result}")
+        if finding.remedy and finding.state is not State.OK:
+            table.append(f"{'':<7}  {'':<{width}}  -> {finding.remedy}")
+    counts = {state: sum(finding.state is state for finding in findings) for state in State}
     summary = ", ".join(f"{count} {state.word}" for state, count in counts.items() if count)
     return [f"kareus {kareus.__version__} on this machine", "", *table, "", summary]

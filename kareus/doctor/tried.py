@@ -29,10 +29,10 @@ class Tried:
 
     def has(self, version: str) -> bool:
         """Whether a version is within the range; False where it has no number."""
-        found = re.match(r"\d+(?:\.\d+)*", version)
-        if found is None or self.oldest is None:
+        begins = re.match(r"\d+(?:\.\d+)*", version)
+        if begins is None or self.oldest is None:
             return False
-        numbers = tuple(int(part) for part in found[0].split("."))
+        numbers = tuple(int(part) for part in begins[0].split("."))
         return self.oldest <= numbers and (self.too_new is None or numbers < self.too_new)
 
 

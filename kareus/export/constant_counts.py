@@ -78,7 +78,11 @@ def constant_counts(plan: Plan, workload: Workload, graphs: Graphs) -> ConstantC
     whole = cost(run_whole)
     common = sorted(set(allowed[0]).intersection(*allowed))
     settings = {count: cost(run_whole, with_sm_count(workload, count)) for count in common}
-    better = {n: own for n, own in settings.items() if own.time_s <= whole.time_s and own.energy_j <= whole.energy_j}
+    better = {
+        n: counted
+        for n, counted in settings.items()
+        if counted.time_s <= whole.time_s and counted.energy_j <= whole.energy_j
+    }
     alone = min(better, key=lambda n: better[n].product, default=None)
     return ConstantCounts(
         beside=constants[best],
@@ -105,10 +109,10 @@ def overlapping(plan: Plan) -> list[str]:
     return sorted(used)
 
 
-def plan_cost(plan: Plan, workload: Workload, graphs: Graphs, known: KnownSteps) -> ComposedIteration:
+def plan_cost(plan: Plan, workload: Workload, graphs: Graphs, steps: KnownSteps) -> ComposedIteration:
     """Evaluate a plan on the GPU model."""
     gpu, gpus, least_w = workload.gpu, workload.parallelism.gpus_per_stage, least_waiting_w(workload.gpu)
-    costs = instruction_costs(plan.keyed, workload, graphs, known)
+    costs = instruction_costs(plan.keyed, workload, graphs, steps)
     pipeline = cut(workload, "pipeline")
     return clocked_iteration_cost(
         iteration_dag(pipeline),

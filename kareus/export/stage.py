@@ -152,7 +152,7 @@ FORMATS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the plan, the format and the output."""
     parser.add_argument("plan", type=Path, help="plan file, or the folder of a workload that has one plan")
-    meanings = "; ".join(f"{name}: {known.meaning}" for name, known in FORMATS.items())
+    meanings = "; ".join(f"{name}: {format_.meaning}" for name, format_ in FORMATS.items())
     parser.add_argument("--format", choices=sorted(FORMATS), required=True, help=meanings)
     parser.add_argument("--folder", type=Path, help="results folder of the workload (default: the one the plan is in)")
     parser.add_argument(

@@ -46,7 +46,7 @@ def frequency_schedule(plan: Plan, folder: WorkloadFolder, path: Path) -> str:
             f"kareus export {shlex.quote(str(other))} --format zeus"
         )
     stages = [[(Direction(i.direction).value, int(i.frequency_mhz)) for i in stage.passes] for stage in plan.stages]
-    lines = [f"    [{', '.join(f'({name!r}, {mhz:d})' for name, mhz in own)}],\n" for own in stages]
+    lines = [f"    [{', '.join(f'({name!r}, {mhz:d})' for name, mhz in of_stage)}],\n" for of_stage in stages]
     return f"{HEADER} for {execution.value} execution\n{CONTENT}\n[\n{''.join(lines)}]\n"
 
 
@@ -55,13 +55,13 @@ def _execution(plan: Plan) -> Execution | None:
 
     Weight gradients, which have no collectives, run sequentially in any case.
     """
-    found = {
+    executions = {
         instruction.execution
         for stage in plan.stages
         for instruction in stage.passes
         if instruction.direction is not Direction.WEIGHT_GRADIENT
     }
-    return found.pop() if len(found) == 1 and Execution.OVERLAP not in found else None
+    return executions.pop() if len(executions) == 1 and Execution.OVERLAP not in executions else None
 
 
 def is_frequency_schedule(path: Path) -> bool:

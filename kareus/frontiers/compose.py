@@ -75,13 +75,13 @@ def compose(parts: Sequence[RepeatedPartition], blocking_power_w: float) -> list
     costs = np.zeros((1, 2))
     picks = np.zeros((1, 0), dtype=np.int64)
     for part in parts:
-        own = part.multiplicity * np.array([(o.time_s, o.energy_j) for o in part.options]).reshape(-1, 2)
-        sums = (costs[:, None, :] + own[None, :, :]).reshape(-1, 2)
+        part_costs = part.multiplicity * np.array([(o.time_s, o.energy_j) for o in part.options]).reshape(-1, 2)
+        sums = (costs[:, None, :] + part_costs[None, :, :]).reshape(-1, 2)
         undominated = np.flatnonzero(pareto_mask(effective(sums, blocking_power_w)))
         kept = _thinned(undominated, sums)
         is_thinned |= len(kept) < len(undominated)
         costs = sums[kept]
-        before, option = np.divmod(kept, max(1, len(own)))
+        before, option = np.divmod(kept, max(1, len(part_costs)))
         picks = np.column_stack((picks[before], option))
     order = np.argsort(costs[:, 0])
     return [

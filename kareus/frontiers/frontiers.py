@@ -86,9 +86,9 @@ def frontiers_of(
         for direction in instruction_directions(split_backward=config.split_backward):
             kind = InstructionKind(stage, chunk, direction)
             points = {e: instructions.get((kind, e), ()) for e in profiled_executions(graphs, direction)}
-            for execution, own in points.items():
+            for execution, of_execution in points.items():
                 what = f"stage {stage}, {f'chunk {chunk}, ' * (config.chunks > 1)}{direction}, {execution}"
-                _check_clocks("instructions", what, [point.frequency_mhz for point in own], config)
+                _check_clocks("instructions", what, [point.frequency_mhz for point in of_execution], config)
             if direction is Direction.WEIGHT_GRADIENT and Batch.NANOBATCH in graphs:
                 points[Execution.NANOBATCHING] = points[Execution.SEQUENTIAL]  # there is nothing to run it beside
             elif options:
@@ -107,7 +107,7 @@ def frontiers_of(
                     waiting_w = config.gpu.blocking_power_w
                     points[Execution.OVERLAP] = overlap_points(makeup, options, components, missed, waiting_w)
             rows += microbatch_rows(kind, points, config.gpu)
-            fastest_s[kind] = min(point.time_s for own in points.values() for point in own)
+            fastest_s[kind] = min(point.time_s for of_execution in points.values() for point in of_execution)
     if config.iteration.include_update:
         rows += _update_rows(config, graphs, fastest_s)
     return MICROBATCH.frame(rows)
@@ -148,9 +148,9 @@ def check_partitions(config: FrontierSlice, names: list[str]) -> None:
     Raises:
         StageInputError: one is missing or superfluous.
     """
-    found, expected = Counter(names), Counter(expected_partitions(config))
-    if found != expected:
-        missing, superfluous = ", ".join(expected - found), ", ".join(found - expected)
+    present, expected = Counter(names), Counter(expected_partitions(config))
+    if present != expected:
+        missing, superfluous = ", ".join(expected - present), ", ".join(present - expected)
         raise StageInputError(
             "candidates",
             f"partitions missing: {missing or 'none'}, superfluous: {superfluous or 'none'}; "

@@ -38,7 +38,7 @@ def points_by_method(points: Mapping[Execution, Sequence[Point]], gpu: Gpu) -> d
                 list(dict.fromkeys((*sequential, *default))), gpu.blocking_power_w
             ),
         }
-    return {method: sorted(own, key=lambda p: p.time_s) for method, own in sets.items()}
+    return {method: sorted(of_method, key=lambda p: p.time_s) for method, of_method in sets.items()}
 
 
 def microbatch_rows(
@@ -48,7 +48,7 @@ def microbatch_rows(
     sets = points_by_method(points, gpu)
     if kind.direction in UPDATING:  # plans with few changes of clock may update at any of them
         at_all = sorted(points[Execution.SEQUENTIAL], key=lambda point: point.time_s)
-        sets = {method: own if method == WITHOUT_FREQUENCY else at_all for method, own in sets.items()}
+        sets = {method: of_method if method == WITHOUT_FREQUENCY else at_all for method, of_method in sets.items()}
     return [
         {
             "method": method,
@@ -67,6 +67,8 @@ def microbatch_rows(
             "on_frontier": on_frontier,
             "choices": to_plain(point.choices),
         }
-        for method, own in sets.items()
-        for number, (point, on_frontier) in enumerate(zip(own, frontier_mask(own, gpu.blocking_power_w), strict=True))
+        for method, of_method in sets.items()
+        for number, (point, on_frontier) in enumerate(
+            zip(of_method, frontier_mask(of_method, gpu.blocking_power_w), strict=True)
+        )
     ]

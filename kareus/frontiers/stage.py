@@ -30,10 +30,10 @@ def _compute(config: FrontierSlice, **inputs: Any) -> dict[str, pl.DataFrame]:
 def _check_gpu(config: FrontierSlice, provenance: Provenance) -> None:
     """Check that everything was measured on the GPU of the configuration."""
     if provenance.testbed is None or provenance.testbed.gpu != config.gpu.name:
-        found = provenance.testbed.gpu if provenance.testbed else "no GPU"
+        measured = provenance.testbed.gpu if provenance.testbed else "no GPU"
         raise StageInputError(
             "components",
-            f"measured on {found}, the configuration has {config.gpu.name}; "
+            f"measured on {measured}, the configuration has {config.gpu.name}; "
             f"give the tables of this one, or rerun the stages 'profile' and 'search'.",
         )
 

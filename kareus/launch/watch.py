@@ -379,8 +379,8 @@ def _failures(store: SharedStore) -> list[Failure]:
     for number in range(1, min(store.add(FAILURES, 0), _MOST_FAILURES) + 1):
         with contextlib.suppress(ConfigError):
             failures.append(_read(Failure, store, f"{FAILURES}-{number}"))
-    told = [failure for failure in failures if failure is not None]  # who counted one may have died before it told
-    return told or [Failure(urgency=Urgency.CONSEQUENCE, rank=0, message="a rank failed and did not say why.")]
+    readable = [failure for failure in failures if failure is not None]  # who counted one may have died before it told
+    return readable or [Failure(urgency=Urgency.CONSEQUENCE, rank=0, message="a rank failed and did not say why.")]
 
 
 def _read(record: type[Record], store: SharedStore, key: str) -> Record | None:

@@ -79,9 +79,9 @@ class Answer:
         own_j, before_j = self.warm_energy_j, self.baseline_warm_energy_j
         if own_j is None or before_j is None:
             return AS_PROFILED
-        own, before = scaled(own_j, "J", digits=4), scaled(before_j, "J", digits=4)
+        printed, before = scaled(own_j, "J", digits=4), scaled(before_j, "J", digits=4)
         saved = less(100 * (1 - own_j / before_j), "energy")
-        return f"on chips that stay warm {own} an iteration instead of {before}: {saved}{self._exceeded(own_j)}"
+        return f"on chips that stay warm {printed} an iteration instead of {before}: {saved}{self._exceeded(own_j)}"
 
     def _exceeded(self, warm_j: float) -> str:
         """Return which limit on energy or power the plan keeps as profiled, but not on chips that stay warm."""
@@ -97,14 +97,14 @@ class Answer:
     @property
     def savings(self) -> str:
         """What the plan saves and takes, in words."""
-        own, before = (
+        printed, before = (
             f"{scaled(time_s, 's', digits=4)} and {scaled(energy_j, 'J', digits=4)}"
             for time_s, energy_j in (
                 (self.time_s, self.energy_j),
                 (self.baseline_time_s, self.baseline_energy_j),
             )
         )
-        return f"{self.saved}: {own} an iteration instead of {before}"
+        return f"{self.saved}: {printed} an iteration instead of {before}"
 
     @property
     def sentence(self) -> str:

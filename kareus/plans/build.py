@@ -107,8 +107,8 @@ def _stages(
     for instruction, point, change, start_s in zip(instructions, chosen, changes, starts_s, strict=True):
         planned[instruction.key.stage].append(_planned(instruction.key, point, change, start_s))
     return tuple(
-        StagePlan(stage=stage, layers=layers, instructions=tuple(own))
-        for stage, (layers, own) in enumerate(zip(workload.parallelism.split, planned, strict=True))
+        StagePlan(stage=stage, layers=layers, instructions=tuple(rows))
+        for stage, (layers, rows) in enumerate(zip(workload.parallelism.split, planned, strict=True))
     )
 
 

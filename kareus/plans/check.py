@@ -218,9 +218,9 @@ def check_prediction(
     """
     predicted = getattr(plan.prediction, name)
     if not is_near(predicted, expected, tolerance):
-        found, other = ("unknown" if value is None else f"{value:.6g}" for value in (predicted, expected))
+        shown, other = ("unknown" if value is None else f"{value:.6g}" for value in (predicted, expected))
         raise ArtifactError(
-            f"{path}: prediction.{name}={found}, {by} {other}; the file was edited, select the plan anew."
+            f"{path}: prediction.{name}={shown}, {by} {other}; the file was edited, select the plan anew."
         )
 
 

@@ -204,10 +204,10 @@ def _numbers(table: _Table, column: ValueColumn, position: int) -> dict[int, flo
     texts = {number: cells[position] for number, cells in table.rows}
     mark = _decimal_mark([text for text in texts.values() if text.lower() not in NOTHING], table.separator)
     form, thousands = _grouped(mark), "," if mark == "." else "."
-    found = dict[int, float | None]()
+    numbers = dict[int, float | None]()
     for number, text in texts.items():
         if text.lower() in NOTHING and table.titles[0] != COUNTED:
-            found[number] = None
+            numbers[number] = None
             continue
         try:
             if "_" in text:  # Python would read `1_0` as 10
@@ -221,8 +221,8 @@ def _numbers(table: _Table, column: ValueColumn, position: int) -> dict[int, flo
         if not math.isfinite(value):
             raise ConfigError(f"{place}: {text} is not a finite number.")
         check_plausible(place, text, column.unit, value * column.factor)
-        found[number] = value * column.factor
-    return found
+        numbers[number] = value * column.factor
+    return numbers
 
 
 def _decimal_mark(texts: Collection[str], separator: str) -> str:
@@ -259,7 +259,7 @@ def _points(table: _Table, numbers: Mapping[int, float | None]) -> list[tuple[in
     rows = [(number, _parsed(table, number, cells[place])) for number, cells in table.rows]
     if len(rows) > 1 and rows[0][1].replace(tzinfo=None) > rows[-1][1].replace(tzinfo=None):
         rows.reverse()  # the newest first
-    found = dict[int, float]()
+    points = dict[int, float]()
     last_s: int | None = None
     for number, local in rows:
         value, at_s = numbers[number], _instant(local, zone, last_s)
@@ -271,11 +271,11 @@ def _points(table: _Table, numbers: Mapping[int, float | None]) -> list[tuple[in
         if at_s is None or value is None:
             continue
         last_s = at_s if local.tzinfo is None else last_s
-        if found.setdefault(at_s, value) != value:
+        if points.setdefault(at_s, value) != value:
             raise ConfigError(f"{table.path}: row {number}: {local:%Y-%m-%d %H:%M} comes twice; {_splitting(table)}.")
-    if not found:
+    if not points:
         raise ConfigError(f"{table.path}: has no values; give one row for each hour.")
-    return sorted(found.items())
+    return sorted(points.items())
 
 
 def _splitting(table: _Table) -> str:
@@ -308,10 +308,10 @@ def _parsed(table: _Table, number: int, text: str) -> datetime:
     formats = (None, *DATES, *(OF_INTERVALS if end else ()))
     for form in formats:
         try:
-            found = datetime.fromisoformat(start) if form is None else datetime.strptime(start, form)
+            parsed = datetime.fromisoformat(start) if form is None else datetime.strptime(start, form)
         except ValueError:
             continue
-        return found.replace(tzinfo=timezone(timedelta(hours=MARKS[mark]))) if mark in MARKS else found
+        return parsed.replace(tzinfo=timezone(timedelta(hours=MARKS[mark]))) if mark in MARKS else parsed
     raise ConfigError(f"{table.path}: row {number}: '{text}' is not a time; write it as 2025-03-30 01:00.")
 
 

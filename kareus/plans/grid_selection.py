@@ -57,7 +57,7 @@ def fastest_kept(selector: Selector, plans: pl.DataFrame, planned: RowPlanner, g
             beyond.append((excess_share, seen, plan))
     if kept:
         return min(kept, key=lambda plan: plan.prediction.energy_j)
-    _, seen, plan = min(beyond, key=lambda one: one[0])
+    _, seen, plan = min(beyond, key=lambda tried: tried[0])
     burn = _burn_words(planned(fastest_plan(plans)), gpu, selector)
     raise ConfigError(
         f"{selector.goal}: no plan of {plan.method} keeps {_limit_words(selector)}; the nearest that can be reached is "

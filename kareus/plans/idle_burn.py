@@ -119,8 +119,8 @@ def _window_shares(edges_s: Array, ends_s: Array) -> Array:
     def until_s(at_s: Array) -> Array:
         laps = np.floor(at_s / edges_s[-1])[:, None]
         within_s = np.clip((at_s - laps[:, 0] * edges_s[-1])[:, None] - edges_s[:-1], 0.0, np.diff(edges_s))
-        found: Array = laps * np.diff(edges_s) + within_s
-        return found
+        total_s: Array = laps * np.diff(edges_s) + within_s
+        return total_s
 
     shares: Array = (until_s(ends_s) - until_s(ends_s - WINDOW_S)) / WINDOW_S
     return shares

@@ -86,11 +86,11 @@ def _with_few_changes(
     deadline_s = absolute_limit(selector, plans) if selector.goal in (Goal.DEADLINE, Goal.STRAGGLER) else None
     around_s = free["time_s"] * np.linspace(*AROUND, MOST_STEPS) if deadline_s is None else np.array([deadline_s])
     deadlines_s = np.unique(np.clip(around_s, *starts.range_s()))
-    known = plans_from(starts, deadlines_s.tolist())
-    found = fewer_changes(starts, clocked_points(config, microbatch, row["method"]), known, deadlines_s.tolist())
-    rows = [row, *({**row, **plan_columns(config, plan)} for plan in found)]
+    planned = plans_from(starts, deadlines_s.tolist())
+    fewer = fewer_changes(starts, clocked_points(config, microbatch, row["method"]), planned, deadlines_s.tolist())
+    rows = [row, *({**row, **plan_columns(config, plan)} for plan in fewer)]
     absolute = selector if deadline_s is None else Selector(Goal.DEADLINE, deadline_s)
-    costs = pl.DataFrame([{name: one[name] for name in ("time_s", "energy_j")} for one in rows])
+    costs = pl.DataFrame([{name: cost[name] for name in ("time_s", "energy_j")} for cost in rows])
     best = rows[select(absolute, costs, config.parallelism.gpus)]
     if deadline_s is None:
         return best

@@ -71,7 +71,7 @@ def check_no_update(workload: Workload) -> None:
 def _check_same(folder: WorkloadFolder, workload: Workload) -> None:
     """Check that a workload is the one that was measured into `folder`, in all that its instructions depend on."""
     measured = load_slice(folder.config("plan"), PlanSlice).workload
-    there, here = (to_plain(narrowed(one, FrontierSlice)) for one in (measured, workload))
+    there, here = (to_plain(narrowed(each, FrontierSlice)) for each in (measured, workload))
     for key, value in differences(there, here).items():
         raise ArtifactError(
             f"{folder.path}: made for another workload: {key}={value} here, {dict(leaves(there)).get(key)} there; give "

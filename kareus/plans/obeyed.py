@@ -114,10 +114,10 @@ def _slower_lines(
 
 def _power_limit_lines(workload: Workload) -> Iterator[str]:
     """Yield what a power limit saves in as much more time, for machines whose clocks may not be locked."""
-    own, best_w = predict(workload), best_power_limit(workload, SLOWER)
+    default, best_w = predict(workload), best_power_limit(workload, SLOWER)
     if best_w < workload.gpu.power_limit_w:
         best = predict(limited(workload, best_w))
-        more, saved = 100 * (best.time_s / own.time_s - 1), 100 * (1 - best.energy_j / own.energy_j)
+        more, saved = 100 * (best.time_s / default.time_s - 1), 100 * (1 - best.energy_j / default.energy_j)
         yield (
             f"where clocks may not be locked: a power limit of {best_w:.0f} W is {more:.1f} % slower and saves "
             f"{saved:.1f} % of energy (kareus plan with --actuator power, nvidia-smi -pl {best_w:.0f}, or "
@@ -133,8 +133,8 @@ def best_sm_count(workload: Workload) -> int:
     """
     counts = {NCCL_SM_COUNT, *sm_allocations(workload.parallelism.dp, workload.space)}
     costs = {count: predict(with_sm_count(workload, count)) for count in sorted(counts)}
-    own = costs[NCCL_SM_COUNT]
-    better = {n: c for n, c in costs.items() if c.time_s <= own.time_s and c.energy_j <= own.energy_j}
+    default = costs[NCCL_SM_COUNT]
+    better = {n: c for n, c in costs.items() if c.time_s <= default.time_s and c.energy_j <= default.energy_j}
     return min(better, key=lambda count: better[count].time_s * better[count].energy_j)
 
 
@@ -146,17 +146,17 @@ def _sms_lines(workload: Workload) -> Iterator[str]:
     count = best_sm_count(workload) if planned == NCCL_SM_COUNT else planned
     if count == NCCL_SM_COUNT:
         return
-    held = with_sm_count(workload, count)
-    own, costs = predict(with_sm_count(workload, NCCL_SM_COUNT)), predict(held)
+    limited = with_sm_count(workload, count)
+    default, costs = predict(with_sm_count(workload, NCCL_SM_COUNT)), predict(limited)
     saved = compared(
-        less(100 * (1 - costs.time_s / own.time_s), "time"),
-        less(100 * (1 - costs.energy_j / own.energy_j), "energy"),
+        less(100 * (1 - costs.time_s / default.time_s), "time"),
+        less(100 * (1 - costs.energy_j / default.energy_j), "energy"),
         f"on NCCL's own {NCCL_SM_COUNT}",
     )
     to_do = f"plan with {SM_COUNT_KEY}={count}, and " if planned != count else "which is not counted above; "
     yield (
         f"collectives on {count} SMs: {saved} at full speed, {SMS_EVIDENCE}; {to_do}give the job "
-        f"{held.testbed.nccl_environment}"
+        f"{limited.testbed.nccl_environment}"
     )
 
 
@@ -185,4 +185,4 @@ def _one_clock_line(trainer: ObeyingTrainer, workload: Workload, frontiers: Fron
 
 def _best(clocks: list[OneClock], within_s: float) -> OneClock | None:
     """Return the clock of the least energy within a time."""
-    return min((one for one in clocks if one.time_s <= within_s), key=lambda one: one.energy_j, default=None)
+    return min((clock for clock in clocks if clock.time_s <= within_s), key=lambda clock: clock.energy_j, default=None)

@@ -29,8 +29,8 @@ def least_cost(problem: Problem, prices: Prices, gpus: int) -> PlannedIteration:
     if joules_per_s > DEAREST_J_PER_S * prices.per_kwh:
         return cheapest_within(problem, problem.cost([0] * len(problem.point_sets))[0])
     joules_per_s /= prices.per_kwh
-    charged = dataclasses.replace(problem, waiting_power_w=problem.waiting_power_w + joules_per_s)
-    return cheapest_within(problem, cheapest_within(charged, math.inf).time_s)
+    priced = dataclasses.replace(problem, waiting_power_w=problem.waiting_power_w + joules_per_s)
+    return cheapest_within(problem, cheapest_within(priced, math.inf).time_s)
 
 
 def least_product(problem: Problem, between_s: tuple[float, float]) -> PlannedIteration | None:

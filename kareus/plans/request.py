@@ -85,10 +85,10 @@ def _check_limit(plan: Plan, goal: Goal, limit: float | None, path: Path) -> Non
     if limit is None or goal in OVER_TIME:  # `grid_selection.check_over_time`
         return
     limited, unit = LIMITED[goal]
-    found = measures_of(plan.prediction.time_s, plan.prediction.energy_j)[limited]
-    if found > limit * (1 + TOLERANCE):
+    value = measures_of(plan.prediction.time_s, plan.prediction.energy_j)[limited]
+    if value > limit * (1 + TOLERANCE):
         raise ArtifactError(
-            f"{path}: selector: '{plan.selector}' allows {limit:.6g} {unit}, the plan has {found:.6g}; "
+            f"{path}: selector: '{plan.selector}' allows {limit:.6g} {unit}, the plan has {value:.6g}; "
             "the file was edited, select the plan anew."
         )
 
@@ -126,15 +126,15 @@ def _point_of(
             f"{where}: '{instruction.execution}' at {instruction.frequency_mhz} MHz with these choices is no point of "
             f"the microbatch frontier of '{method}'; select the plan anew."
         )
-    found = BusyTime(
+    busy_time = BusyTime(
         instruction.time_s - instruction.change_s,
         instruction.energy_j - instruction.change_j,
         instruction.temperature_c,
     )
-    point = next((number for number, busy in costs[settings] if _same(found, busy)), None)
+    point = next((number for number, busy in costs[settings] if _same(busy_time, busy)), None)
     if point is None:
         raise ArtifactError(
-            f"{where}: takes {found}, by the microbatch frontier {costs[settings][0][1]}; select the plan anew."
+            f"{where}: takes {busy_time}, by the microbatch frontier {costs[settings][0][1]}; select the plan anew."
         )
     return point
 
@@ -144,8 +144,8 @@ def _settings(point: Mapping[str, Any]) -> Settings:
     return str(point["execution"]), point["frequency_mhz"], tuple(choices)
 
 
-def _same(found: BusyTime, expected: BusyTime) -> bool:
-    pairs = zip(dataclasses.astuple(found), dataclasses.astuple(expected), strict=True)
+def _same(planned: BusyTime, expected: BusyTime) -> bool:
+    pairs = zip(dataclasses.astuple(planned), dataclasses.astuple(expected), strict=True)
     return all(is_near(value, other, TOLERANCE * abs(other or 0.0)) for value, other in pairs)
 
 
@@ -161,16 +161,16 @@ def _check_selected(plan: Plan, selector: Selector, plans: pl.DataFrame, path: P
     except ConfigError as error:
         raise ArtifactError(f"{path}: selector: {error}") from error
     measure = MEASURES[selector.goal]
-    found, least = (
+    value, least = (
         measures_of(time_s, energy_j, selector.prices, plan.gpus)[measure]
         for time_s, energy_j in (
             (plan.prediction.time_s, plan.prediction.energy_j),
             (best["time_s"], best["energy_j"]),
         )
     )
-    if found > least * (1 + TOLERANCE):
+    if value > least * (1 + TOLERANCE):
         raise ArtifactError(
-            f"{path}: selector: '{plan.selector}' asks for the least {measure}, the plan has {found:.6g}, the "
+            f"{path}: selector: '{plan.selector}' asks for the least {measure}, the plan has {value:.6g}, the "
             f"iteration frontier of '{plan.method}' {least:.6g}; select the plan anew."
         )
     if selector.goal in (Goal.FASTEST, Goal.MIN_ENERGY):  # precomputed, so that nothing may differ

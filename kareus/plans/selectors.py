@@ -235,13 +235,13 @@ def check_selectors(texts: Sequence[str]) -> None:
     """
     if not texts:
         raise ConfigError("select: no selector; give at least one, such as select=fastest.")
-    known = dict[str, str]()
+    meanings = dict[str, str]()
     for text in texts:
         meaning = _meaning(parse_selector(text))
-        if meaning in known:
-            same = "given twice" if known[meaning] == text else f"the same as '{known[meaning]}'"
+        if meaning in meanings:
+            same = "given twice" if meanings[meaning] == text else f"the same as '{meanings[meaning]}'"
             raise ConfigError(f"select: '{text}' is {same}; leave one of the two out.")
-        known[meaning] = text
+        meanings[meaning] = text
 
 
 def _meaning(selector: Selector) -> str:
@@ -325,8 +325,8 @@ def _prices(text: str, value: str) -> Prices:
     if len(set(currencies)) > 1:
         raise ConfigError(f"selector '{text}': prices are in {' and '.join(currencies)}; give both in one currency.")
     factor = SUFFIXES[Unit.PRICE][match["suffix"]] if match["energy"] else 1.0
-    own = factor * number_in(match["energy"] or "0"), number_in(match["time"] or "0")
-    prices = Prices(*own, currency=next(iter(currencies), ""))
+    numbers = factor * number_in(match["energy"] or "0"), number_in(match["time"] or "0")
+    prices = Prices(*numbers, currency=next(iter(currencies), ""))
     if not 0 < prices.per_kwh + prices.per_gpu_hour < math.inf:
         raise ConfigError(f"selector '{text}': prices must be positive numbers, such as cost=0.12perkWh+2.5perGPUh.")
     check_plausible(f"selector '{text}'", f"{match['energy']}{match['suffix']}", Unit.PRICE, prices.per_kwh)

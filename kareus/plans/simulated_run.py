@@ -34,7 +34,7 @@ _SETTLING_S = 20.0
 
 
 def play_back(
-    plan: Plan, workload: Workload, graphs: Mapping[Batch, BlockGraph], iterations: int, known: KnownSteps
+    plan: Plan, workload: Workload, graphs: Mapping[Batch, BlockGraph], iterations: int, steps: KnownSteps
 ) -> list[dict[str, Any]]:
     """Rows of the table `ITERATIONS`, one for each iteration and stage; a function of its arguments.
 
@@ -43,9 +43,9 @@ def play_back(
         workload: its testbed's noise and its seed are used.
         graphs: operator graphs of its block.
         iterations: how many to play.
-        known: costs of steps, taken from and added to; plans of one workload share most of theirs.
+        steps: costs of steps, taken from and added to; plans of one workload share most of theirs.
     """
-    costs = instruction_costs(plan.keyed, workload, graphs, known)
+    costs = instruction_costs(plan.keyed, workload, graphs, steps)
     random = generator(workload.seed, f"play back {plan.method} {plan.selector}")
     noise = random.standard_normal((2, len(costs), iterations))
     times_s = np.array([[cost[0]] for cost in costs]) * (1 + workload.testbed.time_noise * noise[0])
@@ -57,16 +57,16 @@ def play_back(
     passed_s = (starts_s + times_s)[passes].max(axis=0)
     rows = []
     for stage in range(workload.parallelism.pp):
-        own = [number for number, (key, _) in enumerate(plan.keyed) if key.stage == stage]
+        numbers = [number for number, (key, _) in enumerate(plan.keyed) if key.stage == stage]
         last = plan.stages[stage].instructions[-1]
-        updated_s = starts_s[own[-1]] if last.direction in UPDATING else iteration_s
+        updated_s = starts_s[numbers[-1]] if last.direction in UPDATING else iteration_s
         marks_s = np.array([passed_s, updated_s, iteration_s])
         clocks = [i.frequency_mhz for i in plan.stages[stage].instructions]
         waits_w = [waiting_power_w(workload.gpu, clock) for clock in clocks]
-        energies_j = _energies_j(workload, times_s[own], powers_w[own], waits_w, starts_s[own], marks_s)
+        energies_j = _energies_j(workload, times_s[numbers], powers_w[numbers], waits_w, starts_s[numbers], marks_s)
         rows += [
             _row(plan, workload, stage, iteration, _parts(marks_s[:, iteration], energy_j))
-            | {"clocks": _changes(clocks, starts_s[own, iteration])}
+            | {"clocks": _changes(clocks, starts_s[numbers, iteration])}
             for iteration, energy_j in enumerate(energies_j)
         ]
     return rows
@@ -76,7 +76,7 @@ def instruction_costs(
     keyed: Sequence[tuple[InstructionKey, PlannedInstruction]],
     workload: Workload,
     graphs: Mapping[Batch, BlockGraph],
-    known: KnownSteps,
+    steps: KnownSteps,
 ) -> list[TimeAndPower]:
     """Return what each whole instruction takes on the GPU model, free of noise; those that run alike are computed once.
 
@@ -84,7 +84,7 @@ def instruction_costs(
         keyed: instructions of a plan.
         workload: the one that it is for.
         graphs: operator graphs of its block.
-        known: costs of steps, taken from and added to.
+        steps: costs of steps, taken from and added to.
     """
     shapes = laid_out_shapes(workload)
     worked_out: dict[Any, TimeAndPower] = {}
@@ -98,7 +98,7 @@ def instruction_costs(
         alike = (shape, weights, key.direction, i.execution, i.frequency_mhz, i.partitions)
         if alike not in worked_out:
             program = planned_program(key, i, shape, workload, graphs)
-            behaviour = run_tally(workload.gpu, tally(program), float(i.frequency_mhz), known)
+            behaviour = run_tally(workload.gpu, tally(program), float(i.frequency_mhz), steps)
             worked_out[alike] = float(behaviour.time_s), float(behaviour.power_w)
         costs.append(_changed(*worked_out[alike], i))
     return costs

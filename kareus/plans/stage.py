@@ -110,5 +110,5 @@ def _driven_lines(plan: Plan, workload: Workload, frontiers: Frontiers, place: s
 def _cost(plan: Plan) -> str:
     """Return what a plan takes, where the baseline was not planned."""
     cost = plan.prediction
-    own = f"{scaled(cost.time_s, 's', digits=4)} and {scaled(cost.energy_j, 'J', digits=4)} an iteration"
-    return f"plan {plan.selector} of {plan.method}: {own}"
+    costs = f"{scaled(cost.time_s, 's', digits=4)} and {scaled(cost.energy_j, 'J', digits=4)} an iteration"
+    return f"plan {plan.selector} of {plan.method}: {costs}"

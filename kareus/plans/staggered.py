@@ -56,8 +56,8 @@ def staggered(plan: Plan, gpu: Gpu, replicas: int, shift_s: float) -> PowerSerie
     """
     total: PowerSeries | None = None
     for own_s in np.linspace(0.0, shift_s, replicas).tolist():
-        one = power_series(_shifted(plan, replicas, own_s, shift_s), gpu)
-        total = one if total is None else total + one
+        replica = power_series(_shifted(plan, replicas, own_s, shift_s), gpu)
+        total = replica if total is None else total + replica
     assert total is not None
     return total
 

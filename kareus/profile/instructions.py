@@ -72,9 +72,9 @@ def profile_instructions(
     measuring = _Families(profiler, clocks_mhz, config.gpu.coefficients, journal)
     components = [*_rows(component_of, measuring), *_rows(partition_of, replace(measuring, clocks_mhz=spread_mhz))]
     costs = {
-        key: own
+        key: rows
         for family in _families(instruction_of)
-        for key, own in zip(
+        for key, rows in zip(
             family, measuring.family([instruction_of[key] for key in family], config.confirmations), strict=True
         )
     }
@@ -104,11 +104,11 @@ def _directions(config: ProfileSlice) -> tuple[Direction, ...]:
 def _partition_programs(graphs: Mapping[Batch, BlockGraph], config: ProfileSlice) -> dict[str, Program]:
     if Batch.NANOBATCH not in graphs:
         return {}
-    found = detect_partitions(
+    partitions = detect_partitions(
         graphs[Batch.NANOBATCH], recomputation=config.recomputation, split_backward=config.split_backward
     )
     sm_count = config.testbed.default_collective_sm_count
-    return {partition.name: default_partition_program(partition, sm_count) for partition in found}
+    return {partition.name: default_partition_program(partition, sm_count) for partition in partitions}
 
 
 def _instruction_programs(graphs: dict[Batch, BlockGraph], config: ProfileSlice) -> dict[ProfiledInstruction, Program]:
@@ -156,14 +156,16 @@ class _Families:
         hashes = [identity_of(program) for program in programs]
         curves = {identity: number for number, identity in enumerate(dict.fromkeys(hashes))}
         program_of = dict(zip(hashes, programs, strict=True))
-        own = [program_of[identity] for identity in curves]
-        seen = [self._measure(own, place, 0) for place in itertools.product(range(len(own)), self.clocks_mhz)]
+        of_curves = [program_of[identity] for identity in curves]
+        seen = [
+            self._measure(of_curves, place, 0) for place in itertools.product(range(len(of_curves)), self.clocks_mhz)
+        ]
         estimates = smoothed(seen)
         close = undecided(estimates) if confirmations else []
         if close:
             self.journal.standing.budget += confirmations * len(close)
             repeats = range(1, confirmations + 1)
-            seen += [self._measure(own, place, repeat) for place in close for repeat in repeats]
+            seen += [self._measure(of_curves, place, repeat) for place in close for repeat in repeats]
             estimates = smoothed(seen)
         return [
             [{"frequency_mhz": mhz} | asdict(estimates[curves[identity], mhz]) for mhz in self.clocks_mhz]

@@ -162,10 +162,10 @@ class _Kept:
             key: columns of the table's key, in the schema's order.
             take: measures the other columns.
         """
-        known = self.shelf.get(tuple(key.values()))
-        if known is not None and outcome_of(known, key["frequency_mhz"]) is not ClockOutcome.LOST:
+        kept = self.shelf.get(tuple(key.values()))
+        if kept is not None and outcome_of(kept, key["frequency_mhz"]) is not ClockOutcome.LOST:
             self.reused += 1
-            return known
+            return kept
         row = key | take()
         self.shelf.append(row)
         self.taken += 1

@@ -92,12 +92,12 @@ def _with_dense(
     shapes: dict[tuple[int, int], StageShape], dense_layers: Collection[int], *, folded: bool
 ) -> dict[tuple[int, int], StageShape]:
     """Return shapes that say how many of their blocks are dense; a model's blocks pass the chunks in turn."""
-    found, passed, stages = dict(shapes), 0, 1 + max(stage for stage, _ in shapes)
+    counted, passed, stages = dict(shapes), 0, 1 + max(stage for stage, _ in shapes)
     for place in sorted(shapes, key=lambda place: place_in_line(place[0], place[1], stages, folded=folded)):
         layers = range(passed, passed + shapes[place].layers)
         passed = layers.stop
-        found[place] = replace(shapes[place], dense=sum(layer in layers for layer in dense_layers))
-    return found
+        counted[place] = replace(shapes[place], dense=sum(layer in layers for layer in dense_layers))
+    return counted
 
 
 class LaidOut(Protocol):
@@ -118,8 +118,8 @@ class LaidOut(Protocol):
 
 def laid_out_shapes(config: LaidOut) -> Mapping[tuple[int, int], StageShape]:
     """Return the shapes of a workload by stage and chunk."""
-    own = config.parallelism
-    return chunk_shapes(own.split, config.chunks, config.model.dense_layers, folded=own.folded)
+    layout = config.parallelism
+    return chunk_shapes(layout.split, config.chunks, config.model.dense_layers, folded=layout.folded)
 
 
 def stage_shapes(layers_per_stage: Sequence[int]) -> tuple[StageShape, ...]:
@@ -224,8 +224,8 @@ def instruction_program(
     passes = block_passes(graph, *sizes, recomputation=recomputation, dense=shape.dense)
     if weights is not None:
         assert execution is Execution.SEQUENTIAL, "collectives of weights run beside whole blocks"
-        steps = [sequential_steps(own, default_sm_count) for own in passes]
-        computed = [own[-1].direction in COMPUTING_GRADIENTS for own in passes]
+        steps = [sequential_steps(of_pass, default_sm_count) for of_pass in passes]
+        computed = [of_pass[-1].direction in COMPUTING_GRADIENTS for of_pass in passes]
         middle = overlapped(with_sharded_weights(steps, direction, computed, weights), software)
     elif execution is Execution.SEQUENTIAL:
         middle = overlapped(sequential_steps(itertools.chain(*passes), default_sm_count), software)

@@ -119,10 +119,10 @@ def with_sharded_weights(
     opening = [weights.outer_gather] if direction is Direction.FORWARD else []
     gathered = None if direction is Direction.WEIGHT_GRADIENT else weights.gather  # it reads activations only
     steps = [_alone(collective, weights) for collective in [*opening, gathered] if collective]
-    for number, own in enumerate(blocks):
+    for number, block in enumerate(blocks):
         gather = gathered if number + 1 < len(blocks) else None
         reduce = weights.reduce if number and reduces[number - 1] else None
-        steps += _beside(own, gather, reduce, weights.sm_count)
+        steps += _beside(block, gather, reduce, weights.sm_count)
     computes = direction in COMPUTING_GRADIENTS
     closing = [weights.reduce, weights.outer_reduce] if computes else []
     return [*steps, *(_alone(collective, weights) for collective in closing if collective)]

@@ -111,12 +111,12 @@ def smoothed(observations: Sequence[Observation]) -> dict[CurveClock, Estimate]:
 def undecided(estimates: dict[CurveClock, Estimate]) -> list[CurveClock]:
     """Return the clocks about as fast as the fastest of their curve, where noise would decide which is the fastest."""
     least_s: dict[int, float] = {}
-    for (curve, _), found in estimates.items():
-        least_s[curve] = min(least_s.get(curve, np.inf), found.time_s)
+    for (curve, _), estimate in estimates.items():
+        least_s[curve] = min(least_s.get(curve, np.inf), estimate.time_s)
     return [
         place
-        for place, found in estimates.items()
-        if found.time_s <= least_s[place[0]] * (1 + INDISTINCT * found.time_noise)
+        for place, estimate in estimates.items()
+        if estimate.time_s <= least_s[place[0]] * (1 + INDISTINCT * estimate.time_noise)
     ]
 
 
@@ -196,7 +196,7 @@ def _likeliest(
         before = best
         # Together, for a kink may pass for noise, or noise for a rough shape: each alone would stay where it is.
         best = max(((shared, best[1], noise) for shared, noise in itertools.product(SHARED, NOISES)), key=score)
-        best = max(((best[0], own, best[2]) for own in OWN), key=score)
+        best = max(((best[0], scale, best[2]) for scale in OWN), key=score)
         if best == before:
             break
     return best

@@ -1,6 +1,6 @@
 """Events of a run of the workflow, independent of Snakemake's types."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -66,3 +66,17 @@ class NothingToDo:
 
 
 RunEvent = JobsPlanned | Started | Finished | Failed | Said | Interrupted | NothingToDo
+
+
+_LINES: list[Callable[[], list[str]]] = []
+"""At most one function."""
+
+
+def end_with(lines: Callable[[], list[str]]) -> None:
+    """Have a run that succeeds, or has nothing to do, end with these lines; called when it is over."""
+    _LINES[:] = [lines]
+
+
+def answer_lines() -> list[str]:
+    """Return what the run ends with; nothing if nothing was set."""
+    return [line for lines in _LINES for line in lines()]

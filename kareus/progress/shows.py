@@ -7,7 +7,6 @@ from typing import Any, Protocol, TextIO
 
 from kareus.errors import KareusError, printable_lines
 from kareus.progress import wording
-from kareus.progress.answer import answer_lines
 from kareus.progress.events import (
     Failed,
     Finished,
@@ -17,6 +16,7 @@ from kareus.progress.events import (
     RunEvent,
     Said,
     Started,
+    answer_lines,
 )
 from kareus.progress.journal import Standing
 from kareus.progress.run_state import RunState, standing_of

@@ -88,18 +88,18 @@ def capture_instructions(
             continue
         if key.direction is Direction.FORWARD:
             entering = buffers.take()
-            run, held = _captured_forward(
+            run, kept = _captured_forward(
                 chunks[key.chunk], entering, schedules.get(place, SEQUENTIAL), buffers, capture
             )
-            forwards[place] = entering, run, held
+            forwards[place] = entering, run, kept
         elif key.direction is Direction.BACKWARD:
-            entering, run, held = forwards.pop(place)
+            entering, run, kept = forwards.pop(place)
             graphs[place] = MicrobatchGraphs(
                 entering=entering,
                 arriving=buffers.arriving,
                 leaving=buffers.leaving,
                 run_forward=run,
-                run_backward=_captured_backward(chunks[key.chunk], held, buffers, capture),
+                run_backward=_captured_backward(chunks[key.chunk], kept, buffers, capture),
             )
             buffers.give_back(entering)
     return graphs
@@ -108,13 +108,13 @@ def capture_instructions(
 def _captured_forward(
     model: StageModel, entering: Tensor, schedule: MicrobatchSchedule, buffers: StaticBuffers, capture: Capture
 ) -> tuple[Replay, Held]:
-    held: list[Held] = []
+    kept: list[Held] = []
 
     def launch() -> None:
-        held.append(model.run_forward(entering, schedule, record=True, output=buffers.leaving)[1])
+        kept.append(model.run_forward(entering, schedule, record=True, output=buffers.leaving)[1])
 
-    return capture(launch), held.pop()
+    return capture(launch), kept.pop()
 
 
-def _captured_backward(model: StageModel, held: Held, buffers: StaticBuffers, capture: Capture) -> Replay:
-    return capture(lambda: model.run_backward(held, buffers.arriving, buffers.leaving))
+def _captured_backward(model: StageModel, kept: Held, buffers: StaticBuffers, capture: Capture) -> Replay:
+    return capture(lambda: model.run_backward(kept, buffers.arriving, buffers.leaving))

@@ -201,14 +201,14 @@ class _Run(Function):
 def _gradients_of(module: nn.Module) -> Iterator[list[Tensor]]:
     """Give the weights of a part fp32 buffers; on leaving, the list has their sums in the dtype of the weights."""
     weights, buffers = dict(module.named_parameters()), dict(module.named_buffers())
-    own = {name: buffers[f"{name}{WEIGHT_GRADIENT_SUFFIX}"] for name in weights}
+    of_weights = {name: buffers[f"{name}{WEIGHT_GRADIENT_SUFFIX}"] for name in weights}
     for name, weight in weights.items():
-        own[name].data = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        of_weights[name].data = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
     gradients: list[Tensor] = []
     yield gradients
     for name, weight in weights.items():  # one after the other, so that no more than one of them is there twice
-        gradients.append(own[name].detach().to(weight.dtype))
-        own[name].data = own[name].new_empty(0)
+        gradients.append(of_weights[name].detach().to(weight.dtype))
+        of_weights[name].data = of_weights[name].new_empty(0)
 
 
 def _free_gradients(module: nn.Module) -> None:

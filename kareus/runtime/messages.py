@@ -31,11 +31,11 @@ def begin(operation: dist.P2POp, backward: dist.ProcessGroup) -> dist.Work:
         operation: of the group of messages to later stages.
         backward: the same ranks, for messages to earlier stages.
     """
-    own, peer = operation.group.rank(), operation.group_peer
+    own_rank, peer = operation.group.rank(), operation.group_peer
     if operation.op is dist.isend:
-        work = dist.isend(operation.tensor, group=operation.group if own < peer else backward, group_dst=peer)
+        work = dist.isend(operation.tensor, group=operation.group if own_rank < peer else backward, group_dst=peer)
     else:
-        work = dist.irecv(operation.tensor, group=operation.group if peer < own else backward, group_src=peer)
+        work = dist.irecv(operation.tensor, group=operation.group if peer < own_rank else backward, group_src=peer)
     assert work is not None
     return work
 

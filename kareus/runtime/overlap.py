@@ -54,9 +54,9 @@ def run_staggered(running: Sequence[Pass], turns: Sequence[Turn], sm_count: int 
     nanobatches = [_Nanobatch(each) for each in running]
     reached: list[CollectiveCall | None] = [None for _ in nanobatches]
     for turn in turns:
-        own, other = reached[turn.nanobatch], reached[1 - turn.nanobatch]
-        if own is not None and not own.launched:
-            own.launch(sm_count)
+        ready, other = reached[turn.nanobatch], reached[1 - turn.nanobatch]
+        if ready is not None and not ready.launched:
+            ready.launch(sm_count)
         reached[turn.nanobatch] = nanobatches[turn.nanobatch].segment(turn, other)
     for call in reached:
         if call is not None and not call.launched:

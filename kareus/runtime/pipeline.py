@@ -183,8 +183,8 @@ class Pipeline:
         uncaptured = reducing_places(self.follower.order) if reduces else set()
         buffers = StaticBuffers(self._shapes, self._place.device)
         graphs = capture_instructions(chunks, self.follower.order, self._schedules, buffers, capture, uncaptured)
-        for (chunk, microbatch), own in graphs.items():
-            self._scheduled[chunk].graphs[microbatch] = own
+        for (chunk, microbatch), graph in graphs.items():
+            self._scheduled[chunk].graphs[microbatch] = graph
         return len(graphs)
 
     def begin_update(self, direction: Direction) -> None:

@@ -61,9 +61,9 @@ class Turn:
 
 def planned_schedules(plan: Plan, stage: int) -> dict[tuple[int, int], MicrobatchSchedule]:
     """Schedules of a stage, by chunk and microbatch."""
-    own = plan.stages[stage].instructions
-    forward = {(i.chunk, i.microbatch): _schedule(i) for i in own if i.direction is Direction.FORWARD}
-    backward = {(i.chunk, i.microbatch): _schedule(i) for i in own if i.direction in RECOMPUTING}
+    planned = plan.stages[stage].instructions
+    forward = {(i.chunk, i.microbatch): _schedule(i) for i in planned if i.direction is Direction.FORWARD}
+    backward = {(i.chunk, i.microbatch): _schedule(i) for i in planned if i.direction in RECOMPUTING}
     return {key: MicrobatchSchedule(forward[key], backward[key]) for key in forward}
 
 

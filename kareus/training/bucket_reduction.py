@@ -37,13 +37,13 @@ class BucketReduction:
         self._sharding = sharding
         self._groups = groups
         self._names = {
-            module: [name for name in sharding.buckets if name == own or name.startswith(f"{own}.")]
-            for own, module in stage.named_modules()
+            module: [name for name in sharding.buckets if name == prefix or name.startswith(f"{prefix}.")]
+            for prefix, module in stage.named_modules()
         }
         partial = (QueryKeyNorm, Norm, Router) if groups.mesh.sequence_parallel else (QueryKeyNorm,)
         self._partial = {
-            f"{own}.{name}"
-            for own, module in stage.named_modules()
+            f"{prefix}.{name}"
+            for prefix, module in stage.named_modules()
             if isinstance(module, partial)
             for name, _ in module.named_parameters()
         }
@@ -77,8 +77,8 @@ class BucketReduction:
         self._in_flight.clear()
         tp = self._groups.mesh.tp
         partial = [shard.gradient for shard in self._sharding.shards if shard.name in self._partial]
-        if tp is not None and (held := [gradient for gradient in partial if gradient.numel()]):
-            tp.all_reduce(held).wait()
+        if tp is not None and (filled := [gradient for gradient in partial if gradient.numel()]):
+            tp.all_reduce(filled).wait()
 
     def exchange(self) -> None:
         """Sum the gradient of an embedding that the first and the last stage hold, so that both get the same bits.

@@ -132,20 +132,20 @@ def last_whole(files: RankCheckpoints, all_gather: AllGather) -> Header | None:
         ArtifactError: there are checkpoints and none of them is whole; or the last one is of another training or
             version.
     """
-    own = holdings(files.folder, files.rank, files.ranks, files.subject)
-    of_ranks = [from_plain(Holdings, each) for each in all_gather("checkpoints", to_plain(own))]
+    holdings_here = holdings(files.folder, files.rank, files.ranks, files.subject)
+    of_ranks = [from_plain(Holdings, each) for each in all_gather("checkpoints", to_plain(holdings_here))]
     candidates = agreed(of_ranks)
     passed_over = {i: reason for each in reversed(of_ranks) for i, reason in each.damaged.items()}
     begun = {i for each in of_ranks for i in (*(header.iteration for header in each.headers), *each.unfinished)}
     unfinished = begun - {*(header.iteration for header in candidates), *passed_over}
-    for found in candidates:
-        damages = all_gather(f"checkpoint-{found.iteration}", _damage(files, own, found))
+    for candidate in candidates:
+        damages = all_gather(f"checkpoint-{candidate.iteration}", _damage(files, holdings_here, candidate))
         reasons = [each for each in damages if each is not None]
         if not reasons:
             left = {i: f"{header_file(files.folder, i, 0).parent}: not all ranks had written it." for i in unfinished}
-            _warn(files, [reason for i, reason in sorted((left | passed_over).items()) if i > found.iteration])
-            return found
-        passed_over[found.iteration] = reasons[0]
+            _warn(files, [reason for i, reason in sorted((left | passed_over).items()) if i > candidate.iteration])
+            return candidate
+        passed_over[candidate.iteration] = reasons[0]
     if passed_over:
         raise ArtifactError(
             f"{files.folder}: none of the checkpoints is whole: {passed_over[max(passed_over)]} Restore a copy of it, "
@@ -161,7 +161,7 @@ def last_whole(files: RankCheckpoints, all_gather: AllGather) -> Header | None:
     return None
 
 
-def load(files: RankCheckpoints, found: Header, targets: Mapping[StateSlice, Tensor]) -> dict[str, Tensor]:
+def load(files: RankCheckpoints, header: Header, targets: Mapping[StateSlice, Tensor]) -> dict[str, Tensor]:
     """Fill `targets` from a checkpoint that `last_whole` found, and return the state of the random generators.
 
     Of the files of other ranks, those are read that have a part of what this rank's own has not; the random state is
@@ -170,14 +170,14 @@ def load(files: RankCheckpoints, found: Header, targets: Mapping[StateSlice, Ten
     Raises:
         ArtifactError: a file cannot be read from here, or all files together lack something.
     """
-    own = files.rank if files.rank < found.ranks else 0
+    same_rank = files.rank if files.rank < header.ranks else 0
     missing: dict[tuple[str, str], list[tuple[Box, StateSlice]]] = {}
     for target in targets:
         missing.setdefault((target.state, target.name), []).append((target.box, target))
     random: dict[str, Tensor] = {}
-    for writer in (own, *(rank for rank in range(found.ranks) if rank != own)):
-        with _opened(tensors_file(files.folder, found.iteration, writer)) as file:
-            if writer == own:
+    for writer in (same_rank, *(rank for rank in range(header.ranks) if rank != same_rank)):
+        with _opened(tensors_file(files.folder, header.iteration, writer)) as file:
+            if writer == same_rank:
                 random = {key.removeprefix(_RANDOM): file.get_tensor(key) for key in _random_keys(file)}
             for stored in _stored(file):
                 if (name := (stored.state, stored.name)) in missing:
@@ -187,7 +187,7 @@ def load(files: RankCheckpoints, found: Header, targets: Mapping[StateSlice, Ten
             return random
     (state, weight), boxes = next(iter(missing.items()))
     raise ArtifactError(
-        f"{tensors_file(files.folder, found.iteration, 0).parent}: its files lack the part of {weight} ({state}) that "
+        f"{tensors_file(files.folder, header.iteration, 0).parent}: its files lack the part of {weight} ({state}) that "
         f"begins at {boxes[0][0].offsets}; begin in a new folder, or resume with the version of Kareus that wrote it."
     )
 
@@ -219,11 +219,11 @@ def restore_random_state(state: Mapping[str, Tensor]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
-def _damage(files: RankCheckpoints, own: Holdings, found: Header) -> str | None:
+def _damage(files: RankCheckpoints, here: Holdings, candidate: Header) -> str | None:
     """Return what is wrong with the tensors' files of a checkpoint that this rank checks, or None."""
     try:
-        for header in own.headers:
-            if (header.iteration, header.run) == (found.iteration, found.run):
+        for header in here.headers:
+            if (header.iteration, header.run) == (candidate.iteration, candidate.run):
                 check_tensors(tensors_file(files.folder, header.iteration, header.rank), header.sha256)
     except ArtifactError as error:
         return str(error)

@@ -113,10 +113,10 @@ def check_tensors(path: Path, sha256: str) -> None:
         ArtifactError: the file is missing, or its bytes are others.
     """
     try:
-        found = file_hash(path)
+        actual = file_hash(path)
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror}).") from error
-    if found != sha256:
+    if actual != sha256:
         raise ArtifactError(f"{path}: its bytes are not those that were written.")
 
 
@@ -187,7 +187,7 @@ def agreed(of_ranks: Sequence[Holdings]) -> list[Header]:
     by_start: dict[tuple[int, str], dict[int, Header]] = defaultdict(dict)
     for header in (header for each in of_ranks for header in each.headers):
         by_start[header.iteration, header.run][header.rank] = header
-    complete = [found[0] for found in by_start.values() if 0 in found and len(found) == found[0].ranks]
+    complete = [of_start[0] for of_start in by_start.values() if 0 in of_start and len(of_start) == of_start[0].ranks]
     return sorted(complete, key=lambda header: header.iteration, reverse=True)
 
 

@@ -76,12 +76,12 @@ def weight_messages(workload: Workload, stage: int) -> dict[str, tuple[Message, 
     """
     model, parallelism = workload.model, workload.parallelism
     sizes = reduced_parameters(model, parallelism)
-    held = {
+    scopes = {
         Scope.BLOCK,
         *([Scope.EMBEDDING] if stage == 0 else []),
         *([Scope.HEAD] if stage == parallelism.pp - 1 else []),
     }
-    parameters = sorted({size for scope in held for size in sizes[scope] if size})
+    parameters = sorted({size for scope in scopes for size in sizes[scope] if size})
     experts = [size] if (size := expert_parameters(model, parallelism)) else []
     table = Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * embedding_parameters(model, parallelism), 1)
     shards = [shard_length(n, parallelism.dp) for n in parameters] if parallelism.shards_states else []

@@ -91,8 +91,8 @@ def _provenance(folder: WorkloadFolder, workload: Workload) -> Provenance:
 
 
 def _played_back(plans: Sequence[Plan], workload: Workload, folder: WorkloadFolder) -> list[dict[str, Any]]:
-    graphs, known = read_graphs(folder.segments), KnownSteps()
-    return [row for plan in plans for row in play_back(plan, workload, graphs, ITERATIONS_OF_A_RUN, known)]
+    graphs, steps = read_graphs(folder.segments), KnownSteps()
+    return [row for plan in plans for row in play_back(plan, workload, graphs, ITERATIONS_OF_A_RUN, steps)]
 
 
 def _trained(plans: Sequence[Plan], workload: Workload, folder: WorkloadFolder) -> list[dict[str, Any]]:

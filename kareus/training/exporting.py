@@ -43,10 +43,10 @@ def check_exportable(model: Model, folder: Path, weights: Path | None = None, *,
         raise ConfigError(
             f"--export {folder}: has a checkpoint ({SINGLE}), which transformers would read; give another folder."
         )
-    found = [path.name for name in (INDEX, SHARDS, CONFIG) for path in sorted(folder.glob(name))]
-    if found and not replace:
+    present = [path.name for name in (INDEX, SHARDS, CONFIG) for path in sorted(folder.glob(name))]
+    if present and not replace:
         raise ConfigError(
-            f"--export {folder}: has files of a checkpoint ({found[0]}); give another folder, or --force to replace "
+            f"--export {folder}: has files of a checkpoint ({present[0]}); give another folder, or --force to replace "
             "them."
         )
 

@@ -71,8 +71,8 @@ class Optimizer:
         """
         states = {"weight": self.weights()}
         for moment in MOMENTS:
-            own = {name: self._adamw.state[master].get(moment) for name, master in self._masters.items()}
-            states[moment] = {name: tensor for name, tensor in own.items() if tensor is not None}
+            tensors = {name: self._adamw.state[master].get(moment) for name, master in self._masters.items()}
+            states[moment] = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         return states
 
     def slices(self, model: Model, mesh: Mesh) -> dict[StateSlice, Tensor]:
@@ -84,11 +84,11 @@ class Optimizer:
         """
         states = self.states()
         return {
-            StateSlice(state, held.name, held.box): own[shard.name][held.start :][: held.box.elements].view(
-                held.box.sizes
-            )
+            StateSlice(state, slice_box.name, slice_box.box): own[shard.name][slice_box.start :][
+                : slice_box.box.elements
+            ].view(slice_box.box.sizes)
             for shard in self._sharding.shards
-            for held in held_boxes(model, shard.name, shard.start, shard.weight.numel(), mesh)
+            for slice_box in held_boxes(model, shard.name, shard.start, shard.weight.numel(), mesh)
             for state, own in states.items()
         }
 

@@ -127,13 +127,13 @@ class OptimizerSharding:
         """Set all gradients to zero."""
         self._gradients.zero_()
 
-    def _place(self, named: Sequence[Named], shapes: Sequence[torch.Size], start: int, own: slice) -> None:
+    def _place(self, named: Sequence[Named], shapes: Sequence[torch.Size], start: int, shard: slice) -> None:
         """Make the weights and gradients of a bucket that begins at `start` views of the buffers."""
         for (name, weight, gradient), shape in zip(named, shapes, strict=False):
             place = slice(start, start + shape.numel())
             self._weights[place].copy_(weight.detach().flatten())
             weight.data, gradient.data = self._weights[place].view(shape), self._gradients[place].view(shape)
-            cut = _overlap(place, own)
+            cut = _overlap(place, shard)
             self.shards.append(
                 WeightShard(name, shape, cut.start - place.start, self._weights[cut], self._gradients[cut])
             )
@@ -161,6 +161,6 @@ def shard_length(elements: int, count: int) -> int:
     return -(-elements // (count * ALIGNMENT)) * ALIGNMENT
 
 
-def _overlap(one: slice, other: slice) -> slice:
-    start = max(one.start, other.start)
-    return slice(start, max(start, min(one.stop, other.stop)))
+def _overlap(first: slice, second: slice) -> slice:
+    start = max(first.start, second.start)
+    return slice(start, max(start, min(first.stop, second.stop)))

@@ -175,9 +175,9 @@ def _connect_weights(setup: RankSetup) -> None:
         "cp": groups.mesh.cp,
         "tp": groups.mesh.tp,
     }
-    for name, own in own_groups.items():
-        if own is not None:
-            connect_group(own, of_weights[name], {None}, setup.device)
+    for name, of_axis in own_groups.items():
+        if of_axis is not None:
+            connect_group(of_axis, of_weights[name], {None}, setup.device)
     for group in (groups.pipeline, groups.tensor, groups.experts):
         if group is not None:
             dist.all_reduce(torch.zeros(1, device=setup.device), group=group)
@@ -190,6 +190,6 @@ def _connect_weights(setup: RankSetup) -> None:
 def _sm_counts(setup: RankSetup) -> set[int | None]:
     """Return the SM counts of this rank's plan, the default one of collectives outside of it, and NCCL's own choice."""
     plan = setup.job.plan
-    own = plan.stages[setup.coordinate.stage].instructions if plan else ()
-    planned = {choice.sm_count for instruction in own for choice in instruction.partitions}
+    of_stage = plan.stages[setup.coordinate.stage].instructions if plan else ()
+    planned = {choice.sm_count for instruction in of_stage for choice in instruction.partitions}
     return {*planned, setup.job.workload.testbed.default_collective_sm_count, None}

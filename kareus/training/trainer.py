@@ -95,8 +95,8 @@ class Trainer:
         )
         # tied embeddings are on two stages and count once in the gradient's norm
         self._counts_head = not (workload.model.tie_embeddings and parallelism.pp > 1)
-        found = checkpoint.last_whole(setup.checkpoints, setup.rendezvous.all_gather)
-        fill = self._first_weights if found is None else _later_weights
+        last = checkpoint.last_whole(setup.checkpoints, setup.rendezvous.all_gather)
+        fill = self._first_weights if last is None else _later_weights
         self._fully_sharded: FullyShardedModel | None = None
         self._sharding: OptimizerSharding | FullSharding
         self._reduction: BucketReduction | FullSharding
@@ -119,8 +119,8 @@ class Trainer:
         self._begun = 0
         """Iterations of the last checkpoint that was begun."""
         self._batches = Batches(setup.samples, self._data_share)
-        if found is not None:
-            self._resume(found)
+        if last is not None:
+            self._resume(last)
         self._events: EventFiles | None = None
         if settings.metrics is not None and setup.rendezvous.rank == 0:
             self._events = EventFiles(settings.metrics, self.iteration)
@@ -355,23 +355,23 @@ class Trainer:
         else:
             load_weights(module, model, self._setup.settings.weights, 0, mesh)
 
-    def _resume(self, found: Header) -> None:
+    def _resume(self, last: Header) -> None:
         """Go on from a checkpoint, which any number of ranks may have written."""
         setup = self._setup
-        self._optimizer.resume(steps=found.iteration)
+        self._optimizer.resume(steps=last.iteration)
         targets = self._optimizer.slices(setup.job.workload.model, setup.groups.mesh)
-        random = checkpoint.load(setup.checkpoints, found, targets)
+        random = checkpoint.load(setup.checkpoints, last, targets)
         self._optimizer.publish()
         checkpoint.restore_random_state(random)
-        self._batches = Batches(setup.samples, self._data_share, found.data)
-        setup.recorder.resume(found.iteration)
-        self.iteration = self._begun = self._saved = found.iteration
+        self._batches = Batches(setup.samples, self._data_share, last.data)
+        setup.recorder.resume(last.iteration)
+        self.iteration = self._begun = self._saved = last.iteration
         setup.monitor.keep()
         if setup.rendezvous.rank == 0:
-            ranks = range(setup.rendezvous.world_size, found.ranks)
-            forget_iterations(setup.settings.output, ranks, found.iteration)
-            rest = "" if found.iteration < setup.settings.iterations else "; there is nothing left to train"
-            logger.info("resumed after iteration %d of %s%s", found.iteration, setup.checkpoints.folder, rest)
+            ranks = range(setup.rendezvous.world_size, last.ranks)
+            forget_iterations(setup.settings.output, ranks, last.iteration)
+            rest = "" if last.iteration < setup.settings.iterations else "; there is nothing left to train"
+            logger.info("resumed after iteration %d of %s%s", last.iteration, setup.checkpoints.folder, rest)
 
     def _remedy(self) -> str:
         """Return how to go on from the last checkpoint, once it is complete; every rank calls this.

@@ -28,7 +28,7 @@ class Box(NamedTuple):
 
     def slices_in(self, outer: "Box") -> tuple[slice, ...]:
         """Return the slices of this box in a tensor that holds `outer`, which it is inside."""
-        firsts = [own - start for own, start in zip(self.offsets, outer.offsets, strict=True)]
+        firsts = [inner - start for inner, start in zip(self.offsets, outer.offsets, strict=True)]
         return tuple(slice(first, first + size) for first, size in zip(firsts, self.sizes, strict=True))
 
 
@@ -60,16 +60,16 @@ def held_boxes(model: Model, name: str, start: int, count: int, mesh: Mesh) -> I
         first, last = max(start, begin), min(start + count, end)
         place = first - start
         for box in _boxes_of_run(sizes, first - begin, last - begin) if first < last else ():
-            moved = tuple(one + other for one, other in zip(box.offsets, offsets, strict=True))
+            moved = tuple(offset + other for offset, other in zip(box.offsets, offsets, strict=True))
             yield HeldBox(piece.name, Box(moved, box.sizes), place)
             place += box.elements
         begin = end
 
 
-def intersection(one: Box, other: Box) -> Box | None:
+def intersection(first: Box, second: Box) -> Box | None:
     """Return the box that two boxes share, or None."""
-    starts = tuple(map(max, one.offsets, other.offsets))
-    ends = [min(a + n, b + m) for a, n, b, m in zip(*one, *other, strict=True)]
+    starts = tuple(map(max, first.offsets, second.offsets))
+    ends = [min(a + n, b + m) for a, n, b, m in zip(*first, *second, strict=True)]
     sizes = tuple(end - start for start, end in zip(starts, ends, strict=True))
     return Box(starts, sizes) if min(sizes) > 0 else None
 

@@ -56,7 +56,7 @@ def _key(path: Path, expected: str) -> str:
 
 def _mark(path: Path) -> FileMark | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]

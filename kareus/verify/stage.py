@@ -41,9 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     folder = arguments.folder
     if not folder.is_dir():
         raise ArtifactError(f"{folder}: no such folder; give one with results, or of a training.")
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         for lock in _locks(folder):
-            held.enter_context(lock_at_once(lock))
+            locks.enter_context(lock_at_once(lock))
         findings = survey([folder], Known())
         for finding in findings:
             done = f"; {_repaired(finding, folder)}" if arguments.repair else ""

@@ -40,21 +40,21 @@ class Finding:
     reason: str
 
 
-def survey(places: Iterable[Path], known: Known) -> list[Finding]:
+def survey(places: Iterable[Path], sound: Known) -> list[Finding]:
     """Return what is damaged, missing or left over in files and folders.
 
     Symbolic links within them are not followed, nor is what a list names behind one.
 
     Args:
         places: files and folders; those that do not exist are passed over.
-        known: files that were found sound before, which are passed over; those that are found sound are added.
+        sound: files that were found sound before, which are passed over; those that are found sound are added.
     """
-    found = dict[Path, Finding]()
+    findings = dict[Path, Finding]()
     for place in places:
         for path in [place] if place.is_file() else _below(place):
-            for finding in _findings(path, known):
-                found.setdefault(finding.path, finding)
-    return sorted(found.values(), key=lambda finding: finding.path)
+            for finding in _findings(path, sound):
+                findings.setdefault(finding.path, finding)
+    return sorted(findings.values(), key=lambda finding: finding.path)
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -68,7 +68,7 @@ def _below(folder: Path) -> Iterator[Path]:
                 yield here / name
 
 
-def _findings(path: Path, known: Known) -> Iterator[Finding]:
+def _findings(path: Path, sound: Known) -> Iterator[Finding]:
     if is_temporary(path):
         if not is_being_written(path):
             yield Finding(path=path, kind=FindingKind.LEFT_OVER, reason="half written by a command that was killed")
@@ -76,21 +76,21 @@ def _findings(path: Path, known: Known) -> Iterator[Finding]:
     if is_checkpoint_file(path) and not path.with_suffix(HEADER).exists():
         yield Finding(path=path, kind=FindingKind.LEFT_OVER, reason="its checkpoint was not completed")
         return
-    if not known.has(path) or is_checkpoint_file(path):  # whether tensors are sound depends on another file
+    if not sound.has(path) or is_checkpoint_file(path):  # whether tensors are sound depends on another file
         problem = problem_of(path)
         if problem:
             yield Finding(path=path, kind=FindingKind.DAMAGED, reason=problem)
             return
-        known.add(path)
+        sound.add(path)
     if is_checkpoint_file(path) and path.suffix == HEADER and not path.with_suffix(TENSORS).exists():
         yield Finding(path=path.with_suffix(TENSORS), kind=FindingKind.MISSING, reason=f"described by {path.name}")
     if path.name.endswith(SUFFIX):
-        yield from _of_manifest(path, known)
+        yield from _of_manifest(path, sound)
     if is_list_of_outputs(path):
-        yield from _of_outputs(path, known)
+        yield from _of_outputs(path, sound)
 
 
-def _of_manifest(path: Path, known: Known) -> Iterator[Finding]:
+def _of_manifest(path: Path, sound: Known) -> Iterator[Finding]:
     """Yield files that a sound manifest lists and that differ from it."""
     try:
         listed = read_manifest(path)
@@ -104,14 +104,14 @@ def _of_manifest(path: Path, known: Known) -> Iterator[Finding]:
             yield Finding(path=file, kind=FindingKind.DAMAGED, reason=_NO_FILE)
         elif not file.exists():
             yield Finding(path=file, kind=FindingKind.MISSING, reason=f"listed in {path.name}")
-        elif not known.has(file, expected):
+        elif not sound.has(file, expected):
             if file_hash(file) == expected:
-                known.add(file, expected)
+                sound.add(file, expected)
             else:
                 yield Finding(path=file, kind=FindingKind.DAMAGED, reason=f"not the file that {path.name} lists")
 
 
-def _of_outputs(path: Path, known: Known) -> Iterator[Finding]:
+def _of_outputs(path: Path, sound: Known) -> Iterator[Finding]:
     """Outputs that a sound list names and that are missing, or of another kind, or have lost their seal."""
     try:
         listed = read_outputs(path)
@@ -126,11 +126,11 @@ def _of_outputs(path: Path, known: Known) -> Iterator[Finding]:
             yield Finding(path=_first_missing(output, results), kind=FindingKind.MISSING, reason=f"listed in {source}")
         elif not (output.is_dir() if name.endswith("/") else output.is_file()):
             yield Finding(path=output, kind=FindingKind.DAMAGED, reason=_NO_FOLDER if name.endswith("/") else _NO_FILE)
-        elif output.suffix == ".yaml" and not known.has(output, _SEALED):
+        elif output.suffix == ".yaml" and not sound.has(output, _SEALED):
             if not _has_seal(output):
                 yield Finding(path=output, kind=FindingKind.DAMAGED, reason="has lost its seal")
             else:
-                known.add(output, _SEALED)
+                sound.add(output, _SEALED)
 
 
 def _has_seal(path: Path) -> bool:

@@ -4,7 +4,7 @@ from kareus.doctor.diagnoses import EXIT_CODES, Diagnosis, State, worst
 
 
 def test_the_worst_finding_decides():
-    found = [Diagnosis(check="a", state=state, found="") for state in (State.OK, State.BROKEN, State.ABSENT)]
+    found = [Diagnosis(check="a", state=state, result="") for state in (State.OK, State.BROKEN, State.ABSENT)]
     assert worst(found) is State.BROKEN
     assert worst([]) is State.OK
 

@@ -37,8 +37,8 @@ def test_every_gpu_has_a_line_and_no_clock_is_set(tmp_path):
         "setting power limits",
         "setting power profiles",
     ]
-    assert (found["driver"].found, found["GPU 1"].state) == ("1.0", State.OK)
-    assert "3 clocks from 900 to 1410 MHz, now 1410" in found["GPU 0"].found
+    assert (found["driver"].result, found["GPU 1"].state) == ("1.0", State.OK)
+    assert "3 clocks from 900 to 1410 MHz, now 1410" in found["GPU 0"].result
     assert [device.calls() for device in devices] == [[], []]
 
 
@@ -47,7 +47,7 @@ def test_power_limits_are_named_with_what_remains_without_the_right(tmp_path, mo
     for may, state in ((True, State.OK), (False, State.ABSENT)):
         monkeypatch.setattr("kareus.doctor.gpus.has_capability", lambda _, may=may: may)
         finding = by_check([device])["setting power limits"]
-        assert (finding.state, finding.found.split(";")[0]) == (state, "from 200 to 700 W, now 700")
+        assert (finding.state, finding.result.split(";")[0]) == (state, "from 200 to 700 W, now 700")
     assert "--actuator none" in finding.remedy
 
     def refuse(self):
@@ -60,8 +60,8 @@ def test_power_limits_are_named_with_what_remains_without_the_right(tmp_path, mo
 def test_profiles_of_the_vendor_are_named_where_the_driver_has_some(tmp_path, monkeypatch):
     monkeypatch.setattr("kareus.doctor.gpus.has_capability", lambda _: True)
     finding = by_check([FakeDevice(tmp_path)])["setting power profiles"]
-    assert (finding.state, finding.found.split(";")[0]) == (State.OK, "max-q, llm-training")
-    assert "--actuator profile=max-q+llm-training" in finding.found
+    assert (finding.state, finding.result.split(";")[0]) == (State.OK, "max-q, llm-training")
+    assert "--actuator profile=max-q+llm-training" in finding.result
     assert by_check([FakeDevice(tmp_path, profiles=())])["setting power profiles"].state is State.ABSENT
 
 
@@ -74,7 +74,7 @@ def test_a_clock_that_a_killed_run_left_is_named(tmp_path):
 
 def test_what_holds_a_clock_down_is_named(tmp_path):
     finding = by_check([FakeDevice(tmp_path, capped_mhz=1200)])["GPU 0"]
-    assert (finding.state, "held down by power-limit" in finding.found) == (State.LIMITED, True)
+    assert (finding.state, "held down by power-limit" in finding.result) == (State.LIMITED, True)
 
 
 def test_a_gpu_that_does_not_answer_is_broken(tmp_path):
@@ -92,7 +92,7 @@ def test_a_machine_without_gpus_plans_on_the_simulated_testbed():
 
     (finding,) = gpu_findings(none)
     assert (finding.check, finding.state) == ("GPUs", State.LIMITED)
-    assert finding.found == "no GPU can be used here (no driver)"
+    assert finding.result == "no GPU can be used here (no driver)"
     assert "simulated testbed" in finding.remedy
 
 

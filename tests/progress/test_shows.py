@@ -8,7 +8,8 @@ import time
 import pytest
 
 from kareus.errors import ArtifactError
-from kareus.progress import answer, wording
+from kareus.progress import events as run_events
+from kareus.progress import wording
 from kareus.progress.events import Failed, Finished, Interrupted, JobsPlanned, NothingToDo, Said, Started
 from kareus.progress.history import add_to_history, read_history, usual_s
 from kareus.progress.journal import Journal, Standing
@@ -78,10 +79,10 @@ def _searched(jobs):
 @pytest.fixture
 def answered():
     """An answer of a run, taken back afterwards."""
-    before = list(answer._LINES)
-    answer.end_with(lambda: ["plan fastest: 10.0 % less time", "page  \x1b[31mx"])
+    before = list(run_events._LINES)
+    run_events.end_with(lambda: ["plan fastest: 10.0 % less time", "page  \x1b[31mx"])
     yield ["plan fastest: 10.0 % less time", "page  \\x1b[31mx"]
-    answer._LINES[:] = before
+    run_events._LINES[:] = before
 
 
 def test_a_run_that_succeeds_ends_with_its_answer(answered):
@@ -106,11 +107,11 @@ def test_an_answer_that_cannot_be_read_is_one_warning():
     def damaged():
         raise ArtifactError("a.json: damaged.")
 
-    before = list(answer._LINES)
-    answer.end_with(damaged)
+    before = list(run_events._LINES)
+    run_events.end_with(damaged)
     stream = io.StringIO()
     assert shown(Lines(stream), stream, [NothingToDo()]).splitlines()[-1] == "warning: a.json: damaged."
-    answer._LINES[:] = before
+    run_events._LINES[:] = before
 
 
 def test_an_interruption_is_not_a_failure(events):

@@ -21,7 +21,7 @@ from kareus.errors import KareusError
 from kareus.partition.names import expected_partitions
 from kareus.plans.selectors import check_selectors, parse_selector, spelled
 from kareus.processes import PARENT_VARIABLE
-from kareus.progress.answer import end_with
+from kareus.progress.events import end_with
 from kareus.report.contents import (
     ADVICE_TABLES,
     CAMPAIGN_TABLES,

@@ -80,7 +80,7 @@ def _pieces(path: Path) -> Iterator[str]:
         with path.open(encoding="utf-8") as handle:
             while block := handle.read(_PIECE_CHARACTERS):
                 text = rest + block
-                ends = [found.end() for found in _LINE_END.finditer(text)] or [len(text)]
+                ends = [line_end.end() for line_end in _LINE_END.finditer(text)] or [len(text)]
                 rest = text[ends[-1] :]
                 yield text[: ends[-1]]
     except (OSError, UnicodeDecodeError) as error:

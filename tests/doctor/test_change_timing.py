@@ -18,9 +18,8 @@ from kareus.cli import main
 from kareus.device import stage as clocks
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.device.held_clock import ClockOutcome
-from kareus.doctor import clock_changes
-from kareus.doctor.changes_answer import change_findings, gpu_text
-from kareus.doctor.clock_changes import (
+from kareus.doctor import change_timing
+from kareus.doctor.change_timing import (
     ClockChangeTimes,
     Load,
     MeasuredChanges,
@@ -28,6 +27,7 @@ from kareus.doctor.clock_changes import (
     measured_changes,
     process_load,
 )
+from kareus.doctor.changes_answer import change_findings, gpu_text
 from kareus.doctor.diagnoses import State
 from kareus.errors import DeviceError
 
@@ -84,10 +84,10 @@ def busy(device: SlowDevice):
 def device(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
     for name, value in {"ROUNDS": 1, "SETTLED_S": 0.02, "WATCHED_S": 0.15, "POWER_S": 0.05}.items():
-        monkeypatch.setattr(clock_changes, name, value)
+        monkeypatch.setattr(change_timing, name, value)
     one = SlowDevice(tmp_path)
     monkeypatch.setattr(clocks, "open_devices", lambda: (one,))
-    monkeypatch.setattr(clock_changes, "process_load", lambda _: busy(one))
+    monkeypatch.setattr(change_timing, "process_load", lambda _: busy(one))
     return one
 
 
@@ -105,7 +105,7 @@ def test_what_the_driver_does_is_found_and_undone(device):
 
 
 def test_clocks_that_never_come_are_lost(device, monkeypatch):
-    monkeypatch.setattr(clock_changes, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(change_timing, "PATIENCE_S", 0.1)
     device.cap(1200, "power-limit")
     measured = measured_changes([device], lambda _: busy(device))
     assert all(math.isinf(one.latency_s) for one in measured.changes if 1410 in (one.from_mhz, one.to_mhz))

@@ -152,18 +152,18 @@ class MeasuredChanges:
     @property
     def latency_s(self) -> float | None:
         """Median latency of the changes that came to hold; None if none did."""
-        held = [one.latency_s for one in self.changes if math.isfinite(one.latency_s)]
-        return statistics.median(held) if held else None
+        finite = [change.latency_s for change in self.changes if math.isfinite(change.latency_s)]
+        return statistics.median(finite) if finite else None
 
     @property
     def pause_s(self) -> float:
         """Median pause."""
-        return statistics.median(one.pause_s for one in self.changes)
+        return statistics.median(change.pause_s for change in self.changes)
 
     @property
     def lost(self) -> int:
         """Changes that never came to hold."""
-        return sum(math.isinf(one.latency_s) for one in self.changes)
+        return sum(math.isinf(change.latency_s) for change in self.changes)
 
     @property
     def interval_s(self) -> float | None:
@@ -228,7 +228,7 @@ def _at_the_limit(device: Device, clocks: ClockController) -> tuple[float, Clock
     while time.monotonic() < begin_s + POWER_S:
         readings.append((time.monotonic(), device.clock_mhz(), device.throttle_reasons()))
         time.sleep(10 * POLL_S)
-    settled = [one for one in readings if one[0] > begin_s + POWER_S / 2]
+    settled = [reading for reading in readings if reading[0] > begin_s + POWER_S / 2]
     return statistics.fmean(mhz for _, mhz, _ in settled), outcome_of_readings(highest, settled)
 
 
@@ -286,7 +286,10 @@ def _delays(devices: Sequence[Device], clocks: ClockController, start_load: Star
         def median_s(period_s: float | None) -> float:
             begin_s, turn = time.monotonic(), 0
             while time.monotonic() < begin_s + WATCHED_S:
-                asked = [one.request((lower, higher)[turn % 2] if period_s else higher) for one in (clocks, others)]
+                asked = [
+                    controller.request((lower, higher)[turn % 2] if period_s else higher)
+                    for controller in (clocks, others)
+                ]
                 for change in asked:
                     change.result()
                 turn += 1
