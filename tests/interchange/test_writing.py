@@ -129,18 +129,27 @@ def test_a_layout_is_read_as_it_was_written(trainer, data):
     )
 
 
-@pytest.mark.parametrize("model", MODELS)
+WITH_EXPERTS = {
+    "mixtral-8x7b": ("software.delayed_weight_gradients=true", "software.hidden_exchange=1.0"),
+    "deepseek-v3": ("model.mtp_layers=1", "software.dispatcher=flex", "software.dispatch_sms=24"),
+}
+"""Models with experts, and what else of them is said."""
+
+
+@pytest.mark.parametrize("model", [*MODELS, *WITH_EXPERTS])
 def test_arguments_of_megatron_give_back_the_whole_workload(model, tmp_path):
-    degrees = {"tp": MODELS[model], "pp": 2, "dp": 2, "sharding": "optimizer"}
+    degrees = {"tp": MODELS.get(model, 1), "pp": 2, "dp": 2, "sharding": "optimizer"}
+    degrees |= {"ep": 2, "sequence_parallel": "false"} if model in WITH_EXPERTS else {}
     layout = [f"parallelism.{key}={value}" for key, value in degrees.items()]
     words = [f"model={model}", "software=megatron-core", "sequence_length=1024", "recomputation=selective", *layout]
+    words += WITH_EXPERTS.get(model, ())
     own, _ = settings_of("megatron-lm", usual(*words))
     path = tmp_path / "train.sh"
     path.write_text(f"{own.text}torchrun ${{DISTRIBUTED_ARGS[@]}} pretrain_gpt.py ${{LAYOUT_ARGS[@]}}\n")
     again = usual(*read_training([path]).overrides)
     first = usual(*words)
     same = [key for key in first if key in LAYOUT or key.startswith(("model.", "software."))]
-    free = ("model.name", "model.rotary", "model.layers_per_stage")  # names, angles, and splits of other layouts
+    free = ("model.name", "model.checkpoint", "model.rotary", "model.layers_per_stage")  # names, angles, other splits
     same = [key for key in same if not key.startswith(free)]
     assert {key: again.get(key) for key in same} == {key: first[key] for key in same}
 
