@@ -137,7 +137,6 @@ def _answer_lines(
         tokens: of the whole run; None for no word of it.
     """
     from kareus.gpu_model.trust import known_uncertainty  # noqa: PLC0415
-    from kareus.plans.actuated import actuated_lines  # noqa: PLC0415
     from kareus.plans.answer import answer_of, no_limit  # noqa: PLC0415
     from kareus.plans.grid_selection import grid_lines  # noqa: PLC0415
     from kareus.plans.obeyed import asked, obeyed_lines  # noqa: PLC0415
@@ -146,14 +145,9 @@ def _answer_lines(
     selector, answer = parse_selector(plan.selector), answer_of(plan, locked[1].iteration)
     yield f"{answer.sentence} [{frontiers.testbed.label}]"
     yield answer.warm
-
-    def command(selector: str, method: str) -> str:
-        return f"the same command with --select {asked(selector, method)}"
-
-    if plan.actuator.sets_clocks:
-        yield from obeyed_lines(plan, workload, frontiers, command)
-    else:
-        yield from actuated_lines(plan, workload, frontiers, locked, lambda method: command(plan.selector, method))
+    yield from obeyed_lines(
+        plan, workload, frontiers, lambda *what: f"the same command with --select {asked(*what)}", locked
+    )
     yield plan.changes
     if workload.testbed.kind is TestbedKind.SIMULATED and known_uncertainty(workload.gpu) is None:
         yield f"error of such predictions: {error_words(workload)}"

@@ -72,6 +72,12 @@ class Actuator:
         """Whether it sets what stays as it is for a whole training."""
         return self.kind in (ActuatorKind.POWER, ActuatorKind.PROFILE)
 
+    @property
+    def option(self) -> str:
+        """What `parse_actuator` reads back as this one."""
+        value = f"{self.limit_w:g}W" if self.limit_w else "+".join(self.profiles)
+        return f"{self.kind}={value}" if value else str(self.kind)
+
     def __str__(self) -> str:
         if self.kind is ActuatorKind.POWER:
             return f"a power limit of {self.limit_w:.4g} W" if self.limit_w else "a power limit"

@@ -115,36 +115,45 @@ def plan_for(
     return replace(plan, actuator=set_to)
 
 
+def runs_whole(plan: Plan) -> bool:
+    """Return whether a plan runs all instructions whole, as other trainers than Kareus' engine do."""
+    return all(i.execution is Execution.SEQUENTIAL for _, i in plan.keyed)
+
+
 def actuated_lines(
     plan: Plan,
     workload: Workload,
     frontiers: Frontiers,
     locked: tuple[Workload, Frontiers],
-    command: Callable[[str], str],
+    command: Callable[[str, str], str],
 ) -> Iterator[str]:
     """Yield what a plan that locks no clock sets, what is lost against locks, and what its trainer runs of it.
 
     Args:
         plan: the one that was asked for.
-        workload: the one that it is for.
+        workload: what it is for, whose trainer is spoken of.
         frontiers: of the workload.
-        locked: the workload and frontiers of locked clocks, at the GPU's own power limit.
-        command: what makes the plan of another method.
+        locked: workload and frontiers at the GPU's own power limit.
+        command: what makes the plan of a selector and a method.
     """
+    actuator, trainer = plan.actuator, trainer_of(workload.software.name)
     yield (
-        f"{plan.actuator}: adapters set it, put back what was there before, and say at the end whether it held"
-        if plan.actuator.lasts
-        else f"{plan.actuator}: adapters set nothing, and say at the end which clocks they saw"
+        f"{actuator}: adapters set it, put back what was there before, and say at the end whether it held"
+        if actuator.lasts
+        else f"{actuator}: adapters set nothing, and say at the end which clocks they saw"
     )
-    if plan.actuator.profiles:
+    if actuator.profiles:
         yield VENDOR_WORDS
     yield _lost(plan, *locked)
-    trainer = trainer_of(workload.software.name)
-    is_whole = all(i.execution is Execution.SEQUENTIAL for _, i in plan.keyed)
-    if not (trainer.overlaps or is_whole):
-        whole = select_plan(workload, frontiers, plan.selector, THROUGHPUT_BASELINE, name=plan.workload)
-        saved = answer_of(whole, locked[1].iteration).savings
-        yield f"in {trainer.title}, which runs instructions whole: {saved}: {command(THROUGHPUT_BASELINE)}"
+    if not (trainer.overlaps or runs_whole(plan)):
+        said = f"in {trainer.title}, which runs instructions whole:"
+        try:
+            whole = select_plan(workload, frontiers, plan.selector, THROUGHPUT_BASELINE, name=plan.workload)
+        except ConfigError as error:
+            yield f"{said} {error}"
+            return
+        typed = f"{command(plan.selector, THROUGHPUT_BASELINE)} --actuator {actuator.option}"
+        yield f"{said} {answer_of(whole, locked[1].iteration).savings}: {typed}"
 
 
 def _lost(plan: Plan, workload: Workload, frontiers: Frontiers) -> str:

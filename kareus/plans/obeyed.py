@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from kareus.errors import ConfigError
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, max_throughput_plan
 from kareus.pipeline.one_clock import OneClock, one_clock_costs
-from kareus.plans.actuated import SLOWER, best_power_limit, limited
+from kareus.plans.actuated import SLOWER, actuated_lines, best_power_limit, limited, runs_whole
 from kareus.plans.answer import BASELINE, LITTLE_SLOWER, answer_of, little_to_gain
 from kareus.plans.build import select_plan
 from kareus.plans.document import Plan
@@ -13,7 +13,6 @@ from kareus.plans.frontiers import Frontiers
 from kareus.plans.selectors import Goal
 from kareus.plans.units import compared, less, scaled
 from kareus.prediction.workload_prediction import predict
-from kareus.profile.programs import Execution
 from kareus.schedule.config import sm_allocations
 from kareus.software.trainers import ClockPace, ObeyingTrainer, trainer_of
 from kareus.testbed.config import NCCL_SM_COUNT
@@ -40,10 +39,11 @@ def asked(selector: str, method: str, *places: str) -> str:
 
 def obeyed_method(plan: Plan, trainer: ObeyingTrainer) -> str:
     """Return the method of a plan that a trainer can run, and that of what it can run instead of any other."""
+    if not plan.actuator.sets_clocks:
+        return plan.method if trainer.overlaps or runs_whole(plan) else THROUGHPUT_BASELINE
     if trainer.clocks is ClockPace.STEP:
         return trainer.method
-    is_whole = all(i.execution is Execution.SEQUENTIAL for _, i in plan.keyed)
-    return plan.method if trainer.overlaps or is_whole else trainer.method
+    return plan.method if trainer.overlaps or runs_whole(plan) else trainer.method
 
 
 def is_obeyable(plan: Plan, workload: Workload, frontiers: Frontiers, trainer: ObeyingTrainer) -> bool:
@@ -59,7 +59,11 @@ def is_obeyable(plan: Plan, workload: Workload, frontiers: Frontiers, trainer: O
 
 
 def obeyed_lines(
-    plan: Plan, workload: Workload, frontiers: Frontiers, command: Callable[[str, str], str]
+    plan: Plan,
+    workload: Workload,
+    frontiers: Frontiers,
+    command: Callable[[str, str], str],
+    locked: tuple[Workload, Frontiers] | None = None,
 ) -> Iterator[str]:
     """Yield what the workload's trainer can run of a plan that it cannot run whole, and what is better than it.
 
@@ -68,7 +72,12 @@ def obeyed_lines(
         workload: the one that it is for.
         frontiers: of the workload.
         command: what makes the plan of a selector and a method.
+        locked: workload and frontiers at the GPU's own power limit, which plans without clocks are compared with; None
+            where those are the same.
     """
+    if not plan.actuator.sets_clocks:
+        yield from actuated_lines(plan, workload, frontiers, locked or (workload, frontiers), command)
+        return
     trainer = trainer_of(workload.software.name)
     if THROUGHPUT_BASELINE not in frontiers.methods:
         return

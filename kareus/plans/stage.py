@@ -3,7 +3,6 @@
 import argparse
 import logging
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 from kareus.artifacts.configuration import load_slice
@@ -13,18 +12,17 @@ from kareus.artifacts.records import suggest
 from kareus.device.actuators import ACTUATOR_HELP, parse_actuator
 from kareus.errors import ConfigError
 from kareus.pipeline.compare import THROUGHPUT_BASELINE
-from kareus.plans.actuated import actuated_lines, actuated_method, plan_for
+from kareus.plans.actuated import actuated_method, plan_for
 from kareus.plans.answer import answer_of, no_limit
 from kareus.plans.document import Plan
 from kareus.plans.file import PLAN_FILE, check_name, write_plan
-from kareus.plans.frontiers import Frontiers, read_frontiers
+from kareus.plans.frontiers import read_frontiers
 from kareus.plans.grid_selection import grid_lines
 from kareus.plans.locate import only_workload
 from kareus.plans.obeyed import asked, obeyed_lines
 from kareus.plans.run_totals import check_tokens, run_savings, run_totals
 from kareus.plans.selectors import ALLOWED, Goal, parse_selector, spelled
 from kareus.plans.units import scaled
-from kareus.workload.config import Workload
 from kareus.workload.slices import PlanSlice
 
 logger = logging.getLogger(__name__)
@@ -62,7 +60,8 @@ def run(arguments: argparse.Namespace) -> None:
     logger.info("%s [%s]", answer.sentence if answer else _cost(plan), plan.testbed.label)
     if answer:
         logger.info("%s", answer.warm)
-    for line in _driven_lines(plan, workload, frontiers, shlex.quote(str(folder.path)), arguments.actuator):
+    place = shlex.quote(str(folder.path))
+    for line in obeyed_lines(plan, workload, frontiers, lambda *what: f"kareus select {asked(*what, place)}"):
         logger.info("%s", line)
     logger.info(
         "%s of the energy is dynamic; certified gap to the least energy possible within %s: %.3f %%",
@@ -91,20 +90,6 @@ def _checked_output(arguments: argparse.Namespace, folder: WorkloadFolder, metho
     if output != place:  # a damaged plan in its own place is made anew
         check_outputs(arguments, [(output, PLAN_FILE)])
     return output
-
-
-def _driven_lines(plan: Plan, workload: Workload, frontiers: Frontiers, place: str, actuator: str) -> Iterator[str]:
-    """Return what the trainer can run of the plan, or what the plan sets instead of clocks, line by line."""
-
-    def command(selector: str, method: str) -> str:
-        return f"kareus select {asked(selector, method, place)}"
-
-    if plan.actuator.sets_clocks:
-        return obeyed_lines(plan, workload, frontiers, command)
-    locked = workload, frontiers
-    return actuated_lines(
-        plan, workload, frontiers, locked, lambda method: f"{command(plan.selector, method)} --actuator {actuator}"
-    )
 
 
 def _cost(plan: Plan) -> str:

@@ -35,6 +35,11 @@ def test_profiles_have_the_numbers_of_the_driver():
     } == PROFILES
 
 
+@pytest.mark.parametrize("text", ["clocks", "power", "power=651.5W", "profile=max-q+training", "none"])
+def test_an_actuator_is_read_back(text):
+    assert parse_actuator(text).option == text
+
+
 def test_the_example_runs():
     run_examples(Actuator)
 

@@ -17,6 +17,8 @@ from kareus.plans.file import read_plan
 from kareus.plans.frontiers import read_frontiers
 from kareus.plans.units import scaled
 from kareus.prediction.workload_prediction import predict
+from kareus.report.workload.inputs import Paths, load
+from kareus.report.workload.page import in_trainer
 from kareus.workload.slices import PlanSlice
 
 
@@ -74,7 +76,8 @@ def test_a_plan_without_clocks_says_what_locks_would_save_and_can_be_checked(
     assert {i.frequency_mhz for _, i in plan.keyed} == {workload.gpu.maximum_clock_mhz}
     assert plan.clocks(0)[0][1] is None
     assert any(line.startswith("locked clocks (kareus) would take ") for line in lines)
-    assert any(line.startswith("in Megatron-Core, which runs instructions whole: ") for line in lines)
+    (whole,) = [line for line in lines if line.startswith("in Megatron-Core, which runs instructions whole: ")]
+    assert whole.endswith(f" --method sequential --actuator {actuator.option}")
     assert "no change of clock: none is locked" in lines
     path = lines[-1].removeprefix("plan   ")
     assert main(["check-plan", path]) == 0
@@ -126,3 +129,23 @@ def test_plan_chooses_the_limit_and_compares_with_full_power(folder, workload, c
 def test_what_was_measured_is_of_one_limit(capsys, tmp_path):
     assert main(["plan", "--measured", str(tmp_path), "--actuator", "power"]) == 2
     assert "what was measured is of one power limit" in capsys.readouterr().err
+
+
+def test_the_page_says_of_such_a_plan_what_the_terminal_says(folder, caplog):
+    lines, plan = selected(folder, caplog, "--actuator", "none")
+    (saved,) = [line for line in lines if line.startswith("locked clocks")]
+    file = Path(lines[-1].removeprefix("plan   ")).stem
+    place = WorkloadFolder(folder)
+    paths = Paths(
+        config=place.config("plan"),
+        iteration=place.iteration,
+        microbatch=place.microbatch,
+        plans=[place.plans / f"{file}.json"],
+        candidates=[],
+        rounds=[],
+        proposals=[],
+    )
+    said = in_trainer(load(folder.name, paths), file)
+    assert f"{saved[0].upper()}{saved[1:]}." in said["words"]
+    assert said["is_obeyable"]
+    assert plan.actuator == Actuator(kind=ActuatorKind.NONE)
