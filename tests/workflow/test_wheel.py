@@ -93,9 +93,9 @@ def test_an_empty_folder_is_enough_for_a_first_answer(installed, tmp_path):
         "model=./config.json",
         "gpu=h200",
         "--gpus",
-        "4",
+        "1",
         "--global-batch",
-        "16",
+        "2",
         "tp=1",
         "recompute=none",
     ]
