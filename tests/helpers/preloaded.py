@@ -1,8 +1,9 @@
 """Snakemake, run to its end in a process forked from one that has imported it and what the workflow imports.
 
 Importing takes Snakemake as long as reading the workflow and deciding what to run; hashing the package and composing
-the configuration take most of the rest, and are done once for equal files. What is tested is not how it starts,
-which `test_default_workload.py`, and every test that kills it or gives it an environment, does by its command line.
+the configuration take most of the rest, and are done once for equal files. Its stages have been imported as well, and
+draw no figures. What is tested is neither how it starts nor what it draws: `default_workload.py`, and every test that
+kills it or gives it an environment, runs it by its command line, and `tests/report` looks at figures.
 """
 
 import atexit
@@ -18,48 +19,6 @@ from typing import Any
 import runs.checkout
 from runs.checkout import DRY, ROOT, command, jobs_of
 
-SERVER = """
-import contextlib, gc, importlib, json, os, sys, tempfile
-from pathlib import Path
-for name in sys.argv[1:]:
-    importlib.import_module(name)
-from snakemake.cli import main
-from kareus.artifacts.code import code_hash
-from kareus.campaign.resolve import resolve_campaign
-from kareus.cli import EVERY
-from kareus.processes import die_with_parent
-
-def prepare(folder, argv):
-    # What depends on the content of files alone, which Snakemake then finds in the caches of functions.
-    content = tuple(path.read_bytes() for path in sorted((folder / "config").rglob("*.yaml")))
-    name = next((word.removeprefix("campaign=") for word in argv if word.startswith("campaign=")), "quickstart")
-    if hash((name, content)) not in prepared:
-        prepared.add(hash((name, content)))
-        for command in EVERY.values():
-            code_hash(command.module)
-        with contextlib.suppress(Exception):  # Snakemake says what is wrong
-            resolve_campaign(name, [], folder / "config")
-
-prepared = set()
-for line in sys.stdin:
-    asked = json.loads(line)
-    prepare(Path(asked["folder"]), asked["argv"])
-    gc.freeze()
-    process = os.fork()
-    if process:
-        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
-        continue
-    die_with_parent()
-    os.chdir(asked["folder"])
-    os.environ.clear()
-    os.environ.update(asked["environment"])
-    for number, name, flags in ((0, os.devnull, 0), (1, asked["out"], 1), (2, asked["error"], 1)):
-        os.dup2(os.open(name, flags), number)
-    sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), open(1, "w", closefd=False), open(2, "w", closefd=False)
-    sys.argv = asked["argv"]
-    sys.path[0] = asked["folder"]
-    sys.exit(main())
-"""
 WORKFLOW = re.compile(r"^from (kareus\S*|snakemake_\S+) import", re.MULTILINE)
 PRELOADED = [
     "snakemake.cli",
@@ -110,7 +69,7 @@ def _asked(request: dict[str, Any]) -> int:
 def _server() -> subprocess.Popen[str]:
     """Return the process that has everything imported, which ends with this one; started by the first who asks."""
     if not _servers:
-        line = [sys.executable, "-c", SERVER, *PRELOADED]
+        line = [sys.executable, str(Path(__file__).with_name("snakemake_server.py")), *PRELOADED]
         server = subprocess.Popen(line, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         _servers.append(server)
         atexit.register(server.communicate)

@@ -84,6 +84,11 @@ def workload_of(folder: Path) -> Path:
     return page.parents[1]
 
 
+def plan_of(folder: Path) -> str:
+    """What needs searches and no report, which takes most of a run: reports that are there stay."""
+    return f"results/{workload_of(folder).name}/plan/fastest.json"
+
+
 def test_everything_that_belongs_to_a_campaign_is_made(planned):
     folder = workload_of(planned)
     assert "simulated testbed" in (folder / "report/fleets.txt").read_text()
@@ -139,7 +144,7 @@ def test_without_a_table_only_its_measurements_are_repeated(copy):
     patterns = ("profile*", "profile/*", "search/backward-*")
     others = [log for pattern in patterns for log in folder.glob(f"logs/{pattern}.log")]
     before = [log.stat().st_mtime_ns for log in others]
-    done = snakemake(copy, *CONFIG)
+    done = snakemake(copy, plan_of(copy), *CONFIG)
     assert done.returncode == 0, done.stderr
     assert "candidates: 6 measured, 0 from the store" in (folder / "logs/search/forward-mlp-allreduce.log").read_text()
     assert [log.stat().st_mtime_ns for log in others] == before
@@ -164,9 +169,9 @@ def test_all_asks_for_the_outputs_of_every_job(tmp_path):
 def test_a_killed_selection_leaves_the_former_plan(copy, tmp_path):
     before = files_of(copy)
     environment = os.environ | other_version(tmp_path / "other", "plans/stage.py") | breaking(tmp_path / "breaking")
-    assert snakemake(copy, *CONFIG, env=environment).returncode != 0
+    assert snakemake(copy, plan_of(copy), *CONFIG, env=environment).returncode != 0
     assert set(before) <= set(files_of(copy))
-    assert would_run(copy, *CONFIG, env=environment)["select_plan"] == 1
+    assert would_run(copy, plan_of(copy), *CONFIG, env=environment)["select_plan"] == 1
 
 
 @pytest.mark.acceptance
@@ -468,8 +473,9 @@ def unsearched(copy) -> Path:
     ],
 )
 def test_a_stopped_run_completes_when_started_again(planned, unsearched, sent, moment):
-    assert kill(unsearched, lambda: wait_until(moment, unsearched), *CONFIG, sent=sent) is not None
-    complete(unsearched, planned)
+    asked = (plan_of(unsearched), *CONFIG)
+    assert kill(unsearched, lambda: wait_until(moment, unsearched), *asked, sent=sent) is not None
+    complete(unsearched, planned, *asked)
 
 
 @pytest.mark.acceptance
@@ -477,12 +483,12 @@ def test_a_stopped_run_completes_when_started_again(planned, unsearched, sent, m
 def test_a_first_run_that_is_killed_completes_afterwards(planned, tmp_path, moment):
     folder = reduced(tmp_path)
     assert kill(folder, lambda: wait_until(moment, folder), *CONFIG) is not None
-    complete(folder, planned)
+    complete(folder, planned, *CONFIG)
 
 
-def complete(folder: Path, whole: Path) -> None:
+def complete(folder: Path, whole: Path, *asked: str) -> None:
     """Run again, and compare with what an undisturbed run made."""
-    done = snakemake(folder, *CONFIG)
+    done = snakemake(folder, *asked)
     assert done.returncode == 0, done.stdout + done.stderr
     assert differences(artifacts(whole / "results"), artifacts(folder / "results")) == []
 
