@@ -146,10 +146,14 @@ class ActuatedGpu:
             if mhz is not None:
                 self._clocks_mhz = [min([mhz, *self._clocks_mhz]), max([mhz, *self._clocks_mhz])]
 
-    def judged(self) -> float | None:
-        """End looking, say whether the setting held, and return the mean power in W; None where it was not read."""
+    def end(self) -> None:
+        """End looking; may be called more than once."""
         self._ending.set()
         self._thread.join()
+
+    def judged(self) -> float | None:
+        """End looking, say whether the setting held, and return the mean power in W; None where it was not read."""
+        self.end()
         now_j, seconds = _read(self._device.energy_j), time.monotonic() - self._begun_s
         mean_w = None if now_j is None or self._begun_j is None else (now_j - self._begun_j) / seconds
         verdict, is_good = self._verdict(mean_w)
@@ -226,7 +230,11 @@ def actuated(device: Device, actuator: Actuator, *, patience_s: float = 0.0) -> 
                 claimed.clear()
                 raise
             try:
-                yield ActuatedGpu(device, actuator)
+                gpu = ActuatedGpu(device, actuator)
+                try:
+                    yield gpu
+                finally:
+                    gpu.end()
             finally:
                 restore()
 

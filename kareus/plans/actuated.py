@@ -63,11 +63,16 @@ def best_power_limit(workload: Workload, selector: str) -> float:
     Raises:
         ConfigError: no limit keeps what the selector asks for.
     """
-    own_w = workload.gpu.power_limit_w
+    wanted, own_w = parse_selector(clock_goal(selector)), workload.gpu.power_limit_w
     limits_w = [float(round(own_w * (1 - LIMIT_STEP * step))) for step in range(round(LARGEST_CUT / LIMIT_STEP) + 1)]
-    costs = [predict(limited(workload, limit_w)) for limit_w in limits_w]
-    frame = pl.DataFrame([(c.time_s, c.energy_j) for c in costs], schema=["time_s", "energy_j"], orient="row")
-    return limits_w[select(parse_selector(clock_goal(selector)), frame, workload.parallelism.gpus)]
+    costs: list[tuple[float, float]] = []
+    for limit_w in limits_w:
+        cost = predict(limited(workload, limit_w))
+        costs.append((cost.time_s, cost.energy_j))
+        if wanted.goal is Goal.STRAGGLER and wanted.limit and cost.time_s > wanted.limit * costs[0][0]:
+            break  # lower limits are slower still
+    frame = pl.DataFrame(costs, schema=["time_s", "energy_j"], orient="row")
+    return limits_w[select(wanted, frame, workload.parallelism.gpus)]
 
 
 def actuated_method(actuator: Actuator, method: str, planned: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import threading
 
 import pynvml
 import pytest
@@ -163,6 +164,12 @@ def test_a_damaged_claim_of_a_gpu_without_limits_resets_the_clock(device, tmp_pa
     with controlled_clocks(device):
         pass
     assert device.calls() == ["reset"]
+
+
+def test_nothing_looks_at_a_gpu_that_is_let_go_of(device):
+    with actuated(device, limited(500)):
+        assert any(thread.name == "actuator" for thread in threading.enumerate())
+    assert not any(thread.name == "actuator" for thread in threading.enumerate())
 
 
 def judged(device, actuator, caplog, meddle=lambda: None):
