@@ -72,7 +72,10 @@ def _with_exchanges(steps: Sequence[Step], software: Software) -> list[Step]:
 
 def dispatched(step: Step, software: Software) -> Step:
     """Return a step whose exchange of tokens, if it has one, is on the SMs that the software gives it."""
-    return replace(step, sm_count=software.exchange_sms(step.sm_count)) if _exchanges_tokens(step) else step
+    if not _exchanges_tokens(step):
+        return step
+    sm_count = software.exchange_sms(step.sm_count)
+    return step if sm_count == step.sm_count else replace(step, sm_count=sm_count)
 
 
 def _exchanges_tokens(step: Step) -> bool:
