@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from helpers.builders import CONFIG
 
-from kareus.errors import RefusedWorkloadError
+from kareus.errors import EngineError, RefusedWorkloadError
 from kareus.model.parameters import embedding_parameters, expert_parameters, mtp_parameters, total_parameters
+from kareus.runtime.architecture import check_trains
 from kareus.update.costs import stage_expert_parameters
 from kareus.update.costs import stage_parameters as held_parameters
 from kareus.workload.activation_memory import expert_activation_bytes, kept_bytes
@@ -61,6 +62,9 @@ def test_what_predicts_further_tokens_is_where_the_head_is() -> None:
     assert (last.states_gib - before.states_gib) * 2**30 == pytest.approx(states, rel=1e-6)
     assert last.head_gib > 2 * before.head_gib
     assert stage_memory(one, 0, layout.split[0]) == stage_memory(same, 0, layout.split[0])
+    mixtral = workload("mixtral-8x7b", "model.mtp_layers=1", dp=8, ep=8).model
+    with pytest.raises(EngineError, match=r"the engine does not train mtp_layers=1; it is planned and predicted"):
+        check_trains(mixtral, 1024, "cpu")
 
 
 def test_states_of_experts_are_shared_by_those_that_hold_the_same() -> None:
