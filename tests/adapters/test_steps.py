@@ -333,7 +333,7 @@ def test_an_optimizer_that_has_no_steps_is_refused(gpu: ModelGpu) -> None:
 
 
 def test_swept_clocks_are_those_of_the_gpu(gpu: ModelGpu) -> None:
-    with pytest.raises(DeviceError, match="Model has no SM clock of 1000 MHz"):
+    with pytest.raises(DeviceError, match=r"Model .* 1000 MHz"):
         open_step_clock("min-energy", torch.device("cpu"), clocks_mhz=(1000, 900))
     assert gpu.calls == []
 

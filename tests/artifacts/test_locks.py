@@ -30,7 +30,7 @@ def held(tmp_path):
 def test_a_lock_of_a_living_process_is_seen_and_cannot_be_taken(held):
     path, _ = held
     require_locked(path)
-    with pytest.raises(ArtifactError, match="another run is at work in this folder"):
+    with pytest.raises(ArtifactError, match="another run is at work in this folder; wait until it has ended"):
         lock_until_exit(path)
 
 

