@@ -12,6 +12,7 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
+from kareus.model.config import Model
 from kareus.partition import trace as tracing
 from kareus.partition.structure import FUSED_HEADS, Dimensions, Structure, probes
 from kareus.partition.trace_cache import cached_template
@@ -50,6 +51,7 @@ def symbolic(structure: Structure, monkeypatch):
 
     monkeypatch.setattr(tracing, "_without_memory", lambda: FakeTensorMode(shape_env=environment))
     monkeypatch.setattr("kareus.model.config.within", lambda *_: None)
+    monkeypatch.setattr(Model, "rotary_dim", property(lambda model: model.head_dim))  # a share of 1.0 makes it a float
     trace = tracing.trace_structure(structure, Dimensions(**sizes))
     return trace, {name: size.node.expr for name, size in sizes.items()}, environment
 
