@@ -17,6 +17,7 @@ before any can say why, and misses those that are stopped or hang. It is told of
 import contextlib
 import math
 import os
+import secrets
 import select
 import threading
 import time
@@ -44,8 +45,9 @@ _DIED = "died; all others end,"
 _MOST_CHARACTERS = 8192
 """Characters of a failure that are told; the middle of a longer one is left out."""
 _MOST_FAILURES = 1000
-RUN, FAILURES, ENDED, DONE, LEFT = (f"kareus-watch/{name}" for name in ("run", "failures", "ended", "done", "left"))
-BEAT, PROCESS = "kareus-watch/beat-{}", "kareus-watch/process-{}-{}"
+HELLO, WELCOME = "kareus-watch/hello-{}", "kareus-watch/welcome-{}-{}"
+FAILURES, ENDED, DONE, LEFT, BEAT, PROCESS = "failures", "ended", "done", "left", "beat-{}", "process-{}-{}"
+"""Keys of a start."""
 
 
 class Urgency(IntEnum):
@@ -145,16 +147,14 @@ class RankWatch:
             EngineError: rank 0 does not come.
         """
         self._monitor, self._size, self._patience = monitor, size, patience
-        self._store: SharedStore = store
-        self._watched: SharedStore = store.clone()  # type: ignore[attr-defined]  # which the stub of torch's lacks
-        if monitor.rank == 0:
-            store.set(RUN, monitor.run)
-        else:
+        self._whole: SharedStore = store.clone()  # type: ignore[attr-defined]  # which the stub of torch's lacks
+        if monitor.rank > 0:
             monitor.run = _joined(store, monitor.rank)
+        self._store, self._watched = StartStore(store, monitor.run), StartStore(self._whole, monitor.run)
         now_s = self._answered_s = time.monotonic()
         ranks = range(size) if monitor.rank == 0 else (0,)
         self._signs = {rank: LifeSigns(heard_s=now_s, moved_s=now_s) for rank in ranks}
-        self._neighbours = Neighbours(monitor.rank, store)
+        self._neighbours = Neighbours(monitor.rank, self._store)
         self._beats, self._beat_due_s = 0, now_s
         self._done = self._finished = self._ending = False
         for target in (self._watch, self._supervise):
@@ -205,6 +205,10 @@ class RankWatch:
             self._beat_due_s = time.monotonic() + self._patience.interval_s
             self._beat()
             self._hear()
+        for rank, signs in self._signs.items():
+            if not signs.has_joined and self._whole.check([hello := HELLO.format(rank)]):
+                word = self._whole.get(hello).decode(errors="replace")
+                self._whole.set(WELCOME.format(rank, word), self._monitor.run)
         for rank in self._neighbours.ended(self._watched):
             self._miss(rank, _DIED)
         if self._watched.check([FAILURES]):
@@ -304,6 +308,30 @@ class RankWatch:
         return False
 
 
+class StartStore:
+    """The part of a store that is of one start of all ranks; torchrun keeps a store when it starts them again."""
+
+    def __init__(self, store: SharedStore, run: str) -> None:
+        """Take the part of the start with the identity `run`."""
+        self._store, self._run = store, run
+
+    def set(self, key: str, value: str) -> None:
+        """Publish a value."""
+        self._store.set(f"{self._run}/{key}", value)
+
+    def get(self, key: str) -> bytes:
+        """Wait for a value and return it."""
+        return self._store.get(f"{self._run}/{key}")
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, which begins at 0, and return it."""
+        return self._store.add(f"{self._run}/{key}", amount)
+
+    def check(self, keys: list[str]) -> bool:
+        """Return whether all keys are there."""
+        return self._store.check([f"{self._run}/{key}" for key in keys])
+
+
 class Neighbours:
     """The processes of the other ranks of this machine, as the kernel sees them."""
 
@@ -360,10 +388,16 @@ def _machine() -> str:
 
 
 def _joined(store: SharedStore, rank: int) -> str:
-    """Wait for rank 0 and return its identity of this start."""
+    """Wait for rank 0 and return its identity of this start.
+
+    Where torchrun starts ranks again, the store may have what a rank 0 that died has said. So a rank greets with a word
+    of its own, which only a rank 0 that lives answers.
+    """
+    word = secrets.token_hex(8)
     with contextlib.suppress(RuntimeError):
-        if _wait_until(lambda: store.check([RUN]), JOIN_TIMEOUT_S):
-            return store.get(RUN).decode(errors="replace")
+        store.set(HELLO.format(rank), word)
+        if _wait_until(lambda: store.check([WELCOME.format(rank, word)]), JOIN_TIMEOUT_S):
+            return store.get(WELCOME.format(rank, word)).decode(errors="replace")
     raise EngineError(
         f"rank {rank}: rank 0 does not come; check that it runs, and that machines reach each other at MASTER_ADDR."
     )

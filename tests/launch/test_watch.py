@@ -22,7 +22,7 @@ from kareus.launch.monitor import RankMonitor
 from kareus.launch.watch import RankWatch
 
 RANK = """
-import fcntl, json, os, signal, sys, time
+import fcntl, json, os, signal, sys, threading, time
 from pathlib import Path
 from kareus.launch import monitor, watch
 from kareus.launch.heartbeats import Patience
@@ -32,9 +32,10 @@ rank, size, folder, act = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]),
 
 class Store:
     # in a file, so that it outlives rank 0, as that of torchrun
+    mine = threading.Lock()
     def _with(self, do):
         file = folder / "store"
-        with (folder / "lock").open("w") as lock:
+        with self.mine, (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             values = json.loads(file.read_text()) if file.exists() else {}
             result = do(values)
@@ -78,6 +79,7 @@ with watch.watched(Store(), rank, size, "program", patience) as monitor_of_rank:
     if act in ("hang", "early", "refused", "blocked"):
         time.sleep(100)
     elif act == "stop":
+        Store.mine.acquire()  # stopped amid a write, it would keep the file from the others
         os.kill(os.getpid(), signal.SIGSTOP)
     elif act == "slow":
         time.sleep(4)
@@ -244,6 +246,14 @@ def test_all_ranks_of_a_start_have_one_identity(tmp_path: Path) -> None:
     assert len({(tmp_path / f"run-{rank}").read_text() for rank in range(3)}) == 1
 
 
+def test_what_an_earlier_start_has_said_ends_no_later_one(tmp_path: Path) -> None:
+    """As in torchrun's store, where it starts ranks again."""
+    assert ended(tmp_path, "fail", "hang")[1] == [2, 2]
+    for path in tmp_path.glob("*-[01]"):
+        path.unlink()
+    assert ended(tmp_path, "end", "end") == ("", [0, 0], set())
+
+
 def test_a_rank_that_slept_itself_does_not_blame_others() -> None:
     store, ends = Store(), Ends()
     for rank in range(3):
@@ -258,7 +268,7 @@ def test_a_rank_that_slept_itself_does_not_blame_others() -> None:
     wait_for(lambda: of_0._beats > beats)
     time.sleep(0.2)
     assert ends.said == []
-    assert watch.FAILURES not in store.values
+    assert not of_start(store, ends).check([watch.FAILURES])
 
 
 def test_a_store_that_gives_no_answer_is_rank_0s(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,9 +299,9 @@ def test_a_lost_store_ends_all(monkeypatch: pytest.MonkeyPatch, variables: dict[
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     store, ends = Store(), Ends()
-    watching(0, store, Ends())._finished = True  # which had it
-    for rank in (1, 2):
+    for rank in range(3):
         watching(rank, store, ends)
+    ends.watches[0]._finished = True  # which had it
     store.is_lost = True
     wait_for(lambda: ends.count == 2)
     assert ends.said == said
@@ -328,7 +338,7 @@ def test_failures_of_several_ranks_at_once_end_all_once() -> None:
         watching(rank, store, ends)
     for rank in (2, 1):
         ends.watches[0]._miss(rank, "died; all others end,")
-        store.add(watch.FAILURES, 1)  # and one that could not say why
+        of_start(store, ends).add(watch.FAILURES, 1)  # and one that could not say why
     wait_for(lambda: ends.count == 3)
     assert ends.said == ["rank 1 died; all others end, there is no checkpoint yet."]
 
@@ -336,9 +346,9 @@ def test_failures_of_several_ranks_at_once_end_all_once() -> None:
 def test_rank_1_speaks_where_rank_0_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_REPLY_TIMEOUT_S", 0.3)
     store, ends = Store(), Ends()
-    watching(0, store, ends)._finished = True  # its thread looks no more
-    for rank in (1, 2):
+    for rank in range(3):
         watching(rank, store, ends)
+    ends.watches[0]._finished = True  # its thread looks no more
     ends.watches[2]._miss(2, "died; all others end,")
     wait_for(lambda: ends.count == 2)
     assert ends.said == ["rank 2 died; all others end, there is no checkpoint yet."]
@@ -351,10 +361,11 @@ def test_a_rank_whose_heartbeat_is_none_counts_as_dead(value: str) -> None:
     store, ends = Store(), Ends()
     for rank in (0, 1, 2):
         watching(rank, store, ends, heartbeat_s=1.0)
-    wait_for(lambda: store.check([watch.BEAT.format(2)]))
+    part = of_start(store, ends)
+    wait_for(lambda: part.check([watch.BEAT.format(2)]))
     ends.watches[2]._finished = True
     time.sleep(0.3)
-    store.set(watch.BEAT.format(2), value)
+    part.set(watch.BEAT.format(2), value)
     wait_for(lambda: ends.count >= 2)
     assert ends.said == ["rank 2 died; all others end, there is no checkpoint yet."]
 
@@ -362,24 +373,27 @@ def test_a_rank_whose_heartbeat_is_none_counts_as_dead(value: str) -> None:
 @pytest.mark.parametrize("value", ["5", "{}", '{"rank": 1, "number": 1e30, "start": 0}'], ids=len)
 def test_what_is_no_process_or_failure_does_no_harm(value: str) -> None:
     store, ends = Store(), Ends()
-    store.set(watch.PROCESS.format(watch._machine(), 1), value)
-    store.add(watch.PROCESS.format(watch._machine(), "count"), 1)
-    for rank in (0, 1, 2):
+    watching(0, store, ends)
+    part = of_start(store, ends)
+    number = part.add(watch.PROCESS.format(watch._machine(), "count"), 1)
+    part.set(watch.PROCESS.format(watch._machine(), number), value)
+    for rank in (1, 2):
         watching(rank, store, ends)
     time.sleep(0.3)
     assert ends.count == 0
-    store.set(f"{watch.FAILURES}-1", value)
-    store.add(watch.FAILURES, 1)
+    part.set(f"{watch.FAILURES}-1", value)
+    part.add(watch.FAILURES, 1)
     wait_for(lambda: ends.count == 3)
     assert ends.said == ["a rank failed and did not say why."]
 
 
 def test_a_number_of_a_process_that_was_used_again_is_another_process() -> None:
     store, ends = Store(), Ends()
-    store.add(watch.PROCESS.format(watch._machine(), "count"), 1)
-    again = watch.Process(rank=1, number=os.getpid(), start=1)
-    store.set(watch.PROCESS.format(watch._machine(), 1), canonical_json(again))
     watching(0, store, ends)
+    part = of_start(store, ends)
+    number = part.add(watch.PROCESS.format(watch._machine(), "count"), 1)
+    again = watch.Process(rank=1, number=os.getpid(), start=1)
+    part.set(watch.PROCESS.format(watch._machine(), number), canonical_json(again))
     wait_for(lambda: ends.said)
     assert ends.said == ["rank 1 died; all others end, there is no checkpoint yet."]
 
@@ -470,6 +484,11 @@ def watching(rank: int, store: Any, ends: Ends, heartbeat_s: float = 60.0) -> Ra
     """One rank of three, in this process."""
     ends.watches[rank] = RankWatch(NotedEnd(rank, ends), 3, store, Patience(heartbeat_s=heartbeat_s))
     return ends.watches[rank]
+
+
+def of_start(store: Store, ends: Ends) -> watch.StartStore:
+    """The part of a store that its ranks share."""
+    return watch.StartStore(store, ends.watches[0]._monitor.run)
 
 
 @pytest.fixture(autouse=True)
