@@ -66,19 +66,12 @@ class PlanCosts:
     """Of forwards and backwards, without the update of the weights, before which pipelines wait for each other."""
     energies_j: tuple[float, ...]
     """Of all GPUs."""
-    sustained_j: tuple[float, ...]
-    """The same on chips that stay warm, where that is known: they are what has to keep a cap."""
     gpus: int
 
     @property
     def frame(self) -> pl.DataFrame:
         """Rows as selectors read them."""
         return pl.DataFrame({"time_s": self.times_s, "energy_j": self.energies_j})
-
-    @property
-    def sustained(self) -> pl.DataFrame:
-        """The same rows, with the energies of chips that stay warm."""
-        return pl.DataFrame({"time_s": self.times_s, "energy_j": self.sustained_j})
 
 
 def costs_of(plans: Sequence[Plan], gpus: int) -> PlanCosts:
@@ -88,7 +81,6 @@ def costs_of(plans: Sequence[Plan], gpus: int) -> PlanCosts:
         times_s=tuple(plan.prediction.time_s for plan in plans),
         passes_s=tuple(plan.prediction.time_s - plan.update_s for plan in plans),
         energies_j=tuple(share * plan.prediction.energy_j for plan in plans),
-        sustained_j=tuple(share * plan.prediction.sustained_energy_j for plan in plans),
         gpus=gpus,
     )
 
@@ -122,7 +114,7 @@ class Governor:
             ConfigError: no plan is within the limit of a selector.
         """
         self._costs = costs
-        self._frame, self._sustained = costs.frame, costs.sustained
+        self._frame = costs.frame
         self._usual = select(selector, self._frame, costs.gpus)
         self._safe = select(safe, self._frame, costs.gpus)
         self._pipelines = [_Pipeline() for _ in range(pipelines)]
@@ -187,10 +179,10 @@ class Governor:
         if cap_w is None:
             return base, reason
         try:
-            within = select(Selector(Goal.POWER, limit=cap_w), self._sustained, self._costs.gpus)
+            within = select(Selector(Goal.POWER, limit=cap_w), self._frame, self._costs.gpus)
         except ConfigError:
             slowest = len(self._costs.times_s) - 1
-            least_w = self._costs.sustained_j[slowest] / self._costs.times_s[slowest]
+            least_w = self._costs.energies_j[slowest] / self._costs.times_s[slowest]
             return slowest, f"power cap of {cap_w:g} W, which no plan keeps: this takes {least_w:.6g} W"
         return (within, f"power cap of {cap_w:g} W") if within > base else (base, reason)
 

@@ -89,8 +89,10 @@ def headline(advice: Advice) -> str:
 
 
 def chips(advice: Advice) -> str:
-    """Return how warm the chips are whose energies are given: those of other commands may be cooler or warmer."""
-    return f"chips at {advice.question.base.gpu.coefficients.reference_temperature_c:g} degC"
+    """Return which GPUs the energies that are given are of."""
+    air_c = advice.question.base.ambient_c
+    assert air_c is not None  # known of every simulated testbed, which alone is advised on
+    return f"GPUs that train for long in air of {air_c:g} degC"
 
 
 def costs(advice: Advice, choice: LayoutChoice) -> list[str]:

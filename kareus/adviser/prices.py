@@ -17,7 +17,6 @@ import numpy as np
 
 from kareus.arrays import Array
 from kareus.frontiers.makeup import Makeup, overlap_makeup
-from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import (
     REPEATING,
     Behaviour,
@@ -33,6 +32,7 @@ from kareus.gpu_model.model import (
     tally,
     without_collectives,
 )
+from kareus.gpu_model.thermal import sustained_j
 from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w
 from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation
@@ -269,7 +269,7 @@ class StructureCosts:
 
             fewer = counted(REPEATING - 1) if blocks == REPEATING and not shape.dense else None
             self._sums[key] = sums_of(self.base.gpu, counted(blocks), self.clocks, self.known, fewer)
-        return run_sums(self.base.gpu, self._sums[key], self.clocks, shape.layers - blocks)
+        return _sustained(self.base, run_sums(self.base.gpu, self._sums[key], self.clocks, shape.layers - blocks))
 
     def _program(
         self, shape: StageShape, direction: Direction, recomputation: Recomputation, weights: ShardedWeights | None
@@ -316,7 +316,7 @@ class StructureCosts:
                 recomputation=recomputation,
             )
             self._named[key] = _Parts(
-                {partition.name: partition for partition in found}, programs, self.base.gpu, self.clocks, self.known
+                {partition.name: partition for partition in found}, programs, self.base, self.clocks, self.known
             )
         return self._named[key]
 
@@ -325,6 +325,11 @@ class StructureCosts:
         if partition not in self._partitions:
             self._partitions[partition] = partition_cost(self.base, partition, self.clocks)
         return self._partitions[partition]
+
+
+def _sustained(base: Workload, ran: Behaviour) -> Behaviour:
+    """Return what runs with the energy of GPUs that train for long."""
+    return replace(ran, energy_j=sustained_j(base.gpu, ran.energy_j, ran.time_s, base.ambient_c))
 
 
 def _repeated(direction: Direction, recomputation: Recomputation) -> Recomputation:
@@ -338,7 +343,7 @@ class _Parts:
 
     partitions: Mapping[str, Partition]
     programs: Mapping[str, Program]
-    gpu: Gpu
+    base: Workload
     clocks: Array
     known: KnownSteps
 
@@ -349,7 +354,7 @@ class _Parts:
     def component(self, name: str) -> Array:
         """Seconds and joules of a component at each clock, shape (2, clocks, 1)."""
         if name not in self._costs:
-            ran = run_program(self.gpu, self.programs[name], self.clocks, self.known)
+            ran = _sustained(self.base, run_program(self.base.gpu, self.programs[name], self.clocks, self.known))
             self._costs[name] = np.array([ran.time_s, ran.energy_j])[:, :, None]
         return self._costs[name]
 
@@ -362,7 +367,7 @@ class _Parts:
             for step in self.programs[name].steps:
                 steps[step] += count
         alone = Tally(Counter(), operators_alone(steps), whole_instruction=False)
-        ran = run_tally(self.gpu, alone, self.clocks, self.known)
+        ran = _sustained(self.base, run_tally(self.base.gpu, alone, self.clocks, self.known))
         return np.array([ran.time_s, ran.energy_j])[:, :, None]
 
 
@@ -371,7 +376,7 @@ def partition_cost(base: Workload, partition: Partition, clocks_mhz: Array) -> C
     space = search_space(partition, base.gpu, base.space)
     frequencies, sm_counts = (np.array(column, dtype=np.float64) for column in (space.frequency_mhz, space.sm_count))
     launches = np.array([partition.operator_index(name) for name in space.launch])
-    ran = run_schedules(base.gpu, partition, frequencies, sm_counts, launches)
+    ran = _sustained(base, run_schedules(base.gpu, partition, frequencies, sm_counts, launches))
     by_clock = (len(clocks_mhz), -1)  # the search space is sorted by clock
     time_s, energy_j = ran.time_s.reshape(by_clock), ran.energy_j.reshape(by_clock)
     effective_j = effective_energy_j(energy_j, time_s, least_waiting_w(base.gpu))

@@ -127,7 +127,7 @@ def _answer_lines(
     locked: "tuple[Workload, Frontiers]",
     tokens: float | None,
 ) -> Iterator[str]:
-    """Yield what a plan saves, also on warm chips and over a whole run, and that its limit limits nothing.
+    """Yield what a plan saves, also over a whole run, and that its limit limits nothing.
 
     Args:
         plan: the plan.
@@ -144,7 +144,6 @@ def _answer_lines(
 
     selector, answer = parse_selector(plan.selector), answer_of(plan, locked[1].iteration)
     yield f"{answer.sentence} [{frontiers.testbed.label}]"
-    yield answer.warm
     yield from obeyed_lines(
         plan, workload, frontiers, lambda *what: f"the same command with --select {asked(*what)}", locked
     )

@@ -30,7 +30,7 @@ FLEET = TableSchema(
         Column(
             "energy_j",
             pl.Float64,
-            "energy of all GPUs over the iteration, at the temperatures of profiling, as everywhere in these tables",
+            "energy of all GPUs over the iteration",
             positive=True,
         ),
         Column("static_energy_j", pl.Float64, "static power times iteration time times GPUs"),

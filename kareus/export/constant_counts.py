@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from kareus.errors import ConfigError
 from kareus.gpu_model.model import KnownSteps
+from kareus.gpu_model.thermal import sustained_j
 from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w, waiting_above_w
 from kareus.graph.records import Batch, BlockGraph
 from kareus.partition.extract import partitions_of
@@ -112,12 +113,15 @@ def overlapping(plan: Plan) -> list[str]:
 def plan_cost(plan: Plan, workload: Workload, graphs: Graphs, steps: KnownSteps) -> ComposedIteration:
     """Evaluate a plan on the GPU model."""
     gpu, gpus, least_w = workload.gpu, workload.parallelism.gpus_per_stage, least_waiting_w(workload.gpu)
-    costs = instruction_costs(plan.keyed, workload, graphs, steps)
+    costs = [
+        (time_s, sustained_j(gpu, time_s * power_w, time_s, workload.ambient_c))
+        for time_s, power_w in instruction_costs(plan.keyed, workload, graphs, steps)
+    ]
     pipeline = cut(workload, "pipeline")
     return clocked_iteration_cost(
         iteration_dag(pipeline),
         [time_s for time_s, _ in costs],
-        [gpus * effective_energy_j(time_s * power_w, time_s, least_w) for time_s, power_w in costs],
+        [gpus * effective_energy_j(energy_j, time_s, least_w) for time_s, energy_j in costs],
         least_w * workload.parallelism.gpus,
         instructions_by_stage(instructions_of(pipeline)),
         [gpus * waiting_above_w(gpu, i.frequency_mhz) for _, i in plan.keyed],

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kareus.gpu_model.thermal import mean_temperature_c
 from kareus.gpu_model.waiting import effective_energy_j
 from kareus.pareto import Points, pareto_mask
 from kareus.schedule.records import Choice
@@ -29,8 +28,6 @@ class Option:
     time_s: float
     energy_j: float
     choice: Choice
-    temperature_c: float | None = None
-    """Mean temperature of the GPU while the energy was measured; None where it is not known."""
     time_error_s: float = 0.0
     """Standard error, as the next; 0 where costs are known."""
     energy_error_j: float = 0.0
@@ -53,8 +50,6 @@ class ComposedPoint:
     time_s: float
     energy_j: float
     choices: tuple[Choice, ...]
-    temperature_c: float | None
-    """Mean over the partitions, weighted with their times; None where one is not known."""
     time_error_s: float
     """Standard error, as the next; those of different partitions are independent."""
     energy_error_j: float
@@ -89,9 +84,6 @@ def compose(parts: Sequence[RepeatedPartition], blocking_power_w: float) -> list
             time_s=float(costs[row, 0]),
             energy_j=float(costs[row, 1]),
             choices=tuple(option.choice for option in options),
-            temperature_c=mean_temperature_c(
-                (n * option.time_s, option.temperature_c) for n, option in zip(counts, options, strict=True)
-            ),
             time_error_s=math.hypot(*(n * option.time_error_s for n, option in zip(counts, options, strict=True))),
             energy_error_j=math.hypot(*(n * option.energy_error_j for n, option in zip(counts, options, strict=True))),
             is_power_limited=any(option.is_power_limited for option in options),

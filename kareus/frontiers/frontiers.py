@@ -14,6 +14,7 @@ from kareus.frontiers.makeup import ExecutionCost, missed_costs, overlap_makeup
 from kareus.frontiers.methods import microbatch_rows
 from kareus.frontiers.microbatch import Point, overlap_points
 from kareus.frontiers.tables import MICROBATCH
+from kareus.gpu_model.thermal import sustained_profile_j
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
 from kareus.partition.names import expected_partitions
@@ -65,7 +66,7 @@ def compose_frontiers(
     check_partitions(config, list(candidates))
     noise = MeasuringNoise(*(float(np.median(instructions[name])) for name in ("time_noise", "energy_noise")))
     options = {name: _options(name, table, noise, config) for name, table in candidates.items()}
-    return frontiers_of(config, graphs, _points(instructions), _components(components), options)
+    return frontiers_of(config, graphs, _points(instructions, config), _components(components, config), options)
 
 
 def frontiers_of(
@@ -131,7 +132,6 @@ def _update_rows(
                     frequency_mhz=mhz,
                     time_s=time_s,
                     energy_j=energy_j,
-                    temperature_c=config.gpu.coefficients.reference_temperature_c,
                 )
                 for mhz, time_s, energy_j in zip(
                     clocks_mhz, times_s.round(NANOSECONDS).tolist(), energies_j.tolist(), strict=True
@@ -169,20 +169,31 @@ def _check_clocks(option: str, what: str, measured_mhz: Iterable[int], config: F
         )
 
 
-def _components(table: pl.DataFrame) -> ComponentCosts:
+def _sustained_j(row: Mapping[str, Any], config: FrontierSlice) -> float:
+    """Return the energy of a measured row on a GPU that trains for long."""
+    energy_j: float = row["energy_j"]
+    return sustained_profile_j(config.gpu, energy_j, row["time_s"], row["temperature_c"], config.ambient_c)
+
+
+def _cost(row: Mapping[str, Any], config: FrontierSlice) -> ExecutionCost:
+    measured = ExecutionCost(*(row[name] for name in ExecutionCost._fields))
+    return measured._replace(energy_j=_sustained_j(row, config))
+
+
+def _components(table: pl.DataFrame, config: FrontierSlice) -> ComponentCosts:
     costs: dict[str, dict[int, ExecutionCost]] = defaultdict(dict)
     for row in table.iter_rows(named=True):
-        costs[row["component"]][row["frequency_mhz"]] = ExecutionCost(*(row[name] for name in ExecutionCost._fields))
+        costs[row["component"]][row["frequency_mhz"]] = _cost(row, config)
     return costs
 
 
-def _points(table: pl.DataFrame) -> InstructionPoints:
+def _points(table: pl.DataFrame, config: FrontierSlice) -> InstructionPoints:
     points: dict[tuple[InstructionKind, Execution], list[Point]] = defaultdict(list)
     for row in table.iter_rows(named=True):
         kind = InstructionKind(row["stage"], row["chunk"], Direction(row["direction"]))
         execution = Execution(row["execution"])
-        costs = {name: row[name] for name in ExecutionCost._fields}
-        points[kind, execution].append(Point(execution=execution, frequency_mhz=row["frequency_mhz"], **costs))
+        cost = _cost(row, config)._asdict()
+        points[kind, execution].append(Point(execution=execution, frequency_mhz=row["frequency_mhz"], **cost))
     return points
 
 
@@ -194,8 +205,7 @@ def _options(
     for row in table.iter_rows(named=True):
         option = Option(
             time_s=row["time_s"],
-            energy_j=row["energy_j"],
-            temperature_c=row["temperature_c"],
+            energy_j=_sustained_j(row, config),
             choice=Choice(partition=name, sm_count=row["sm_count"], launch=row["launch"]),
             time_error_s=noise.time * row["time_s"],
             energy_error_j=noise.energy * row["energy_j"],

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kareus.errors import StageInputError
-from kareus.gpu_model.thermal import mean_temperature_c
 from kareus.graph.interleave import partition_of, staggered
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Direction
@@ -24,12 +23,10 @@ WithError = tuple[float, float]
 
 
 class ExecutionCost(NamedTuple):
-    """Cost of one execution on one GPU."""
+    """Cost of one execution on one GPU that does such work for long."""
 
     time_s: float
     energy_j: float
-    temperature_c: float | None = None
-    """Mean temperature of the GPU while the energy was measured; None where it is not known."""
     time_error_s: float = 0.0
     """Standard error, as the next; 0 where costs are known."""
     energy_error_j: float = 0.0
@@ -109,7 +106,6 @@ def missed_costs(
         f: ExecutionCost(
             time_share * cost.time_s,
             energy_share * cost.energy_j,
-            cost.temperature_c,
             time_error * cost.time_s,
             energy_error * cost.energy_j,
             cost.is_power_limited,
@@ -123,7 +119,6 @@ def _sum_of_parts(costs: Sequence[tuple[int, ExecutionCost]]) -> ExecutionCost:
     return ExecutionCost(
         sum(n * cost.time_s for n, cost in costs),
         sum(n * cost.energy_j for n, cost in costs),
-        mean_temperature_c((n * cost.time_s, cost.temperature_c) for n, cost in costs),
         math.hypot(*(n * cost.time_error_s for n, cost in costs)),
         math.hypot(*(n * cost.energy_error_j for n, cost in costs)),
         any(cost.is_power_limited for _, cost in costs),

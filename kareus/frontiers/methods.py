@@ -58,7 +58,6 @@ def microbatch_rows(
             "frequency_mhz": point.frequency_mhz,
             "time_s": point.time_s,
             "energy_j": point.energy_j,
-            "temperature_c": point.temperature_c,
             "dynamic_energy_j": point.energy_j - gpu.static_power_w * point.time_s,
             "effective_energy_j": effective_energy_j(point.energy_j, point.time_s, gpu.blocking_power_w),
             "time_error_s": point.time_error_s,

@@ -16,7 +16,6 @@ import numpy as np
 
 from kareus.frontiers.compose import ComposedPoint, Option, RepeatedPartition, compose, effective
 from kareus.frontiers.makeup import ExecutionCost, Makeup, cost_of_parts
-from kareus.gpu_model.thermal import mean_temperature_c
 from kareus.pareto import pareto_mask
 from kareus.profile.programs import Execution
 from kareus.schedule.records import Choice
@@ -33,8 +32,6 @@ class Point:
     frequency_mhz: int
     time_s: float
     energy_j: float
-    temperature_c: float | None = None
-    """Mean temperature of the GPU while what it is composed of was measured; None where it is not known."""
     choices: tuple[Choice, ...] = ()
     is_thinned: bool = False
     """Whether non-dominated points of its clock were left out (see `ComposedPoint`)."""
@@ -96,9 +93,6 @@ def _point(composed: ComposedPoint, rest: Sequence[ExecutionCost], frequency_mhz
         frequency_mhz=frequency_mhz,
         time_s=composed.time_s + sum(cost.time_s for cost in rest),
         energy_j=composed.energy_j + sum(cost.energy_j for cost in rest),
-        temperature_c=mean_temperature_c(
-            [(composed.time_s, composed.temperature_c), *((cost.time_s, cost.temperature_c) for cost in rest)]
-        ),
         choices=composed.choices,
         is_thinned=composed.is_thinned,
         time_error_s=math.hypot(composed.time_error_s, *(cost.time_error_s for cost in rest)),

@@ -4,13 +4,13 @@ import polars as pl
 
 from kareus.artifacts.tables import Column, TableSchema
 from kareus.frontiers.compose import MOST_POINTS
-from kareus.profile.tables import DIRECTION_MEANING, TEMPERATURE
+from kareus.profile.tables import DIRECTION_MEANING
 
 CHOICE = pl.Struct({"partition": pl.String, "sm_count": pl.Int64, "launch": pl.String})
 
 MICROBATCH = TableSchema(
     name="microbatch",
-    version=4,
+    version=5,
     meaning="Time-energy points of one instruction, by stage, chunk, direction and method.",
     columns=(
         Column(
@@ -29,8 +29,7 @@ MICROBATCH = TableSchema(
         Column("execution", pl.String, "`sequential`, `nanobatching` or `overlap` (partitioned overlap)"),
         Column("frequency_mhz", pl.Int64, "SM clock during the whole instruction", positive=True),
         Column("time_s", pl.Float64, "duration of the instruction", positive=True),
-        Column("energy_j", pl.Float64, "energy of one GPU of the stage", positive=True),
-        TEMPERATURE,
+        Column("energy_j", pl.Float64, "energy of one GPU of the stage that trains for long", positive=True),
         Column("dynamic_energy_j", pl.Float64, "energy_j less static power times time_s"),
         Column("effective_energy_j", pl.Float64, "energy_j less blocking power times time_s: what frontiers minimise"),
         Column(

@@ -21,7 +21,6 @@ from kareus.pipeline.solver.frontier import PlannedIteration, frontier_from, ite
 from kareus.pipeline.solver.problem import PointSet, Problem, point_set
 from kareus.pipeline.solver.starts import Starts
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
-from kareus.pipeline.warm import with_warm_energy
 
 
 def solve_iteration(
@@ -63,10 +62,9 @@ def iteration_rows(
         if method.points_of not in known and method.points_of not in REQUIRED:
             continue
         plans = _plans(config, microbatch, method)
-        own = [
+        rows += [
             {"method": method.name, "plan": number, **plan_columns(config, plan)} for number, plan in enumerate(plans)
         ]
-        rows += with_warm_energy(config, microbatch, own)
     return rows
 
 
@@ -104,7 +102,7 @@ def method_problem(config: PipelineSlice, microbatch: pl.DataFrame, method: Meth
 
 
 def plan_columns(config: PipelineSlice, plan: PlannedIteration) -> dict[str, Any]:
-    """Columns of `ITERATION` that say what a plan is and costs: all but its method, number and warm energy."""
+    """Columns of `ITERATION` that say what a plan is and costs: all but its method and number."""
     static_energy_j = config.gpu.static_power_w * plan.time_s * config.parallelism.gpus
     return {
         "time_s": plan.time_s,

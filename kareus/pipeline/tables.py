@@ -31,7 +31,7 @@ INSTRUCTIONS = TableSchema(
 
 ITERATION = TableSchema(
     name="iteration",
-    version=2,
+    version=3,
     meaning="Plans of an iteration, by method: the time-energy frontier, each plan made of real points only.",
     columns=(
         Column(
@@ -44,15 +44,8 @@ ITERATION = TableSchema(
         Column(
             "energy_j",
             pl.Float64,
-            "energy of all GPUs over the iteration, at the temperatures of profiling",
-            positive=True,
-        ),
-        Column(
-            "warm_energy_j",
-            pl.Float64,
-            "the same at the temperatures that GPUs settle to which run the plan for long; null where a temperature of "
-            "profiling or that of the air is not known",
-            nullable=True,
+            "energy of all GPUs over an iteration of a long training; at the temperatures of profiling where that of "
+            "the air is not known",
             positive=True,
         ),
         Column("static_energy_j", pl.Float64, "static power times iteration time times GPUs"),

@@ -15,7 +15,6 @@ from kareus.plans.selectors import (
     absolute_limit,
     fastest_plan,
     measures_of,
-    parse_selector,
 )
 from kareus.plans.units import common_scale, compared, less, scaled
 
@@ -27,8 +26,6 @@ LITTLE_SLOWER = 1.05
 """Of how much slower a plan is spoken where there is little to gain at full speed."""
 FEW_SHARE, SAME_SHARE = 0.02, 0.001
 """Shares of time or energy below which a plan saves little, and nothing."""
-AS_PROFILED = "energies are at the temperatures of profiling"
-"""What is said where those of chips that stay warm are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +38,6 @@ class Answer:
     energy_j: float
     baseline_time_s: float
     baseline_energy_j: float
-    warm_energy_j: float | None = None
-    """Energy on chips that stay warm, and that of the baseline; None where either is not known."""
-    baseline_warm_energy_j: float | None = None
 
     @property
     def time_reduction_percent(self) -> float:
@@ -65,34 +59,6 @@ class Answer:
         """What the plan saves, in words."""
         time, energy = less(self.time_reduction_percent, "time"), less(self.energy_reduction_percent, "energy")
         return compared(time, energy, BASELINE)
-
-    @property
-    def sustained_reduction_j(self) -> float:
-        """Energy that an iteration of a long training saves; negative where it uses more."""
-        if self.warm_energy_j is None or self.baseline_warm_energy_j is None:
-            return self.baseline_energy_j - self.energy_j
-        return self.baseline_warm_energy_j - self.warm_energy_j
-
-    @property
-    def warm(self) -> str:
-        """What the plan takes and saves on chips that stay warm, and which limit it then exceeds, in words."""
-        own_j, before_j = self.warm_energy_j, self.baseline_warm_energy_j
-        if own_j is None or before_j is None:
-            return AS_PROFILED
-        printed, before = scaled(own_j, "J", digits=4), scaled(before_j, "J", digits=4)
-        saved = less(100 * (1 - own_j / before_j), "energy")
-        return f"on chips that stay warm {printed} an iteration instead of {before}: {saved}{self._exceeded(own_j)}"
-
-    def _exceeded(self, warm_j: float) -> str:
-        """Return which limit on energy or power the plan keeps as profiled, but not on chips that stay warm."""
-        selector = parse_selector(self.selector)
-        if selector.goal not in (Goal.ENERGY, Goal.POWER) or selector.limit is None:
-            return ""
-        measure, unit = LIMITED[selector.goal]
-        warm = measures_of(self.time_s, warm_j)[measure]
-        if warm <= selector.limit:
-            return ""
-        return f"; {self.selector} limits the {selector.goal} as profiled: warm it is {scaled(warm, unit, digits=4)}"
 
     @property
     def savings(self) -> str:
@@ -136,8 +102,6 @@ def answer_of(plan: Plan, iteration: pl.DataFrame) -> Answer:
         energy_j=plan.prediction.energy_j,
         baseline_time_s=baseline["time_s"],
         baseline_energy_j=baseline["energy_j"],
-        warm_energy_j=plan.prediction.warm_energy_j,
-        baseline_warm_energy_j=baseline["warm_energy_j"],
     )
 
 

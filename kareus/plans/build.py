@@ -123,7 +123,6 @@ def _planned(key: InstructionKey, point: dict[str, Any], change: PricedChange, s
         start_s=start_s,
         time_s=point["time_s"] + change.time_s,
         energy_j=point["energy_j"] + change.energy_j,
-        temperature_c=point["temperature_c"],
         change_s=change.time_s,
         change_j=change.energy_j,
     )

@@ -6,14 +6,12 @@ from pathlib import Path
 from kareus.artifacts import records
 from kareus.errors import ArtifactError
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.thermal import BusyTime
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING, Direction
 from kareus.partition.names import collective_group_size, expected_partitions, instruction_partitions
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.solver.dag import earliest_starts, iteration_dag, makespan
-from kareus.pipeline.warm import warm_energy_j
 from kareus.plans.document import Plan, PlannedInstruction
 from kareus.profile.programs import Execution, StageShape, laid_out_shapes
 from kareus.schedule.config import sm_allocations
@@ -61,7 +59,6 @@ def check_plan(plan: Plan, workload: Workload, name: str, path: Path, launches: 
                 _check_choice(choice, workload, launches, where)
     _check_timing(plan, pipeline, path)
     _check_energy(plan, workload, path)
-    _check_warm_energy(plan, pipeline, path)
 
 
 def _check_actuator(plan: Plan, gpu: Gpu, path: Path) -> None:
@@ -201,15 +198,8 @@ def waits_j(plan: Plan, gpu: Gpu) -> list[float]:
     return [sum(wait.energy_j for wait in stage.waits(plan.prediction.time_s, gpu)) for stage in plan.stages]
 
 
-def _check_warm_energy(plan: Plan, config: PipelineSlice, path: Path) -> None:
-    """Check that the energy of warm chips follows from the energies and temperatures of the instructions."""
-    stages = [[BusyTime(i.time_s, i.energy_j, i.temperature_c) for i in stage.instructions] for stage in plan.stages]
-    expected_j = warm_energy_j(config, stages, plan.prediction.time_s, waits_j(plan, config.gpu))
-    check_prediction(plan, path, "warm_energy_j", expected_j, TOLERANCE * plan.prediction.energy_j)
-
-
 def check_prediction(
-    plan: Plan, path: Path, name: str, expected: float | None, tolerance: float, by: str = "its instructions make it"
+    plan: Plan, path: Path, name: str, expected: float, tolerance: float, by: str = "its instructions make it"
 ) -> None:
     """Check one number of the plan's prediction; `by` says where the expected one comes from.
 
@@ -218,14 +208,12 @@ def check_prediction(
     """
     predicted = getattr(plan.prediction, name)
     if not is_near(predicted, expected, tolerance):
-        shown, other = ("unknown" if value is None else f"{value:.6g}" for value in (predicted, expected))
         raise ArtifactError(
-            f"{path}: prediction.{name}={shown}, {by} {other}; the file was edited, select the plan anew."
+            f"{path}: prediction.{name}={predicted:.6g}, {by} {expected:.6g}; the file was edited, select the plan "
+            "anew."
         )
 
 
-def is_near(value: float | None, expected: float | None, tolerance: float) -> bool:
-    """Return whether a value is the expected one; one that is not known is near no other."""
-    if value is None or expected is None:
-        return value is expected
+def is_near(value: float, expected: float, tolerance: float) -> bool:
+    """Return whether a value is the expected one."""
     return abs(value - expected) <= tolerance

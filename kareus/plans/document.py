@@ -20,7 +20,7 @@ from kareus.plans.units import scaled
 from kareus.profile.programs import Execution
 from kareus.schedule.records import Choice
 
-PLAN_SCHEMA_VERSION = 5
+PLAN_SCHEMA_VERSION = 6
 
 MicrobatchNumber = Annotated[int, {"minimum": NO_MICROBATCH}]
 MethodName = Annotated[str, {"enum": [method.name for method in METHODS]}]
@@ -59,8 +59,6 @@ class PlannedInstruction:
     time_s: Positive
     energy_j: Positive
     """Of one GPU of the stage."""
-    temperature_c: float | None = None
-    """Mean temperature of the GPU while that energy was measured; None where it is not known."""
     change_s: NotNegative = 0.0
     """Part of `time_s` that the change of clock costs with which the instruction begins; 0 where none does."""
     change_j: NotNegative = 0.0
@@ -115,18 +113,11 @@ class PredictedCost:
 
     time_s: Positive
     energy_j: Positive
-    """Of all GPUs, at the temperatures of profiling."""
-    warm_energy_j: float | None = None
-    """The same at the temperatures that GPUs settle to which run the plan for long; None where these are not known."""
+    """Of all GPUs, in a long training; where the temperature of the air is not known, at those of profiling."""
     static_energy_j: Positive
     dynamic_energy_j: float
     lower_bound_j: Positive
     """Energy that no plan of this method can undercut in this time; if a deadline was asked for, within that."""
-
-    @property
-    def sustained_energy_j(self) -> float:
-        """Energy of an iteration of a long training: `warm_energy_j`, or where that is not known `energy_j`."""
-        return self.energy_j if self.warm_energy_j is None else self.warm_energy_j
 
     @property
     def gap(self) -> float:
@@ -145,7 +136,7 @@ class Plan(Shown):
         ([6, 6], 16)
         >>> print(plan)
         llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_...: plan fastest of kareus [simulated testbed, A100-SXM4-40GB]
-        ... s and ... kJ an iteration on 16 GPUs, ... kJ on warm chips; at most ... % above the least energy ...
+        ... s and ... kJ an iteration on 16 GPUs; at most ... % above the least energy ...
         12 instructions on 2 stages, at ... to ... MHz; ... changes of clock an iteration in the stages...
     """
 

@@ -25,7 +25,6 @@ from kareus.pipeline.solver.frontier import (
 )
 from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.solver.starts import Starts
-from kareus.pipeline.warm import with_warm_energy
 from kareus.plans.objectives import least_cost, least_product
 from kareus.plans.selectors import Goal, Prices, Selector, absolute_limit, select
 
@@ -63,13 +62,9 @@ def exact_row(
     problem = method_problem(config, microbatch, method_named(row["method"]))
     _check_fastest(problem, row)
     free = _planned_row(selector, plans, row, problem, config)
-    exact = free
     if method_named(row["method"]).has_frontier and not config.gpu.clock_change.is_free:
-        exact = _with_few_changes(selector, plans, row, free, problem, config, microbatch)
-    if list(exact["points"]) == list(row["points"]):
-        return exact
-    (warm,) = with_warm_energy(config, microbatch, [exact])
-    return warm
+        return _with_few_changes(selector, plans, row, free, problem, config, microbatch)
+    return free
 
 
 def _with_few_changes(
@@ -101,7 +96,7 @@ def _with_few_changes(
 def _planned_row(
     selector: Selector, plans: pl.DataFrame, row: IterationRow, problem: Problem, config: PipelineSlice
 ) -> IterationRow:
-    """Plan as `exact_row` does; a better plan than `row` has the warm energy of `row`."""
+    """Plan as `exact_row` does, with changes of clock taken as free."""
     limit = absolute_limit(selector, plans)
     match selector.goal:
         case Goal.DEADLINE | Goal.STRAGGLER if limit is not None:

@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 
 from kareus.errors import ArtifactError, ConfigError
-from kareus.gpu_model.thermal import BusyTime
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Direction
 from kareus.pipeline.clock_changes import ALIKE, priced_changes
@@ -36,6 +35,8 @@ with points off the frontiers of instructions, which the bound allows for."""
 
 Settings = tuple[str, int, tuple[tuple[str, int, str], ...]]
 """How an instruction runs: execution, clock and choices."""
+Cost = tuple[float, float]
+"""Seconds and joules of one GPU."""
 
 
 def check_limit(plan: Plan, path: Path) -> Selector:
@@ -96,11 +97,10 @@ def _check_limit(plan: Plan, goal: Goal, limit: float | None, path: Path) -> Non
 def _check_points(plan: Plan, microbatch: pl.DataFrame, config: PipelineSlice, path: Path) -> None:
     """Check what every instruction takes against the points of its kind, and what changes of clock cost."""
     method = point_method(plan.method)
-    costs: dict[InstructionKind, dict[Settings, list[tuple[int, BusyTime]]]] = defaultdict(dict)
+    costs: dict[InstructionKind, dict[Settings, list[tuple[int, Cost]]]] = defaultdict(dict)
     for row in microbatch.filter(pl.col("method") == method).iter_rows(named=True):
         of_kind = costs[InstructionKind(row["stage"], row["chunk"], Direction(row["direction"]))]
-        busy = BusyTime(row["time_s"], row["energy_j"], row["temperature_c"])
-        of_kind.setdefault(_settings(row), []).append((row["point"], busy))
+        of_kind.setdefault(_settings(row), []).append((row["point"], (row["time_s"], row["energy_j"])))
     points = [_point_of(i, costs[key.kind], f"{path}: {place(key)}", method) for key, i in plan.keyed]
     (changes,) = priced_changes(config, microbatch, plan.method, [points])
     for (key, i), change in zip(plan.keyed, changes, strict=True):
@@ -114,7 +114,7 @@ def _check_points(plan: Plan, microbatch: pl.DataFrame, config: PipelineSlice, p
 
 
 def _point_of(
-    instruction: PlannedInstruction, costs: Mapping[Settings, list[tuple[int, BusyTime]]], where: str, method: str
+    instruction: PlannedInstruction, costs: Mapping[Settings, list[tuple[int, Cost]]], where: str, method: str
 ) -> int:
     """Return the point that an instruction runs at."""
     choices = [dataclasses.asdict(choice) for choice in instruction.partitions]
@@ -126,16 +126,11 @@ def _point_of(
             f"{where}: '{instruction.execution}' at {instruction.frequency_mhz} MHz with these choices is no point of "
             f"the microbatch frontier of '{method}'; select the plan anew."
         )
-    busy_time = BusyTime(
-        instruction.time_s - instruction.change_s,
-        instruction.energy_j - instruction.change_j,
-        instruction.temperature_c,
-    )
-    point = next((number for number, busy in costs[settings] if _same(busy_time, busy)), None)
+    planned = instruction.time_s - instruction.change_s, instruction.energy_j - instruction.change_j
+    point = next((number for number, cost in costs[settings] if _same(planned, cost)), None)
     if point is None:
-        raise ArtifactError(
-            f"{where}: takes {busy_time}, by the microbatch frontier {costs[settings][0][1]}; select the plan anew."
-        )
+        takes, expected = ("{:.6g} s and {:.6g} J".format(*cost) for cost in (planned, costs[settings][0][1]))
+        raise ArtifactError(f"{where}: takes {takes}, by the microbatch frontier {expected}; select the plan anew.")
     return point
 
 
@@ -144,9 +139,8 @@ def _settings(point: Mapping[str, Any]) -> Settings:
     return str(point["execution"]), point["frequency_mhz"], tuple(choices)
 
 
-def _same(planned: BusyTime, expected: BusyTime) -> bool:
-    pairs = zip(dataclasses.astuple(planned), dataclasses.astuple(expected), strict=True)
-    return all(is_near(value, other, TOLERANCE * abs(other or 0.0)) for value, other in pairs)
+def _same(planned: Cost, expected: Cost) -> bool:
+    return all(is_near(value, other, TOLERANCE * other) for value, other in zip(planned, expected, strict=True))
 
 
 def _check_selected(plan: Plan, selector: Selector, plans: pl.DataFrame, path: Path) -> None:

@@ -22,8 +22,8 @@ class IterationCost(Protocol):
         """Its time."""
 
     @property
-    def sustained_energy_j(self) -> float:
-        """Its energy in a long training."""
+    def energy_j(self) -> float:
+        """Its energy."""
 
 
 def check_tokens(tokens: float) -> None:
@@ -41,8 +41,6 @@ def check_tokens(tokens: float) -> None:
 def run_totals(iteration: IterationCost, workload: Workload, tokens: float, prices: Prices | None) -> str:
     """Return what a run takes, in one line. More tokens scale every number and change no choice of a plan.
 
-    Energy is that of chips that stay warm, where it is known.
-
     Args:
         iteration: predicted cost of one iteration.
         workload: what is trained.
@@ -51,7 +49,7 @@ def run_totals(iteration: IterationCost, workload: Workload, tokens: float, pric
     """
     iterations = tokens / tokens_per_iteration(workload)
     gpus = workload.parallelism.gpus
-    time_s, energy_j = iterations * iteration.time_s, iterations * iteration.sustained_energy_j
+    time_s, energy_j = iterations * iteration.time_s, iterations * iteration.energy_j
     cost = "" if prices is None else f", cost {money(prices.cost(time_s, energy_j, gpus), prices.currency)}"
     return (
         f"{tokens:,.0f} tokens: {iterations:,.0f} iterations, {duration(time_s)} on {gpus} GPUs, "
@@ -70,7 +68,7 @@ def run_savings(answer: Answer, workload: Workload, tokens: float, prices: Price
     """
     iterations = tokens / tokens_per_iteration(workload)
     time_s = iterations * (answer.baseline_time_s - answer.time_s)
-    energy_j = iterations * answer.sustained_reduction_j
+    energy_j = iterations * (answer.baseline_energy_j - answer.energy_j)
     parts = [f"{duration(abs(time_s))} {_less(time_s)}", f"{_energy(abs(energy_j))} {_less(energy_j)}"]
     if prices is not None:
         cost = prices.cost(time_s, energy_j, workload.parallelism.gpus)

@@ -14,7 +14,7 @@ import numpy as np
 from kareus.arrays import Array
 from kareus.artifacts.randomness import generator
 from kareus.gpu_model.model import KnownSteps, run_tally, tally
-from kareus.gpu_model.thermal import Interval
+from kareus.gpu_model.thermal import Interval, at_reference_j
 from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.program import Program
@@ -80,6 +80,8 @@ def instruction_costs(
 ) -> list[TimeAndPower]:
     """Return what each whole instruction takes on the GPU model, free of noise; those that run alike are computed once.
 
+    Powers are at the reference temperature.
+
     Args:
         keyed: instructions of a plan.
         workload: the one that it is for.
@@ -91,7 +93,8 @@ def instruction_costs(
     costs = []
     for key, i in keyed:
         if key.direction in UPDATING:  # planned by the GPU model, as here
-            costs.append((i.time_s, i.energy_j / i.time_s))
+            energy_j = at_reference_j(workload.gpu, i.energy_j, i.time_s, workload.ambient_c)
+            costs.append((i.time_s, energy_j / i.time_s))
             continue
         shape = shapes[key.stage, key.chunk]
         weights = weights_of(workload, key.stage, shape, workload.testbed.default_collective_sm_count)

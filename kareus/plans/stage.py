@@ -58,8 +58,6 @@ def run(arguments: argparse.Namespace) -> None:
     write_plan(output, plan)
     answer = answer_of(plan, frontiers.iteration) if THROUGHPUT_BASELINE in frontiers.methods else None
     logger.info("%s [%s]", answer.sentence if answer else _cost(plan), plan.testbed.label)
-    if answer:
-        logger.info("%s", answer.warm)
     place = shlex.quote(str(folder.path))
     for line in obeyed_lines(plan, workload, frontiers, lambda *what: f"kareus select {asked(*what, place)}"):
         logger.info("%s", line)

@@ -15,6 +15,7 @@ from kareus.arrays import Array
 from kareus.gpu_model.coefficients import LaunchesAhead
 from kareus.gpu_model.gpu import MOST_W, Gpu
 from kareus.gpu_model.model import Behaviour, KnownSteps, Tally, run_tally, tally
+from kareus.gpu_model.thermal import sustained_j
 from kareus.graph.program import Program, Step
 from kareus.graph.records import Direction
 
@@ -71,6 +72,18 @@ def instruction_cost(
     accounted = np.sum(list(parts.values()), axis=0)
     parts[OVERHEAD] = np.array([float(whole.time_s), float(whole.energy_j)]) - accounted
     return InstructionCost(behaviour=whole, parts=dict(parts), collectives_alone_s=alone_s)
+
+
+def sustained_cost(cost: InstructionCost, gpu: Gpu, ambient_c: float | None) -> InstructionCost:
+    """Return the cost of an instruction with the energies, of its parts too, of a GPU that trains for long."""
+
+    def changed(part: Array) -> Array:
+        return np.array([part[0], sustained_j(gpu, part[1], part[0], ambient_c)])
+
+    whole = cost.behaviour
+    energy_j = sustained_j(gpu, whole.energy_j, whole.time_s, ambient_c)
+    parts = {name: changed(part) for name, part in cost.parts.items()}
+    return replace(cost, behaviour=replace(whole, energy_j=energy_j), parts=parts)
 
 
 def _without_host(gpu: Gpu) -> Gpu:

@@ -72,12 +72,6 @@ def prediction_lines(name: str, workload: Workload, found: "Prediction") -> Iter
         f"iteration    {found.time_s:.3f} s, {found.energy_j / 1e3:.2f} kJ on {workload.parallelism.gpus} GPUs; "
         f"{found.tokens_per_s:,.0f} tokens/s, {1e3 * found.joules_per_token:.1f} mJ/token, MFU {100 * found.mfu:.1f} %"
     )
-    if found.warm_energy_j is not None:
-        assumed_c = workload.gpu.coefficients.reference_temperature_c
-        yield (
-            f"warm chips   {found.warm_energy_j / 1e3:.2f} kJ at the temperatures that they settle to; "
-            f"other energies are at {assumed_c:g} degC"
-        )
     yield (
         f"memory       {memory.total_gib:.1f} of {workload.gpu.memory_gib:.1f} GiB on stage {memory.stage}"
         f"{tightness(workload, memory)}"

@@ -15,7 +15,6 @@ from kareus.arrays import Array
 from kareus.errors import ConfigError
 from kareus.gpu_model.gpu import KernelUncertainty, Uncertainty
 from kareus.gpu_model.model import Behaviour, KnownSteps, run_tally, tally
-from kareus.gpu_model.thermal import BusyTime, repeated_work
 from kareus.gpu_model.trust import known_kernel_uncertainty, known_uncertainty
 from kareus.gpu_model.waiting import effective_energy_j, total_energy_j, waiting_power_w
 from kareus.graph.instruction import InstructionKind
@@ -25,7 +24,7 @@ from kareus.partition.extract import operator_graphs
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.iteration import ComposedIteration, iteration_cost
 from kareus.pipeline.solver.dag import iteration_dag
-from kareus.prediction.breakdown import COLLECTIVES, InstructionCost, instruction_cost
+from kareus.prediction.breakdown import COLLECTIVES, InstructionCost, instruction_cost, sustained_cost
 from kareus.prediction.host_copies import copied, with_copies
 from kareus.prediction.update_prediction import UpdatePredictions, update_predictions
 from kareus.profile.programs import (
@@ -112,7 +111,6 @@ class Prediction:
     time_s: float
     energy_j: float
     """Energy of all GPUs, at the temperature that the GPU's coefficients are for."""
-    warm_energy_j: float | None
     """The same at the temperatures that GPUs settle to; None where that of the air is not known."""
     tokens_per_s: float
     """Tokens of all replicas."""
@@ -146,6 +144,7 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
     programs = instruction_programs(workload, PREDICTED[method])
     known: KnownSteps = {}
     costs = programs.each(lambda kind, own: instruction_cost(workload.gpu, own, kind.direction, clock_mhz, known))
+    costs = {kind: sustained_cost(cost, workload.gpu, workload.ambient_c) for kind, cost in costs.items()}
     costs = {kind: with_copies(workload, kind, cost, clock_mhz) for kind, cost in costs.items()}
     behaviours = {kind: cost.behaviour for kind, cost in costs.items()}
     updates = update_predictions(workload, programs.graphs[Batch.MICROBATCH], behaviours, clock_mhz, known)
@@ -158,7 +157,6 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
         frequency_mhz=clock_mhz,
         time_s=time_s,
         energy_j=energy_j,
-        warm_energy_j=_warm_energy_j(workload, stages, time_s, waiting_w),
         tokens_per_s=tokens / time_s,
         joules_per_token=energy_j / tokens,
         mfu=mfu(workload, time_s),
@@ -281,23 +279,6 @@ def _stages(
             )
         )
     return tuple(stages)
-
-
-def _warm_energy_j(
-    workload: Workload, stages: Sequence[StagePrediction], time_s: float, waiting_w: float
-) -> float | None:
-    """Energy of all GPUs in iterations of `time_s` that follow one another for long; each stage has its temperature."""
-    if workload.ambient_c is None:
-        return None
-    gpus, c = workload.parallelism.gpus_per_stage, workload.gpu.coefficients
-    energy_j = 0.0
-    for stage in stages:
-        effective_j, busy_s = effective_energy_j(stage.energy_j / gpus, time_s, waiting_w), time_s - stage.bubble_s
-        busy = BusyTime(busy_s, total_energy_j(effective_j, busy_s, waiting_w), c.reference_temperature_c)
-        work = repeated_work([busy], time_s, waiting_w * stage.bubble_s)
-        assert work is not None  # the temperature is given
-        energy_j += gpus * work.settled_j(workload.ambient_c, c)
-    return energy_j
 
 
 def _components(

@@ -49,11 +49,10 @@ def html(record: Any) -> str:
 def _(plan: Plan) -> list[str]:
     cost = plan.prediction
     clocks = sorted({instruction.frequency_mhz for _, instruction in plan.keyed})
-    warm = "" if cost.warm_energy_j is None else f", {scaled(cost.warm_energy_j, 'J', digits=4)} on warm chips"
     return [
         f"{plan.workload}: plan {plan.selector} of {plan.method} [{plan.testbed.label}]",
         f"{scaled(cost.time_s, 's', digits=4)} and {scaled(cost.energy_j, 'J', digits=4)} an iteration on {plan.gpus} "
-        f"GPUs{warm}; at most {100 * cost.gap:.2f} % above the least energy in that time",
+        f"GPUs; at most {100 * cost.gap:.2f} % above the least energy in that time",
         f"{plan.instructions} instructions on {len(plan.stages)} stages, at {clocks[0]} to {clocks[-1]} MHz; "
         f"{plan.changes}",
     ]

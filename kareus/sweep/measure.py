@@ -1,7 +1,7 @@
 """Sweeping the profiler: scatter and error of a measured energy, by window and cooldown.
 
 A window reads less than a GPU takes that runs for long, which is warmer. Trials have both: what was measured, and what
-that is at the temperature which the GPU settles to, as plans have it (`kareus.pipeline.warm`).
+that is at the temperature which the GPU settles to, as plans have it (`sustained_j`).
 
 Under each protocol the trials follow one another on a GPU that stays as hot as the one before left it (paper, section
 6.7), unlike all other measurements of a simulated testbed.
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from kareus.artifacts.records import canonical_json, content_hash
 from kareus.artifacts.tables import Row
 from kareus.gpu_model.model import run_program
-from kareus.gpu_model.thermal import BusyTime, repeated_work, window_temperature_c
+from kareus.gpu_model.thermal import sustained_profile_j, window_temperature_c
 from kareus.graph.program import Program
 from kareus.profile.config import MeasurementProtocol
 from kareus.profile.measure import measure_once, measured_row
@@ -50,26 +50,25 @@ def run_sweep(swept: ProfilerSweep, program: Program, testbed: Testbed, shelf: R
 def _shared(swept: ProfilerSweep, program: Program) -> Row:
     """Columns that are the same in every row."""
     own, sweep = swept.workload, swept.sweep
-    reference = warm_reference_j = None
+    reference_j = warm_reference_j = None
     if own.testbed.kind is TestbedKind.SIMULATED:
         found, c = run_program(own.gpu, program, sweep.frequency_mhz), own.gpu.coefficients
-        reference = BusyTime(float(found.time_s), float(found.energy_j), c.reference_temperature_c)
-        warm_reference_j = _warm_j(own, reference)
+        reference_j = float(found.energy_j)
+        warm_reference_j = _warm_j(own, float(found.time_s), reference_j, c.reference_temperature_c)
     return {
         "partition": sweep.partition,
         "frequency_mhz": sweep.frequency_mhz,
         "settle_s": sweep.settle_s,
-        "reference_energy_j": None if reference is None else reference.energy_j,
+        "reference_energy_j": reference_j,
         "warm_reference_energy_j": warm_reference_j,
     }
 
 
-def _warm_j(workload: Workload, execution: BusyTime) -> float | None:
+def _warm_j(workload: Workload, time_s: float, energy_j: float, window_c: float) -> float | None:
     """Return the energy of one execution on a GPU that stays warm; None where the air is of unknown temperature."""
-    work = repeated_work([execution], execution.time_s, waiting_j=0.0)
-    if work is None or workload.ambient_c is None:
+    if workload.ambient_c is None:
         return None
-    return work.settled_j(workload.ambient_c, workload.gpu.coefficients)
+    return sustained_profile_j(workload.gpu, energy_j, time_s, window_c, workload.ambient_c, waiting_share=0.0)
 
 
 def _trials(swept: ProfilerSweep, program: Program, testbed: Testbed, protocol: MeasurementProtocol) -> Iterator[Row]:
@@ -83,6 +82,6 @@ def _trials(swept: ProfilerSweep, program: Program, testbed: Testbed, protocol: 
             row = measured_row(measure_once, session, frequency_mhz, protocol)
             ends = row["temperature_before_c"], row["temperature_after_c"]
             temperature_c = window_temperature_c(*ends, row["window_s"], swept.workload.gpu.coefficients)
-            row |= {"warm_energy_j": _warm_j(swept.workload, BusyTime(row["time_s"], row["energy_j"], temperature_c))}
+            row |= {"warm_energy_j": _warm_j(swept.workload, row["time_s"], row["energy_j"], temperature_c)}
             asked = {"window_s": protocol.window_s, "cooldown_s": protocol.cooldown_s, "trial": trial}
             yield {key: value for key, value in row.items() if key in measured} | asked

@@ -67,8 +67,8 @@ class TestbedConfig:
     kind: TestbedKind
     """`simulated` by the GPU model, or `cuda` on real GPUs."""
     ambient_c: float | None
-    """Temperature of the air that cools the GPUs; null on real GPUs if it is not known: energies of plans are then only
-    given at the temperatures of profiling."""
+    """Temperature of the air that cools the GPUs; null on real GPUs if it is not known: energies of plans are then
+    at the temperatures of profiling."""
     counter_period_s: float
     """Update interval of the energy counter (NVML: about 0.1 s)."""
     time_noise: float

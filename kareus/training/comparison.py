@@ -17,7 +17,6 @@ WARMUP_ITERATIONS = 3
 class RunComparison:
     """The plan `fastest` of one method, as it ran; energies are of all GPUs.
 
-    What is predicted is the energy of chips that stay warm, or where that is not known, of chips as warm as profiled.
     Times and energies are of whole iterations if their plans are, else up to the last backward.
     """
 
@@ -57,7 +56,6 @@ def _compared(method: str, ran: pl.DataFrame, iteration: pl.DataFrame) -> RunCom
         raise ArtifactError(f"'{method}' ran and was not planned; rerun 'end-to-end'.")
     predicted = fastest_plan(planned)
     part = "" if ran["includes_update"].all() else "pipeline_"
-    predicted_j = predicted["energy_j"] if predicted["warm_energy_j"] is None else predicted["warm_energy_j"]
     totals = ran.group_by("iteration").agg(
         time_s=pl.col(f"{part}time_s").max(),
         energy_j=(pl.col(f"{part}energy_j") * pl.col("gpus")).sum(),
@@ -69,10 +67,10 @@ def _compared(method: str, ran: pl.DataFrame, iteration: pl.DataFrame) -> RunCom
         iterations=len(totals),
         predicted_time_s=predicted["time_s"],
         time_s=time_s,
-        predicted_energy_j=predicted_j,
+        predicted_energy_j=predicted["energy_j"],
         energy_j=energy_j,
         time_percent=100 * (time_s / predicted["time_s"] - 1),
-        energy_percent=None if energy_j is None else 100 * (energy_j / predicted_j - 1),
+        energy_percent=None if energy_j is None else 100 * (energy_j / predicted["energy_j"] - 1),
     )
 
 

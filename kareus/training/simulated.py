@@ -78,14 +78,14 @@ def _log(frame: pl.DataFrame, workload: Workload, label: str) -> None:
 
 
 def _beside_plan(frame: pl.DataFrame, plan: Plan) -> str:
-    """Return how far the mean iteration is from the plan on chips that stay warm, in one line."""
+    """Return how far the mean iteration is from the plan, in one line."""
     whole, predicted = _whole(frame), plan.prediction
     time_s, energy_j = (float(whole[name].to_numpy().mean()) for name in ("time_s", "energy_j"))
     time, energy = (
         less(100 * (1 - time_s / predicted.time_s), "time"),
-        less(100 * (1 - energy_j / predicted.sustained_energy_j), "energy"),
+        less(100 * (1 - energy_j / predicted.energy_j), "energy"),
     )
-    return f"mean: {compared(time, energy, 'planned for chips that stay warm')}"
+    return f"mean: {compared(time, energy, 'planned')}"
 
 
 def _whole(frame: pl.DataFrame) -> pl.DataFrame:

@@ -29,6 +29,7 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import KnownSteps, known_step_cost, run_program
 from kareus.gpu_model.network import message_latency_s, placed_collective_s
 from kareus.gpu_model.overlap import slowdowns
+from kareus.gpu_model.thermal import sustained_j
 from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.interleave import block_segments
@@ -99,6 +100,10 @@ class UpdateSubject(Protocol):
     @property
     def gpu(self) -> Gpu:
         """The GPU and its node."""
+
+    @property
+    def ambient_c(self) -> float | None:
+        """Temperature of the air that cools the GPUs, if it is known."""
 
     @property
     def software(self) -> Software:
@@ -183,9 +188,11 @@ def update_costs(
     for direction in update_directions(config, stage):
         match direction:
             case Direction.GRADIENT_REDUCTION:
-                costs[direction] = _reduction(config, graph, stage, passes.backward_s, clocks_mhz, shared)
+                costs[direction] = _sustained(
+                    config, _reduction(config, graph, stage, passes.backward_s, clocks_mhz, shared)
+                )
             case Direction.EMBEDDING_EXCHANGE:
-                costs[direction] = _exchange(config, clocks_mhz)
+                costs[direction] = _sustained(config, _exchange(config, clocks_mhz))
             case _:
                 costs[direction] = np.sum(list(step_costs(config, stage, passes, clocks_mhz).values()), axis=0)
     return costs
@@ -216,13 +223,20 @@ def step_costs(config: UpdateSubject, stage: int, passes: PassTimes, clocks_mhz:
     if options.cast_weights:
         gathers = _cast(gathers, config.precision)
     casts = FORMATS[config.precision].is_cast and not options.trains_adapters  # frozen weights stay cast
-    return {
+    parts = {
         "gradient norm": _operators(gpu, norm, clocks_mhz) + sums,
         "optimizer step": _operators(gpu, step, clocks_mhz),
         **({"optimizer on the host": _on_host(config, on_host, gradient, clocks_mhz)} if on_host else {}),
         **({"weight gathering": _gathering(config, stage, gathers, passes, clocks_mhz)} if gathers else {}),
         **({"weight casting": _weight_casts(config, stage, clocks_mhz)} if casts else {}),
     }
+    return {name: _sustained(config, cost) for name, cost in parts.items()}
+
+
+def _sustained(config: UpdateSubject, cost: CostsByClock) -> CostsByClock:
+    """Return a cost with the energy of GPUs that train for long."""
+    time_s, energy_j = cost
+    return np.array([time_s, sustained_j(config.gpu, energy_j, time_s, config.ambient_c)])
 
 
 def _adamw(options: TrainingOptions, gradient: int, parameters: int) -> list[Operator]:

@@ -16,7 +16,6 @@ PLANS = PlanCosts(
     times_s=tuple(1.0 + 0.02 * n for n in range(16)),
     passes_s=tuple(1.0 + 0.02 * n for n in range(16)),
     energies_j=tuple(1000.0 - 30 * n + n * n for n in range(16)),
-    sustained_j=tuple(1000.0 - 30 * n + n * n for n in range(16)),
     gpus=8,
 )
 """From 1 s and 1 kW to 1.3 s and 0.6 kW."""
@@ -102,17 +101,6 @@ def test_a_power_cap_moves_the_point_to_the_fastest_plan_within():
     assert decision.reason == "power cap of 800 W"
 
 
-def test_a_power_cap_is_kept_by_chips_that_stay_warm():
-    """They draw a twentieth more than profiled, by which selectors choose as `kareus select` does."""
-    warm = dataclasses.replace(PLANS, sustained_j=tuple(1.05 * energy_j for energy_j in PLANS.energies_j))
-    usual, safe = parse_selector("power=840W"), parse_selector("min-energy")
-    decided_by = [Governor(costs, 4, usual, safe) for costs in (PLANS, warm)]
-    assert len({one.decide(reports(0, EVEN)).plans for one in decided_by}) == 1
-    (plan,) = set(decided_by[1].decide(reports(1, EVEN, conditions=Conditions(power_cap_w=840.0))).plans)
-    powers_w = [e / t for e, t in zip(PLANS.energies_j, PLANS.times_s, strict=True)]
-    assert powers_w[plan] <= 800.0 < powers_w[plan - 1]
-
-
 def test_a_cap_that_no_plan_keeps_takes_the_least_power_and_says_so():
     decision = governor().decide(reports(0, EVEN, conditions=Conditions(power_cap_w=100.0)))
     assert set(decision.plans) == {15}
@@ -156,5 +144,4 @@ def test_a_job_of_more_replicas_is_charged_for_all_its_gpus() -> None:
     planned, job = costs_of([plan], 2), costs_of([plan], 8)
     assert job.times_s == planned.times_s
     assert job.energies_j == tuple(4 * energy_j for energy_j in planned.energies_j)
-    assert job.sustained_j == tuple(4 * energy_j for energy_j in planned.sustained_j)
     assert job.gpus == 8

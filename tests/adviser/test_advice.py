@@ -108,7 +108,8 @@ def test_lines_begin_with_the_answer_and_end_with_commands(fastest):
     assert lines[0].startswith("qwen3-1.7b on 4 H100-SXM5-80GB by megatron-core: ")
     assert "the trainer's own execution" in lines[1]
     assert "at full speed there is little to gain" in lines[2]  # and what a little more time saves
-    assert lines[3] == f"[predicted by the GPU model, for chips at 72 degC; its error: {fastest.ties.error}]"
+    gpus = "GPUs that train for long in air of 25 degC"
+    assert lines[3] == f"[predicted by the GPU model, for {gpus}; its error: {fastest.ties.error}]"
     assert lines[-2].startswith("kareus plan model=qwen3-1.7b")
     assert lines[-1].startswith("kareus export")
 

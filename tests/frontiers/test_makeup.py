@@ -108,8 +108,8 @@ def test_a_few_clocks_tell_the_share_of_all():
 
 def test_what_is_missed_is_as_uncertain_as_what_it_is_made_of():
     """Relative errors of 0.4 and 0.3 % of time, of 1.2 and 0.5 % of energy."""
-    parts = {"p": {900: ExecutionCost(0.01, 3.0, None, 4e-5, 0.036)}}
-    whole = {900: ExecutionCost(0.0125, 3.6, None, 3.75e-5, 0.018)}
+    parts = {"p": {900: ExecutionCost(0.01, 3.0, 4e-5, 0.036)}}
+    whole = {900: ExecutionCost(0.0125, 3.6, 3.75e-5, 0.018)}
     missed = missed_costs(ONE, parts, whole)[900]
     assert missed.time_error_s == pytest.approx(0.01 * 0.005)
     assert missed.energy_error_j == pytest.approx(3.0 * 0.013)
@@ -117,7 +117,7 @@ def test_what_is_missed_is_as_uncertain_as_what_it_is_made_of():
 
 def test_errors_of_one_part_add_up_over_clocks():
     """They share the error of the level of its curve; those of other parts are independent."""
-    parts = {name: {f: ExecutionCost(0.01, 3.0, None, 3e-5, 0.03) for f in (900, 1410)} for name in "pq"}
+    parts = {name: {f: ExecutionCost(0.01, 3.0, 3e-5, 0.03) for f in (900, 1410)} for name in "pq"}
     whole = {f: ExecutionCost(0.02, 6.0) for f in (900, 1410)}
     missed = missed_costs(Makeup(partitions={"p": 1, "q": 1}, edges={}, outer={}), parts, whole)[900]
     assert missed.time_error_s == pytest.approx(2**0.5 * 3e-5)

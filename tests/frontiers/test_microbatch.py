@@ -27,7 +27,7 @@ def test_a_point_sums_its_parts_and_what_isolation_misses():
 
 def test_doubt_about_what_isolation_misses_is_doubt_about_the_point():
     own, options = Makeup(partitions={"p": 4}, edges={}, outer={}), {"p": {900: (option("p", 0.01, 3.0),)}}
-    missed = {900: ExecutionCost(0.01, 2.0, None, 3e-4, 0.2)}
+    missed = {900: ExecutionCost(0.01, 2.0, 3e-4, 0.2)}
     (point,) = overlap_points(own, options, {}, missed, WAITING_W)
     assert (point.time_error_s, point.energy_error_j) == (pytest.approx(3e-4), pytest.approx(0.2))
 

@@ -9,59 +9,66 @@ from hypothesis import strategies as st
 
 from kareus.errors import ConfigError
 from kareus.gpu_model.thermal import (
-    BusyTime,
+    WAITING_SHARE,
     Interval,
-    mean_temperature_c,
-    repeated_work,
+    at_reference_j,
+    sustained_j,
+    sustained_profile_j,
     window_temperature_c,
 )
 
 A100 = a100().coefficients
 AMBIENT_C = 25.0
-PARTS = [BusyTime(2.0, 700.0, 40.0), BusyTime(1.0, 250.0, 45.0)]
-"""Work of 350 W at 40 degC and of 250 W at 45 degC, in one period."""
 
 
-def at_reference_w(part: BusyTime) -> float:
-    """Power that the work would draw at the reference temperature."""
-    return part.energy_j / part.time_s + A100.leakage_w_per_c * (A100.reference_temperature_c - part.temperature_c)
+def measured_j(power_w, measured_c, time_s):
+    """Energy at `measured_c` of work that draws `power_w` at the reference temperature."""
+    return (power_w + A100.leakage_w_per_c * (measured_c - A100.reference_temperature_c)) * time_s
 
 
 @given(st.floats(80, 400), st.floats(25, 70), st.floats(0.1, 10))
 def test_steady_work_settles_where_heating_ends(power_w, measured_c, time_s):
+    """Without waiting, whatever temperature it was measured at."""
     heating = Interval(power_w, 30.0, AMBIENT_C, A100)
-    measured_w = power_w + A100.leakage_w_per_c * (measured_c - A100.reference_temperature_c)
-    work = repeated_work([BusyTime(time_s, measured_w * time_s, measured_c)], time_s, waiting_j=0.0)
-    assert work.settled_c(AMBIENT_C, A100) == pytest.approx(heating.temperature_c(1e3), abs=1e-6)
-    assert work.settled_j(AMBIENT_C, A100) == pytest.approx(
+    measured = measured_j(power_w, measured_c, time_s)
+    assert sustained_profile_j(a100(), measured, time_s, measured_c, AMBIENT_C, waiting_share=0.0) == pytest.approx(
         (heating.energy_j(1e3 + time_s) - heating.energy_j(1e3)), rel=1e-6
     )
 
 
 def test_work_and_waiting_settle_to_one_mean_temperature():
     """Periods a hundred times as short as the thermal time, one after the other: temperature hardly moves in one."""
-    period_s, shorter = 4.0, 1e-2
-    temperature_c, energy_j = AMBIENT_C, 0.0
-    for number in range(2_000):
-        work_j = 0.0
-        for part in PARTS:
-            heating = Interval(at_reference_w(part), temperature_c, AMBIENT_C, A100)
-            work_j += heating.energy_j(part.time_s * shorter)
-            temperature_c = heating.temperature_c(part.time_s * shorter)
-        waiting = Interval(85.0, temperature_c, AMBIENT_C, A100)
-        temperature_c = waiting.temperature_c(shorter)
-        energy_j = work_j + 85.0 * shorter if number == 1_999 else 0.0
-    work = repeated_work(PARTS, period_s, waiting_j=85.0)
-    assert work.settled_c(AMBIENT_C, A100) == pytest.approx(temperature_c, abs=0.5)
-    assert work.settled_j(AMBIENT_C, A100) * shorter == pytest.approx(energy_j, rel=2e-3)
+    power_w, period_s = 350.0, 1e-2
+    worked_s, temperature_c, energy_j = (1 - WAITING_SHARE) * period_s, AMBIENT_C, 0.0
+    for _ in range(2_000):
+        heating = Interval(power_w, temperature_c, AMBIENT_C, A100)
+        temperature_c, energy_j = heating.temperature_c(worked_s), heating.energy_j(worked_s)
+        waiting = Interval(a100().blocking_power_w, temperature_c, AMBIENT_C, A100)
+        temperature_c = waiting.temperature_c(period_s - worked_s)
+    assert sustained_j(a100(), power_w * worked_s, worked_s, AMBIENT_C) == pytest.approx(energy_j, rel=2e-3)
 
 
-def test_it_does_not_matter_at_which_temperature_work_was_measured():
-    hotter = [
-        BusyTime(p.time_s, p.energy_j + 10 * A100.leakage_w_per_c * p.time_s, p.temperature_c + 10) for p in PARTS
-    ]
-    cool, hot = (repeated_work(parts, 4.0, 85.0).settled_j(AMBIENT_C, A100) for parts in (PARTS, hotter))
+@given(st.floats(80, 400), st.floats(0.1, 10), st.floats(25, 70), st.floats(25, 70))
+def test_it_does_not_matter_at_which_temperature_work_was_measured(power_w, time_s, cool_c, hot_c):
+    cool, hot = (
+        sustained_profile_j(a100(), measured_j(power_w, at_c, time_s), time_s, at_c, AMBIENT_C)
+        for at_c in (cool_c, hot_c)
+    )
     assert hot == pytest.approx(cool, rel=1e-12)
+
+
+@given(st.floats(10, 4000), st.floats(0.1, 10))
+def test_sustained_energies_add_up_and_have_an_inverse(energy_j, time_s):
+    parts = (0.25, 0.75)
+    whole = sustained_j(a100(), energy_j, time_s, AMBIENT_C)
+    assert sum(sustained_j(a100(), n * energy_j, n * time_s, AMBIENT_C) for n in parts) == pytest.approx(whole)
+    assert at_reference_j(a100(), whole, time_s, AMBIENT_C) == pytest.approx(energy_j)
+
+
+@pytest.mark.parametrize(("window_c", "ambient_c"), [(None, 25.0), (40.0, None)])
+def test_unknown_temperatures_change_no_energy(window_c, ambient_c):
+    assert sustained_profile_j(a100(), 100.0, 1.0, window_c, ambient_c) == 100.0
+    assert at_reference_j(a100(), 100.0, 1.0, None) == sustained_j(a100(), 100.0, 1.0, None) == 100.0
 
 
 @given(st.floats(60, 400), st.floats(20, 80), st.floats(0.1, 20))
@@ -74,16 +81,6 @@ def test_the_mean_temperature_of_a_window_is_told_by_its_ends(power_w, start_c, 
 
 def test_short_windows_are_nearly_straight_lines():
     assert window_temperature_c(30.0, 31.0, 1e-3, A100) == pytest.approx(30.5)
-
-
-def test_mean_temperatures_are_weighted_with_times():
-    assert mean_temperature_c([(3.0, 40.0), (1.0, 60.0), (0.0, None)]) == pytest.approx(45.0)
-    assert mean_temperature_c([(3.0, 40.0), (1.0, None)]) is None
-    assert mean_temperature_c([]) is None
-
-
-def test_work_of_an_unknown_temperature_has_no_warm_energy():
-    assert repeated_work([*PARTS, BusyTime(1.0, 100.0, None)], 5.0, 85.0) is None
 
 
 def test_chips_that_never_settle_are_refused():

@@ -31,8 +31,6 @@ ROOT = Path(__file__).parents[2]
 TESTBED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="1")
 TIMES_S = {"forward": 0.1, "backward": 0.3}
 ENERGIES_J = {"forward": 30.0, "backward": 80.0}
-PROFILED_C = 40.0
-"""Temperature of the GPUs while these were measured."""
 FORWARD = ("forward-attention-allreduce", "forward-mlp-allreduce")
 BACKWARD = (*FORWARD, "backward-mlp-allreduce", "backward-attention-allreduce")
 PARTITIONS = {"forward": FORWARD, "backward": BACKWARD}
@@ -53,7 +51,6 @@ def microbatch_rows():
                     "frequency_mhz": mhz,
                     "time_s": time_s * (1 + point),
                     "energy_j": ENERGIES_J[direction] / (1 + point),
-                    "temperature_c": PROFILED_C,
                     "dynamic_energy_j": 8.0,
                     "effective_energy_j": ENERGIES_J[direction] / (1 + point) - 85 * time_s * (1 + point),
                     "is_thinned": False,
@@ -72,15 +69,10 @@ def predicted(workload, scale):
     time_s = scale * (0.1 + 2 * (0.1 + 0.3) + 0.3) + 2 * transfer_s
     idle_s = 2 * time_s - scale * 2 * 2 * (0.1 + 0.3)
     energy_j = 8 * (2 * 2 * (30.0 + 80.0) / scale + workload.gpu.blocking_power_w * idle_s)
-    # Each stage is busy for the same time. A degree leaks 1.5 W more, and a watt more warms the chip by 0.1 degrees.
-    busy_s = scale * 2 * (0.1 + 0.3)
-    at_zero_w = (energy_j / 16 - 1.5 * PROFILED_C * busy_s) / time_s
-    settled_c = (25.0 + 0.1 * at_zero_w) / (1 - 0.1 * 1.5 * busy_s / time_s)
     static_energy_j = workload.gpu.static_power_w * time_s * 16
     return {
         "time_s": time_s,
         "energy_j": energy_j,
-        "warm_energy_j": energy_j + 16 * 1.5 * (settled_c - PROFILED_C) * busy_s,
         "static_energy_j": static_energy_j,
         "dynamic_energy_j": energy_j - static_energy_j,
         "lower_bound_j": energy_j,
@@ -230,7 +222,7 @@ def swap(plan):
 BROKEN = {
     "of another schema version": (
         lambda p: p.update(schema_version=99),
-        "plan schema version 99, this Kareus reads 5; select the plan anew",
+        "plan schema version 99, this Kareus reads 6; select the plan anew",
     ),
     "with a key missing": (lambda p: p.pop("method"), "method: missing; give it a value; select the plan anew"),
     "with a key too many": (
@@ -338,10 +330,6 @@ BROKEN = {
     "with energies altered alike": (
         lambda p: p["prediction"].update({k: 0.9 * v for k, v in p["prediction"].items() if k != "time_s"}),
         "prediction.energy_j=",
-    ),
-    "with the energy of warm chips altered": (
-        lambda p: p["prediction"].update(warm_energy_j=1e4),
-        "prediction.warm_energy_j=10000, its instructions make it",
     ),
     "with a bound above what it bounds": (
         lambda p: p["prediction"].update(lower_bound_j=1e6),

@@ -66,19 +66,6 @@ def test_a_run_saves_against_the_baseline():
     assert run_savings(slower, workload(), 1250 * 131_072, None).startswith("that is 3.12 h more, 625 kWh less than")
 
 
-def test_a_run_takes_the_energy_of_chips_that_stay_warm():
-    """A twentieth more than profiled, for the baseline a tenth: 7.56 and 9.9 MJ an iteration."""
-    warm = dataclasses.replace(ITERATION, warm_energy_j=7.56e6)
-    assert run_totals(warm, workload(), 1250 * 131_072, Prices(0.1, 0.0)).endswith("2.62 MWh, cost 262.50")
-    costs = {"time_s": 36.0, "energy_j": 7.2e6, "baseline_time_s": 36.0, "baseline_energy_j": 9e6}
-    answer = Answer(selector="fastest", method="kareus", **costs, warm_energy_j=7.56e6, baseline_warm_energy_j=9.9e6)
-    assert ", 812 kWh less than" in run_savings(answer, workload(), 1250 * 131_072, None)
-    assert answer.warm == "on chips that stay warm 7.560 MJ an iteration instead of 9.90 MJ: 24 % less energy"
-    unknown = dataclasses.replace(answer, baseline_warm_energy_j=None)
-    assert unknown.warm == "energies are at the temperatures of profiling"
-    assert ", 625 kWh less than" in run_savings(unknown, workload(), 1250 * 131_072, None)
-
-
 @pytest.mark.parametrize("tokens", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_run_of_no_number_of_tokens_is_refused(tokens):
     with pytest.raises(ConfigError, match=re.escape(f"--tokens {tokens:g}: must be a positive number")):

@@ -70,21 +70,6 @@ def test_what_ran_stands_beside_what_was_predicted(tmp_path, inputs):
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_energies_of_warm_chips_fit_the_terminal(inputs):
-    name, plan = next(iter(inputs.plans.items()))
-    cost = replace(plan.prediction, warm_energy_j=1.05 * plan.prediction.energy_j)
-    own = replace(
-        inputs,
-        iteration=inputs.iteration.with_columns(warm_energy_j=1.05 * pl.col("energy_j")),
-        plans=inputs.plans
-        | {name: replace(plan, selector=f"power={cost.energy_j / cost.time_s:.0f}W", prediction=cost)},
-    )
-    lines = summary_text(own).splitlines()
-    assert any("on chips that stay warm" in line for line in lines)
-    assert any("limits the power as profiled" in line for line in lines)
-    assert max(map(len, lines)) <= 100
-
-
 def test_summary_and_page_say_why_nothing_overlaps(inputs):
     whole = replace(inputs, iteration=inputs.iteration.filter(~pl.col("method").str.contains("nanobatching")))
     alone = replace(inputs, searches=())

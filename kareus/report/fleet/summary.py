@@ -7,7 +7,7 @@ import polars as pl
 from kareus.artifacts.tables import Row
 from kareus.emulate.tables import HOURS
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
-from kareus.plans.answer import AS_PROFILED, BASELINE
+from kareus.plans.answer import BASELINE
 from kareus.plans.units import FEW_MONEY, scaled
 from kareus.report.fleet.inputs import FleetComparison, FleetInputs, charges, compare_fleets, fleet_titles, has_hours
 from kareus.report.savings_words import savings_words
@@ -27,7 +27,7 @@ def fleets_text(inputs: FleetInputs, sections: Sequence[Section]) -> str:
     blocks = [
         [f"{inputs.workload}: emulated fleets", inputs.testbed.label, inputs.testbed.detail],
         *(block for sheet in sheets for block in sheet_text(sheet)),
-        [f"{DASH} no plan of the method satisfies the constraint", AS_PROFILED],
+        [f"{DASH} no plan of the method satisfies the constraint"],
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
@@ -82,7 +82,7 @@ def fleet_sections(inputs: FleetInputs) -> list[Section]:
     return [
         Section(
             title="Fleets",
-            text=f"{_iteration_words(fleets)} {AS_PROFILED.capitalize()}.",
+            text=_iteration_words(fleets),
             sheets=(_max_throughput(inputs, fleets), _frontier_improvement(inputs, fleets), _counts(inputs, fleets)),
         ),
         Section(

@@ -135,8 +135,8 @@ document.querySelectorAll("table.sortable").forEach(sortable);
 
 // The plan that is shown below the frontier: one that was chosen, or a point that was clicked on.
 const planOfChosen = (chosen) => ({ ...chosen, file: `plans/${encodeURIComponent(chosen.name)}.json` });
-const planOfPoint = ({ method, plan, time_s, energy_kj, sustained_kj }) => ({
-  method, plan, time_s, energy_j: 1e3 * energy_kj, sustained_energy_j: 1e3 * sustained_kj,
+const planOfPoint = ({ method, plan, time_s, energy_kj }) => ({
+  method, plan, time_s, energy_j: 1e3 * energy_kj,
   selector: `deadline=${(Math.ceil(time_s * 1e4) / 1e4).toFixed(4)}s`,
   rows: scheduleOf(method, plan),
 });
@@ -223,7 +223,6 @@ function choose(plan) {
   const copy = html("button", { type: "button", class: "button", "data-copy": command }, "Copy the command");
   const facts = [
     `${plan.time_s.toFixed(3)} s`, `${(plan.energy_j / 1e3).toFixed(2)} kJ`,
-    ...(plan.sustained_energy_j === plan.energy_j ? [] : [`${(plan.sustained_energy_j / 1e3).toFixed(2)} kJ on warm chips`]),
     `${Math.round(tokens / plan.time_s).toLocaleString("en-US")} tokens/s`, `${scaled(plan.energy_j / tokens, "J/token", 3)}`,
     `${((100 * data.mfu_s) / plan.time_s).toFixed(1)} % MFU`,
   ];
@@ -404,7 +403,7 @@ function work() {
   const currency = form.elements.currency.value.trim();
   const iterations = tokens / data.tokens;
   const saved = (key) => iterations * (data.baseline[key] - current[key]);
-  const whole = duration(iterations * data.baseline.time_s), hours = saved("time_s") / 3600, kwh = saved("sustained_energy_j") / 3.6e6;
+  const whole = duration(iterations * data.baseline.time_s), hours = saved("time_s") / 3600, kwh = saved("energy_j") / 3.6e6;
   const number = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 3 });
   const money = number(kwh * price + hours * data.gpus * hour), carbon_t = number((kwh * carbon) / 1e6);
   const time = saved("time_s") < 0 ? `takes ${duration(-saved("time_s"))} more than ${whole} and saves` : `saves ${duration(saved("time_s"))} of ${whole},`;

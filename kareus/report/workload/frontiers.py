@@ -102,9 +102,8 @@ def plan_points(iteration: pl.DataFrame) -> pl.DataFrame:
             static_kj=pl.col("static_energy_j") / 1e3,
             dynamic_kj=pl.col("dynamic_energy_j") / 1e3,
             gap_percent=100 * pl.col("gap"),
-            sustained_kj=pl.coalesce("warm_energy_j", "energy_j") / 1e3,
         )
-        .select("plan", "sustained_kj", *(name for name, _, _ in PLAN_TIPS))
+        .select("plan", *(name for name, _, _ in PLAN_TIPS))
         .sort("time_s", maintain_order=True)
     )
 

@@ -36,8 +36,7 @@ TOKENS = 1e12
 """Tokens of a run whose savings a page works out, unless the reader says otherwise."""
 PLAYED_BACK = (
     "The plan `fastest` of each method, played back on the simulated testbed: whole instructions, with noise, on chips "
-    "that stay warm. Predictions are put together from partitions that were measured one by one, each on a chip that "
-    "had cooled down, with what warm chips leak more."
+    "that warm up and cool down. Predictions are put together from partitions that were measured one by one."
 )
 RUN = "The plan `fastest` of each method, run by the engine, beside what was predicted."
 
@@ -157,7 +156,7 @@ def _pipeline_words(inputs: ReportInputs, plan: Plan) -> str:
 
 def _costs(plan: Plan) -> dict[str, float]:
     cost = plan.prediction
-    return {"time_s": cost.time_s, "energy_j": cost.energy_j, "sustained_energy_j": cost.sustained_energy_j}
+    return {"time_s": cost.time_s, "energy_j": cost.energy_j}
 
 
 def _sections(inputs: ReportInputs, timeline: str) -> list[Section]:

@@ -18,7 +18,6 @@ from kareus.pipeline.compare import (
     with_reductions,
 )
 from kareus.pipeline.spread import SavingsErrors
-from kareus.plans.answer import answer_of
 from kareus.plans.document import Plan
 from kareus.plans.units import SECONDS_PER_HOUR
 from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent, percent_within, sheet_text
@@ -46,7 +45,6 @@ class PlanRow:
     method: str
     time_s: float
     energy_j: float
-    warm_energy_j: float | None
     static_energy_j: float
     dynamic_energy_j: float
     gap: float
@@ -62,7 +60,6 @@ def plan_rows(iteration: pl.DataFrame, plans: Sequence[Plan]) -> list[PlanRow]:
             "selector": plan.selector,
             "method": plan.method,
             **{name: getattr(plan.prediction, name) for name in COSTS},
-            "warm_energy_j": plan.prediction.warm_energy_j,
             "gap": plan.prediction.energy_j / plan.prediction.lower_bound_j - 1,
         }
         for plan in plans
@@ -76,20 +73,12 @@ def summary_text(inputs: ReportInputs) -> str:
     blocks = [
         [inputs.workload, f"{inputs.testbed.label}, {inputs.gpus} GPUs", inputs.testbed.detail, *overlap_note(inputs)],
         *(block for sheet in sheets for block in sheet_text(sheet)),
-        warm_lines(inputs),
         *([lines] if (lines := update_lines(list(inputs.plans.values()))) else []),
         *([*_search(effort), *_wrapped(cut_short(inputs.searches))] for effort in search_efforts(inputs.searches)[:1]),
         *(sheet_text(runs_sheet(inputs.runs, inputs.testbed)) if inputs.runs else []),
         [NO_PLAN, *notes(inputs)],
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
-
-
-def warm_lines(inputs: ReportInputs) -> list[str]:
-    """Return for each chosen plan what it takes and saves on chips that stay warm."""
-    answers = [answer_of(plan, inputs.iteration) for plan in inputs.plans.values()]
-    found = [f"{answer.name}: {answer.warm}" for answer in answers]
-    return [line for text in found for line in textwrap.wrap(text, WIDTH)]
 
 
 def update_lines(plans: Sequence[Plan]) -> list[str]:
