@@ -25,7 +25,7 @@ from kareus.adviser.bounds import Bound, KnownPlans, computing_bound
 from kareus.adviser.feasible import Candidate, Sorted, nearest_to_fit, sort_layouts
 from kareus.adviser.goals import Least
 from kareus.adviser.layouts import Constraints, counted, layouts_of
-from kareus.adviser.order import engine_refusal, with_setting
+from kareus.adviser.order import with_setting
 from kareus.adviser.planning import frontier_of, plan_layout
 from kareus.adviser.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
@@ -38,6 +38,7 @@ from kareus.graph.number_formats import Precision
 from kareus.pareto import AS_FAST, as_fast_s, pareto_order
 from kareus.plans.units import duration, scaled
 from kareus.prediction.remedies import cost_words, misfit_words, why_not
+from kareus.runtime.architecture import engine_refusal
 from kareus.software.record import driven
 from kareus.testbed.config import TestbedKind
 from kareus.workload.combinations import check_format
@@ -72,7 +73,7 @@ def answer(question: Question) -> Advice:
         raise RefusedWorkloadError(f"--gpus: none of {', '.join(map(str, left_out))} will do; {gpus} GPUs: {reason}")
     chosen = choose(question, sizes)
     with threadpool_limits(limits=1):
-        engine = None if question.trainer.overlaps or base.model.experts else _in_engine(base, chosen)
+        engine = None if question.trainer.overlaps else _in_engine(base, chosen)
     chosen_gpus = chosen.layout.candidate.layout.gpus
     return Advice(
         question=question,

@@ -9,7 +9,7 @@ from kareus.adviser.advice import iterations_of
 from kareus.adviser.answers import Advice, FormatAnswer, LayoutAnswer, LayoutChoice, SizeAnswer, Unmeasured
 from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.layouts import counted
-from kareus.adviser.order import FULL_SHARE, TIED_SHARE, engine_refusal, without_setting
+from kareus.adviser.order import FULL_SHARE, TIED_SHARE, without_setting
 from kareus.adviser.runs import LayoutRun, runs_text
 from kareus.adviser.ties import TieMargin
 from kareus.adviser.unmeasured import sorted_by_trainer
@@ -22,6 +22,7 @@ from kareus.plans.answer import BASELINE, LITTLE_SLOWER, little_to_gain, meaning
 from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
 from kareus.prediction.errors import error_of
 from kareus.prediction.remedies import parts_words
+from kareus.runtime.architecture import engine_refusal
 from kareus.software.trainers import ENGINE, ClockPace, trainers
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import mfu, tokens_per_iteration
@@ -153,7 +154,10 @@ def frugal_lines(advice: Advice) -> Iterator[str]:
     slower = [plan for plan in advice.chosen.layout.plans if plan.time_s <= first.time_s * LITTLE_SLOWER]
     frugal = min(slower, key=lambda plan: plan.energy_j)
     said = little_to_gain(
-        1 - first.energy_j / baseline.energy_j, frugal.time_s / first.time_s - 1, 1 - frugal.energy_j / first.energy_j
+        1 - first.time_s / baseline.time_s,
+        1 - first.energy_j / baseline.energy_j,
+        frugal.time_s / first.time_s - 1,
+        1 - frugal.energy_j / first.energy_j,
     )
     if said is not None:
         is_asked = advice.question.trainer.clocks is ClockPace.STEP

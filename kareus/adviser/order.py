@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from kareus.adviser.feasible import Candidate, Sorted
 from kareus.artifacts.records import leaves, to_plain
-from kareus.errors import EngineError
 from kareus.interchange.writing import no_setting
-from kareus.runtime.architecture import check_runs
+from kareus.runtime.architecture import engine_refusal
 from kareus.software.trainers import ObeyingTrainer
 from kareus.workload.config import Workload
 
@@ -71,12 +70,3 @@ def settable(candidates: Sequence[Candidate]) -> list[Candidate]:
 def without_setting(workload: Workload) -> tuple[str, ...]:
     """Return the values of a layout that the software which trains has no setting for, such as `pipeline=zb-h1`."""
     return no_setting(workload.software.name, dict(leaves(to_plain(workload))), workload.gpu.gpus_per_node)
-
-
-def engine_refusal(workload: Workload) -> str:
-    """Return why Kareus' engine does not run a workload, or nothing where it does."""
-    try:
-        check_runs(workload)
-    except EngineError as error:
-        return str(error)
-    return ""

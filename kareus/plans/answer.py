@@ -127,25 +127,31 @@ def fastest_answer(plans: pl.DataFrame, method: str) -> Answer:
     )
 
 
-def little_to_gain(saved_share: float, more_share: float, slower_saved_share: float) -> str | None:
-    """Return in words that full speed saves little, and what a little more time saves; None where it is not so.
+def little_to_gain(
+    saved_time_share: float, saved_share: float, more_share: float, slower_saved_share: float
+) -> str | None:
+    """Return in words that full speed saves little of time and energy, and what a little more time saves, if it is so.
 
     Args:
-        saved_share: of the energy, by the fastest plan.
+        saved_time_share: of the time, by the fastest plan.
+        saved_share: of the energy, by it.
         more_share: of time that a slower plan takes.
         slower_saved_share: of the energy, by that one.
 
     Example:
-        >>> little_to_gain(0.0002, 0.048, 0.047)
+        >>> little_to_gain(0.0, 0.0002, 0.048, 0.047)
         'at full speed there is nothing to gain; 4.8 % slower saves 4.7 % of energy'
+        >>> little_to_gain(0.08, 0.0002, 0.048, 0.047) is None  # 8 % less time are something
+        True
     """
-    if saved_share >= FEW_SHARE or slower_saved_share < saved_share + SAME_SHARE:
+    if max(saved_time_share, saved_share) >= FEW_SHARE or slower_saved_share < saved_share + SAME_SHARE:
         return None
-    little = "nothing" if saved_share < SAME_SHARE else "little"
-    share = "" if saved_share < SAME_SHARE else f" ({100 * saved_share:.1f} % of energy)"
+    shares = {"time": saved_time_share, "energy": saved_share}
+    gained = " and ".join(f"{100 * share:.1f} % of {of}" for of, share in shares.items() if share >= SAME_SHARE)
+    little = f"little to gain ({gained})" if gained else "nothing to gain"
     pace = "slower" if more_share > 0 else "faster"  # where the fastest plan takes less time than is compared with
     more = f"{100 * abs(more_share):.1f} % {pace} saves {100 * slower_saved_share:.1f} % of energy"
-    return f"at full speed there is {little} to gain{share}; {more}"
+    return f"at full speed there is {little}; {more}"
 
 
 def no_limit(selector: Selector, plans: pl.DataFrame) -> str | None:

@@ -112,6 +112,7 @@ def _slower_lines(
         return
     slower = select_plan(workload, frontiers, SLOWER, fastest.method, name=fastest.workload).prediction
     said = little_to_gain(
+        answer.time_reduction_percent / 100,
         answer.energy_reduction_percent / 100,
         slower.time_s / answer.baseline_time_s - 1,
         1 - slower.energy_j / answer.baseline_energy_j,

@@ -30,6 +30,16 @@ def check_trains(model: Model, sequence_length: int, device_type: str) -> None:
         )
 
 
+def engine_refusal(workload: Workload) -> str:
+    """Return why Kareus' engine does not train a workload on GPUs and what to do, or nothing where it does."""
+    try:
+        check_trains(workload.model, workload.sequence_length, "cuda")
+        check_runs(workload)
+    except EngineError as error:
+        return str(error)
+    return ""
+
+
 def check_captures(workload: Workload, communicator: str) -> None:
     """Check that the engine captures what a training runs as CUDA graphs, and that it then fits; CPUs have none.
 

@@ -82,6 +82,14 @@ def test_a_first_look_never_goes_into_results(tmp_path, monkeypatch, capsys, pla
     )
 
 
+def test_a_first_look_says_what_the_engine_does_not_run(caplog):
+    caplog.set_level("INFO")
+    assert main(["plan", *WORDS, "software=kareus", "training.gradients=bf16"]) == 0
+    (line,) = [record.message for record in caplog.records if record.message.startswith("not run by")]
+    assert line.startswith("not run by Kareus' engine: training.gradients: is planned and predicted, but the engine")
+    assert line.endswith("leave it out, or train with the trainer that has it (kareus export).")
+
+
 def test_a_refused_workload_is_named_beside_what_is_predicted(capsys):
     assert main(["predict", "microbatch_size=8,64", "--config-dir", str(CONFIG)]) == 0
     text = capsys.readouterr().out

@@ -123,15 +123,19 @@ def test_nccls_own_number_is_that_of_the_configuration(testbed):
 
 
 def test_little_is_said_only_of_little():
-    assert little_to_gain(0.03, 0.05, 0.2) is None
-    assert little_to_gain(0.01, 0.0, 0.01) is None
-    assert little_to_gain(0.01, 0.049, 0.06) == (
+    assert little_to_gain(0.0, 0.03, 0.05, 0.2) is None
+    assert little_to_gain(0.03, 0.0, 0.05, 0.2) is None
+    assert little_to_gain(0.0, 0.01, 0.0, 0.01) is None
+    assert little_to_gain(0.0, 0.01, 0.049, 0.06) == (
         "at full speed there is little to gain (1.0 % of energy); 4.9 % slower saves 6.0 % of energy"
+    )
+    assert little_to_gain(0.015, 0.0, 0.049, 0.06) == (
+        "at full speed there is little to gain (1.5 % of time); 4.9 % slower saves 6.0 % of energy"
     )
 
 
 def test_a_plan_that_is_still_faster_is_not_called_slower():
-    said = little_to_gain(0.001, -0.009, 0.01)
+    said = little_to_gain(0.0, 0.001, -0.009, 0.01)
     assert said == "at full speed there is little to gain (0.1 % of energy); 0.9 % faster saves 1.0 % of energy"
 
 

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from helpers.builders import CONFIG
 from helpers.numerics import FOUR_LAYERS, INTERLEAVED, ZERO_BUBBLE, case, with_references
 from helpers.worlds import GPT, MPT, spawn
 from runtime.test_fully_sharded import check_shardings
@@ -12,7 +13,8 @@ from runtime.test_pipeline_numerics import check_against_transformers
 from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import ActivationKind, Sharding
-from kareus.runtime.architecture import check_trains
+from kareus.runtime.architecture import check_trains, engine_refusal
+from kareus.workload.resolve import resolve_accepted
 
 RELU = dataclasses.replace(GPT, name="tiny-relu", activation=ActivationKind.SQUARED_RELU, tie_embeddings=True)
 SIX_HEADS = dataclasses.replace(
@@ -58,6 +60,21 @@ def test_two_ranks_compute_what_gpt2_and_mpt_do_in_more_layouts(tmp_path: Path) 
 def test_replicas_that_share_weights_out_compute_what_gpt2_and_mpt_do(tmp_path: Path) -> None:
     cases = [case(dp=2, model=model, recomputation=Recomputation.NONE) for model in (GPT, MPT)]
     spawn(2, check_shardings, tmp_path, with_references(cases, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "refusal"),
+    [
+        (("model=mixtral-8x7b", "gpu.memory_gib=2000", "parallelism.tp=1"), ""),
+        (("model=gpt-oss-120b", "gpu.memory_gib=2000", "parallelism.tp=1"), "model gpt-oss-120b: the engine does not"),
+        (("training.gradients=bf16",), "training.gradients: is planned and predicted, but"),
+    ],
+    ids=["experts", "another model", "another option"],
+)
+def test_the_engine_says_what_it_does_not_train(overrides: tuple[str, ...], refusal: str) -> None:
+    (workload,) = resolve_accepted(["software=kareus", *overrides], CONFIG).values()
+    assert engine_refusal(workload).startswith(refusal)
+    assert bool(engine_refusal(workload)) == bool(refusal)
 
 
 @pytest.mark.parametrize(("place", "heads", "trains"), [("cuda", 2, False), ("cuda", 4, True), ("cpu", 2, True)])
