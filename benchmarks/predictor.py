@@ -3,8 +3,8 @@
     python benchmarks/predictor.py --json [--reference MORE.csv ...] [--plans 20]
 
 Every row of the files is predicted by `kareus.predict`; beside that stand the price that `kareus advise` compares
-layouts with, the prediction of `kareus validate`, and, for some rows, the baseline of a plan on the simulated testbed,
-without noise and on chips that stay warm. Printed are the largest differences, the errors by family, the shares of rows
+layouts with, the prediction of `kareus validate`, and, for some rows, the baseline of a plan on the simulated testbed
+with exact instruments. Printed are the largest differences, the errors by family, the shares of rows
 within the printed intervals, and how predictions order the layouts of a training.
 """
 
@@ -76,12 +76,17 @@ def of_plans(scored: Sequence[Scored], count: int) -> dict[str, float]:
     chosen = [small[n] for n in np.unique(np.linspace(0, len(small) - 1, count).astype(int))]
     times, energies = [], []
     for one in chosen:
-        noiseless = replace(one.workload.testbed, time_noise=0.0, power_noise=0.0)
-        plans = plan_tables(replace(one.workload, testbed=noiseless)).iteration
+        plans = plan_tables(exactly_measured(one.workload)).iteration
         baseline = max_throughput_plan(plans, THROUGHPUT_BASELINE)
         times.append(abs(baseline["time_s"] / one.predicted.time_s - 1))
-        energies.append(abs(baseline["warm_energy_j"] / (one.predicted.warm_energy_j or 0.0) - 1))
+        energies.append(abs(baseline["energy_j"] / one.predicted.energy_j - 1))
     return {"rows": len(chosen), "time_pct": 100 * max(times), "energy_pct": 100 * max(energies)}
+
+
+def exactly_measured(workload: Workload) -> Workload:
+    """Return the workload on a testbed whose instruments have no noise, and a counter without a period to wait for."""
+    testbed = replace(workload.testbed, time_noise=0.0, power_noise=0.0, counter_period_s=1e-6)
+    return replace(workload, testbed=testbed, protocol=replace(workload.protocol, settle_s=0.0))
 
 
 def _instructions(workload: Workload) -> int:
