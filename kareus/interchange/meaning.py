@@ -5,6 +5,7 @@ a workload follow. `keys_of` goes from terms to keys, `terms_of` from keys to te
 gives the same keys.
 
 - `nodes`, `gpus_per_node`, `gpus`: of the job.
+- `copies`: groups of replicas that each share out the optimizer (Megatron Core).
 - `replicas`, `shards`, `reshards`: replicas that hold weights whole, GPUs that share them out (-1: all that are left),
   and when gathered weights are dropped (FSDP of PyTorch).
 - `rank_batch`: sequences of a replica between two steps of gradient accumulation, cut in microbatches by a pipeline.
@@ -44,8 +45,9 @@ from kareus.model.training_options import (
     TrainingOptions,
 )
 from kareus.pipeline.config import CHUNKS_OF_V, PipelineSchedule
+from kareus.workload.words import HYBRID
 
-SHARDINGS = tuple(Sharding)
+SHARDINGS = (*map(str, Sharding), HYBRID)
 """From nothing shared out to everything; of two settings the one that shares out more counts."""
 DEGREES = ("parallelism.tp", "parallelism.pp", "parallelism.cp")
 OPTIONS = tuple(f"training.{each.name}" for each in fields(TrainingOptions))
@@ -54,6 +56,7 @@ PLAIN = (
     "parallelism.ep",
     "parallelism.etp",
     "parallelism.dp",
+    "parallelism.shards",
     "parallelism.sequence_parallel",
     "precision",
     "recomputation",
@@ -100,7 +103,7 @@ TARGETS = (*LINEAR, *FUSED, *SAME)
 EVERY_LEFT = -1
 """GPUs that share weights: all that are not told otherwise."""
 ALWAYS, NEVER, USUAL = "always", "never", "default"
-HYBRID = "weights are shared out over a part of the replicas (HSDP), how large is not said: taken as over all"
+HYBRID_OF = "weights are shared out over a part of the replicas (HSDP), how large is not said: taken as over all"
 LLAMA: Mapping[str, Any] = {
     "tie_embeddings": False,
     "qk_norm": False,
@@ -346,8 +349,11 @@ def _sharing(terms: TrainerTerms, keys: Mapping[str, Any], lost: list[str]) -> d
     shards, replicas = terms.get("shards"), terms.get("replicas") or 1
     if shards is None and terms.get("parallelism.sharding") == Sharding.FULL and terms.get("reshards") == NEVER:
         return {"parallelism.sharding": str(Sharding.GRADIENTS)}
+    if HYBRID in (terms.get("reshards"), terms.get("parallelism.sharding")):
+        return {"parallelism.sharding": HYBRID}
     if shards is None:
-        return {name: terms[name] for name in ("parallelism.sharding",) if name in terms}
+        kept = {name: terms[name] for name in ("parallelism.sharding",) if name in terms}
+        return kept | _shards_of_copies(terms, keys, lost)
     pp, shared = keys.get("parallelism.pp", 1), dict[str, Any]()
     if shards == EVERY_LEFT and "gpus" in keys:
         rest = keys["gpus"] // (replicas * math.prod(keys.get(key, 1) for key in DEGREES))
@@ -355,7 +361,7 @@ def _sharing(terms: TrainerTerms, keys: Mapping[str, Any], lost: list[str]) -> d
     if shards != EVERY_LEFT:
         shared["parallelism.dp"] = replicas * shards
     if replicas > 1 and shards == EVERY_LEFT:
-        lost.append(HYBRID)
+        lost.append(HYBRID_OF)
     elif replicas > 1 and shards > 1:
         shared["parallelism.shards"] = shards
     if shards == 1:
@@ -367,13 +373,26 @@ def _sharing(terms: TrainerTerms, keys: Mapping[str, Any], lost: list[str]) -> d
     return shared | {"parallelism.sharding": str(sharding)}
 
 
+def _shards_of_copies(terms: TrainerTerms, keys: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:
+    """Replicas that share out the optimizer where several groups of them do."""
+    copies, gpus = terms.get("copies") or 1, keys.get("gpus")
+    if copies == 1 or terms.get("parallelism.sharding", Sharding.NONE) == Sharding.NONE:
+        return {}
+    replicas = gpus // math.prod(keys.get(key, 1) for key in DEGREES) if isinstance(gpus, int) else 0
+    if replicas <= copies or replicas % copies:
+        lost.append(f"optimizers of {copies} groups of replicas, how many replicas there are is not said: taken as one")
+        return {}
+    return {"parallelism.shards": replicas // copies}
+
+
 def _sharing_terms(workload: Mapping[str, Any]) -> dict[str, Any]:
     dp, pp, sharding = (workload[f"parallelism.{name}"] for name in ("dp", "pp", "sharding"))
     if sharding == Sharding.NONE:
         return {"replicas": dp, "shards": 1, "reshards": USUAL}
     told = {Sharding.FULL: ALWAYS if pp > 1 else USUAL, Sharding.GRADIENTS: NEVER, Sharding.OPTIMIZER: USUAL}
     shards = workload.get("parallelism.shards") or dp
-    return {"replicas": dp // shards, "shards": shards, "reshards": told[Sharding(sharding)]}
+    copies = dp // shards
+    return {"replicas": copies, "shards": shards, "reshards": told[Sharding(sharding)], "copies": copies}
 
 
 def _rank_batch(terms: TrainerTerms, keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from kareus.workload.config import nothing_to_overlap
 from kareus.workload.memory import tightness
 from kareus.workload.model_flops import engine_words, size_words
 from kareus.workload.resolve import Resolved, check_any_accepted, resolve, with_proposal
+from kareus.workload.words import SHARDING
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,12 @@ def run(arguments: argparse.Namespace) -> None:
 def proposals(resolved: Sequence[Resolved]) -> Iterator[str]:
     """Yield a line for each workload whose layout was proposed."""
     for one in resolved:
-        if one.proposed:
+        if one.proposed and all(text.startswith(f"{SHARDING}=") for text in one.proposed):
+            yield (
+                f"{one.name}: does not fit with states held whole; {' '.join(one.proposed)}, as recipes of "
+                f"{one.composed.software.name} have it where nobody says ({SHARDING}=none)"
+            )
+        elif one.proposed:
             yield (
                 f"{one.name}: no layout is named; proposed, of few GPUs for each replica: {' '.join(one.proposed)} "
                 "(kareus advise compares all)"

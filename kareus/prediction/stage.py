@@ -10,9 +10,9 @@ from kareus.errors import printable
 from kareus.prediction.resolve_stage import proposals
 from kareus.workload.arguments import add_from, add_overrides, described
 from kareus.workload.config import Workload
-from kareus.workload.memory import tightness
+from kareus.workload.memory import may_run, tightness
 from kareus.workload.model_flops import size_words, sizes
-from kareus.workload.resolve import check_any_accepted, resolve
+from kareus.workload.resolve import Resolved, check_any_runs, checked_but_for_memory, resolve
 
 if TYPE_CHECKING:
     from kareus.prediction.workload_prediction import Prediction
@@ -30,7 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Predict and print every workload; one that cannot run is printed with its reason."""
+    """Predict and print every workload; one that cannot run is printed with its reason.
+
+    Where memory alone refuses one, by no more than the estimate was off of trainings that ran, that is a verdict beside
+    what it would take.
+    """
     workloads = described(arguments)
     left_out: dict[str, list[str]] = {}
     if arguments.json and workloads.left_out:
@@ -38,23 +42,32 @@ def run(arguments: argparse.Namespace) -> None:
     elif workloads.left_out:
         print("\n".join(map(printable, workloads.left_out)))  # noqa: T201 - a part of the answer
     resolved = resolve(workloads.overrides, arguments.config_dir)
-    check_any_accepted(resolved)
+    predicted = {one.name: _predictable(one) for one in resolved}
+    check_any_runs({one.name: None if predicted[one.name] else one.refusal for one in resolved})
     from kareus.prediction.workload_prediction import predict  # noqa: PLC0415 - bad overrides need not wait for it
 
     for number, one in enumerate(resolved):
-        if one.workload is None:
-            refused = {"workload": one.name, **left_out, "refused": one.refusal}
-            lines = [json.dumps(refused) if arguments.json else f"{one.name}: refused: {one.refusal}"]
+        workload, refused = predicted[one.name], {"refused": one.refusal} if one.refusal else {}
+        if workload is None:
+            said = {"workload": one.name, **left_out, **refused}
+            lines = [json.dumps(said) if arguments.json else f"{one.name}: refused: {one.refusal}"]
         else:
-            found = predict(one.workload, arguments.method, arguments.frequency)
+            found = predict(workload, arguments.method, arguments.frequency)
             if arguments.json:
-                model = sizes(one.workload.model, one.workload.sequence_length)
-                told = left_out | ({"proposed": list(one.proposed)} if one.proposed else {})
+                model = sizes(workload.model, workload.sequence_length)
+                told = left_out | refused | ({"proposed": list(one.proposed)} if one.proposed else {})
                 lines = [json.dumps({"workload": one.name, **told, **model, **to_plain(found)}, allow_nan=False)]
             else:
                 before = [*([""] if number else []), *proposals([one])]
-                lines = [*before, *prediction_lines(one.name, one.workload, found)]
+                lines = [*before, *prediction_lines(one.name, workload, found)]
         print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command
+
+
+def _predictable(one: Resolved) -> Workload | None:
+    """Return the workload that is predicted: one that is accepted, or is refused for memory that may be enough."""
+    if one.workload is not None or one.memory is None or not may_run(one.composed, one.memory):
+        return one.workload
+    return checked_but_for_memory(one.composed)
 
 
 def prediction_lines(name: str, workload: Workload, found: "Prediction") -> Iterator[str]:

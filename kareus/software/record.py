@@ -19,7 +19,7 @@ from kareus.artifacts.records import ADDED
 from kareus.errors import ArtifactError, ConfigError
 from kareus.gpu_model.coefficients import OF_SOFTWARE, LaunchesAhead
 from kareus.gpu_model.gpu import Gpu
-from kareus.model.config import AttentionKernel
+from kareus.model.config import AttentionKernel, Sharding
 
 GROUP = "software"
 USUAL_SOFTWARE = "usual_software"
@@ -27,7 +27,7 @@ USUAL_SOFTWARE = "usual_software"
 WARM = "warm_leakage_w"
 SET_BY_SOFTWARE = (*OF_SOFTWARE, WARM)
 """Coefficients that a GPU's file does not have."""
-OF_MEMORY = ("kept_excess", "logit_bytes", "former_logit_bytes", "workspace_gib")
+OF_MEMORY = ("kept_excess", "logit_bytes", "former_logit_bytes", "workspace_gib", "usual_sharding")
 """Fields that memory alone depends on."""
 OF_EXPERTS = (
     "dispatcher",
@@ -214,6 +214,8 @@ class Software:
     workspace_gib: float = field(default=0.0, metadata=ADDED)
     """Memory of its allocator on every GPU that no tensor of the model takes: workspaces of kernel libraries, batches
     of the data loader."""
+    usual_sharding: Sharding = field(default=Sharding.NONE, metadata=ADDED)
+    """What its recipes share out among replicas, where nobody says it and what is held whole does not fit."""
     measured: MeasuredRuns | None = field(default=None, metadata=ADDED)
     """What a user's own runs tell of the errors of these numbers; null where they were not calibrated so."""
 

@@ -31,11 +31,22 @@ from kareus.workload.documents import KEY as DOCUMENT_LENGTHS
 from kareus.workload.documents import read_lengths
 from kareus.workload.huggingface import read_architecture
 from kareus.workload.overrides import Setting, expand, groups, is_file, is_record
-from kareus.workload.words import DEGREES, DP, MICROBATCH, MICROBATCHES, WORDS, followed
+from kareus.workload.words import (
+    DEGREES,
+    DP,
+    HYBRID,
+    MICROBATCH,
+    MICROBATCHES,
+    SHARDING,
+    WORDS,
+    followed,
+    shared_in_node,
+)
 
 PRIMARY = "config"
 USUAL = f"gpu.{USUAL_SOFTWARE}"
 """Key of the software that is planned for on a GPU."""
+NODE = "gpu.gpus_per_node"
 ENGINE = "kareus"
 """Option of Kareus' own engine."""
 KEYS_OF_SOFTWARE = frozenset(
@@ -179,10 +190,7 @@ def _composed(
     if isinstance(path := values.get(DOCUMENT_LENGTHS), str):
         values[DOCUMENT_LENGTHS] = read_lengths(Path(path).expanduser())
     options, before = _with_usual_software(merged, usual, choices)
-    words = {word: values.pop(word) for word in WORDS if word in values}
-    if words:
-        usual_values = {key: OmegaConf.select(before, key) for key in (DP, *DEGREES, MICROBATCH, MICROBATCHES)}
-        values |= followed(words, values, usual_values)
+    values = _without_words(values, before)
     after = copy.deepcopy(before)
     for key, value in values.items():
         OmegaConf.update(after, key, value, force_add=True)  # as Hydra does; that the key exists is known by now
@@ -206,6 +214,19 @@ def _composed(
         options=options,
         changes={key: value for key, value in changes.items() if key not in KEYS_OF_SOFTWARE},
     )
+
+
+def _without_words(values: Mapping[str, Any], before: DictConfig) -> dict[str, Any]:
+    """Return values by key with what words stand for in their place; `before` has those that are not overridden."""
+    words = {word: values[word] for word in WORDS if word in values}
+    values = {key: value for key, value in values.items() if key not in words}
+    usual = {key: OmegaConf.select(before, key) for key in (DP, *DEGREES, MICROBATCH, MICROBATCHES)}
+    if words:
+        values |= followed(words, values, usual)
+    if values.get(SHARDING) == HYBRID:
+        node = values.get(NODE, OmegaConf.select(before, NODE))
+        values |= shared_in_node(values, usual, node if isinstance(node, int) else 1)
+    return values
 
 
 def _with_usual_software(

@@ -52,8 +52,6 @@ OPTIONS: Mapping[str, str] = {
 }
 """Keys of options of a training, by the names that people try first."""
 UNSUPPORTED: Mapping[str, str] = {
-    "parallelism.sharding=hybrid": "how many replicas share out weights (HSDP) has to be said; the nearest is "
-    "parallelism.sharding=full with parallelism.shards=N, such as 8, a node of them",
     "recomputation=offload": "the nearest are training.offload_blocks=N, by which activations wait on the host, and "
     "recomputation=full",
     "pipeline=dualpipe": "two copies of the weights are not planned; the nearest is pipeline=dualpipe-v",

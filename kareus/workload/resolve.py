@@ -9,6 +9,7 @@ from typing import Any
 from kareus.artifacts.records import to_plain
 from kareus.artifacts.shipped import config_folder
 from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.model.config import Sharding
 from kareus.testbed.config import ClockPolicy
 from kareus.workload.combinations import check_combinations
 from kareus.workload.compose import ComposedWorkload, compose
@@ -20,7 +21,7 @@ from kareus.workload.overrides import expand, key_of
 from kareus.workload.pipelining import check_pipeline
 from kareus.workload.propose import PROPOSED, layouts_on, smallest_layouts
 from kareus.workload.split import layers_per_stage
-from kareus.workload.words import ACCUMULATION, DEGREES, GLOBAL_BATCH, GPUS
+from kareus.workload.words import ACCUMULATION, DEGREES, GLOBAL_BATCH, GPUS, SHARDING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +53,17 @@ def resolve(overrides: Sequence[str], config_dir: Path | None = None) -> list[Re
             but cannot run is no error: it is returned with its `refusal`.
     """
     resolved: dict[str, tuple[Resolved, Workload]] = {}
-    for composition, proposed in _compositions(overrides, config_dir or config_folder()):
-        name = workload_name(composition)
-        split = _with_split_if_any(composition.workload)
-        if name not in resolved:
-            resolved[name] = replace(_resolved(name, composition), proposed=proposed), split
-        elif resolved[name][1] != split:
+    folder = config_dir or config_folder()
+    for composition, proposed in _compositions(overrides, folder):
+        one = replace(_resolved(workload_name(composition), composition), proposed=proposed)
+        one = _as_recipes_share(one, folder)
+        split = _with_split_if_any(one.composed)
+        if one.name not in resolved:
+            resolved[one.name] = one, split
+        elif resolved[one.name][1] != split:
             raise ConfigError(
-                f"{' '.join(composition.overrides)}: would share the name {name} with another workload; rename one of "
-                "the options that differ."
+                f"{' '.join(one.overrides)}: would share the name {one.name} with another workload; rename one of the "
+                "options that differ."
             )
     return [one for one, _ in resolved.values()]
 
@@ -108,6 +111,22 @@ def _layout_on_gpus(texts: Sequence[str], config_dir: Path) -> tuple[str, ...]:
     if "num_microbatches" in open_keys and (GLOBAL_BATCH in counts or ACCUMULATION in given):
         open_keys.remove("num_microbatches")  # follows
     return _overrides(base.workload, chosen, open_keys)
+
+
+def _as_recipes_share(one: Resolved, config_dir: Path) -> Resolved:
+    """Return a workload that does not fit with states shared out as its software's recipes do, where nobody says how.
+
+    One that does not fit so either, or of which something is said, is returned as it is.
+    """
+    layout, usual = one.composed.parallelism, one.composed.software.usual_sharding
+    said = {key_of(text) for text in one.overrides}
+    alone = layout.dp * layout.cp == 1 or usual is Sharding.NONE
+    if one.refusal is None or one.memory is None or alone or not said.isdisjoint(("parallelism", SHARDING)):
+        return one
+    added = f"{SHARDING}={usual}"
+    (composition,) = compose([*one.overrides, added], config_dir)
+    shared = _resolved(workload_name(composition), composition)
+    return one if shared.workload is None else replace(shared, proposed=(*one.proposed, added))
 
 
 def with_proposal(one: Resolved, config_dir: Path) -> Resolved:

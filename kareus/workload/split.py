@@ -175,6 +175,6 @@ def _cuts_into(split: tuple[int, ...], chunks: int) -> bool:
     ends = {0, len(split) - 1} if len(split) > 1 else set()
     for stage, layers in enumerate(split):
         with_place = layers + (stage in ends)
-        if layers % chunks and (with_place % chunks or with_place == chunks):
+        if layers % chunks and with_place % chunks:
             return False
     return True

@@ -3,6 +3,8 @@
 They are overrides as any other, and stand for the one key that follows from them: `global_batch_size` for
 `num_microbatches`, or for `microbatch_size` where that is open; `gradient_accumulation_steps` for `num_microbatches`;
 `gpus` for `parallelism.dp`. Where they are given beside the key they stand for, both have to agree.
+
+A value is a word, too: `parallelism.sharding=hybrid` (HSDP) stands for `full` among the replicas of a node.
 """
 
 from collections.abc import Mapping
@@ -15,6 +17,7 @@ WORDS = (GLOBAL_BATCH, ACCUMULATION, GPUS)
 DP, MICROBATCH, MICROBATCHES = "parallelism.dp", "microbatch_size", "num_microbatches"
 DEGREES = ("parallelism.tp", "parallelism.pp", "parallelism.cp")
 """Degrees of parallelism within a replica."""
+SHARDING, SHARDS, HYBRID = "parallelism.sharding", "parallelism.shards", "hybrid"
 
 
 def followed(words: Mapping[str, Any], given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, int]:
@@ -55,6 +58,36 @@ def followed(words: Mapping[str, Any], given: Mapping[str, Any], usual: Mapping[
         if given.get(key, value) != value:
             raise ConfigError(_disagreement(words, key, value, given[key]))
     return derived
+
+
+def shared_in_node(given: Mapping[str, Any], usual: Mapping[str, Any], gpus_per_node: int) -> dict[str, Any]:
+    """Return the keys that `parallelism.sharding=hybrid` stands for: weights are shared out among replicas of a node.
+
+    Args:
+        given: values of keys that are overridden, by dotted key; those that words stand for among them.
+        usual: values of degrees where nothing is overridden, by dotted key.
+        gpus_per_node: GPUs of a node; replicas of equal rank within a stage fill it one after the other.
+
+    Raises:
+        ConfigError: a replica's part of a stage fills a node.
+
+    Example:
+        >>> usual = {"parallelism.tp": 2, "parallelism.cp": 1, "parallelism.dp": 8}
+        >>> shared_in_node({"parallelism.sharding": "hybrid"}, usual, gpus_per_node=8)
+        {'parallelism.sharding': 'full', 'parallelism.shards': 4}
+    """
+    full = {SHARDING: "full"}
+    values = {**usual, **given}
+    tp, cp, dp = (values.get(key) for key in ("parallelism.tp", "parallelism.cp", DP))
+    if given.get(SHARDS) is not None or not all(type(part) is int and part > 0 for part in (tp, cp, dp)):
+        return full  # of the latter their record says what is wrong
+    replicas = gpus_per_node // (tp * cp)
+    if dp > 1 and replicas < 2:  # noqa: PLR2004 - one alone shares nothing
+        raise ConfigError(
+            f"{SHARDING}={HYBRID}: shares weights out among the replicas of a node, and tp x cp ({tp * cp}) of one "
+            f"fills the {gpus_per_node} GPUs of a node; give {SHARDS}=N, such as {min(dp, 8)}."
+        )
+    return full if dp <= replicas else {**full, SHARDS: replicas}
 
 
 def _share(words: Mapping[str, int], word: str, parts: list[Any], product: str) -> int:

@@ -48,6 +48,29 @@ def test_a_key_is_written_by_one_row_of_a_table(name):
                 assert row.value(row.said(other)) == other, (row.key, other)
 
 
+HF = "model_name_or_path: a/b\nbf16: true\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        (HF + "fsdp: hybrid_shard auto_wrap", "t.yaml", "parallelism.sharding=hybrid"),
+        (HF + "fsdp_config: {fsdp_sharding_strategy: 4}", "t.yaml", "parallelism.sharding=hybrid"),
+        (HF + "zero_optimization: {stage: 3, mics_shard_size: 8}", "t.yaml", "parallelism.shards=8"),
+        ("base_model: a/b\nfsdp: [hybrid_shard_zero2, auto_wrap]\n", "t.yaml", "parallelism.sharding=hybrid"),
+        ("max_seq_len: 8\nfsdp_config: {sharding_strategy: HYBRID_SHARD}", "t.yaml", "parallelism.sharding=hybrid"),
+        (
+            MINIMAL.replace("torchrun", "torchrun --nnodes 4 --nproc-per-node 8")
+            + "--use-distributed-optimizer --num-distributed-optimizer-instances 4",
+            "t.sh",
+            "parallelism.shards=4",
+        ),
+    ],
+)
+def test_groups_of_replicas_that_share_weights_are_read(read, text, name, said):
+    assert said in read(text, name).overrides
+
+
 def test_names_of_models_stand_for_options():
     assert set(model_names().values()) <= set(options("model", config_folder()))
 
@@ -258,7 +281,6 @@ def unsaid(training):
         ("trainer: {precision: 32, devices: 8}\nmodel: {tensor_model_parallel_size: 1}", "t.yaml", "fp16 or fp32"),
         ("base_model: a/b\nsequence_len: 8\nmicro_batch_size: 1\nbf16: false\n", "t.yaml", "fp32: taken as bf16"),
         ('{"train_batch_size": 8, "zero_optimization": {"stage": 3}}', "t.json", "fp32: taken as bf16"),
-        ("model_name_or_path: a/b\nfsdp: hybrid_shard offload\nbf16: true\n", "t.yaml", "within a node (hybrid)"),
         ("model_name_or_path: a/b\nfsdp: full_shard offload\nbf16: true\n", "t.yaml", "offloading"),
         ("[training]\nlocal_batch_size = 1\n[model]\nflavor='8B'\n", "t.toml", "no mode of activation_checkpoint"),
         ("[training]\nlocal_batch_size = 1\n[model]\nflavor='8B'\nconverters=['lora']\n", "t.toml", "adapters"),

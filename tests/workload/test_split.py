@@ -94,6 +94,14 @@ def test_chunks_are_equal_whatever_the_models_table_says() -> None:
     assert layers_per_stage(workload(*seventy)) == (8,) * 10
 
 
+def test_a_chunk_may_have_the_embedding_or_the_head_alone() -> None:
+    """As in 30 of the blocks of Llama 3.1 405B on 64 H100, which NVIDIA measured."""
+    split = "parallelism.layers_per_stage=[6,7,7,6]"
+    cut = workload("pipeline=interleaved", "pipeline.chunks=7", "parallelism.pp=4", "model.num_layers=26", split)
+    shapes = chunk_shapes(layers_per_stage(cut), 7)
+    assert {place: shape.layers for place, shape in shapes.items() if shape.layers != 1} == {(0, 0): 0, (3, 6): 0}
+
+
 @pytest.mark.parametrize(("chunks", "stages"), [(11, 2), (14, 4)])
 def test_layers_that_cannot_be_cut_into_the_chunks_are_refused(chunks: int, stages: int) -> None:
     cut = workload("pipeline=interleaved", f"pipeline.chunks={chunks}", f"parallelism.pp={stages}")

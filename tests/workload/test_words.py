@@ -69,6 +69,7 @@ def test_what_words_give_is_named_as_where_the_key_is_given():
         (["global_batch_size=64", "microbatch_size=8", "gradient_accumulation_steps=4"], "leave one of them out"),
         (["global_batch_size=0"], "global_batch_size=0: must be a whole number, 1 or more."),
         (["gpus=eight"], "gpus=eight: must be a whole number"),
+        (["parallelism.sharding=hybrid", "parallelism.dp=2"], "fills the 8 GPUs of a node; give parallelism.shards=N"),
     ],
 )
 def test_words_that_do_not_fit_are_refused(overrides, message):
@@ -91,6 +92,33 @@ def test_a_proposal_keeps_what_is_named():
     found = one("model=llama3.1-8b", "gpu=h200", "gpus=16", "parallelism.tp=4", "microbatch_size=2")
     assert (found.workload.parallelism.tp, found.workload.microbatch_size) == (4, 2)
     assert found.workload.parallelism.gpus == 16
+
+
+@pytest.mark.parametrize(
+    ("layout", "shards"),
+    [
+        (("parallelism.tp=2", "parallelism.dp=8"), 4),
+        (("parallelism.tp=2", "parallelism.dp=16", "parallelism.shards=8"), 8),
+        (("parallelism.tp=1", "gpus=32"), 8),
+        (("parallelism.tp=1", "parallelism.dp=4"), None),
+        (("parallelism.tp=8", "parallelism.dp=1"), None),
+    ],
+)
+def test_hybrid_sharding_is_within_a_node(layout, shards):
+    found = one("model=llama3.2-3b", "gpu=h200", "parallelism.pp=1", "parallelism.sharding=hybrid", *layout)
+    assert found.workload.parallelism.sharding == "full"
+    assert found.workload.parallelism.shards == shards
+
+
+def test_states_are_shared_out_as_recipes_do_where_nobody_says():
+    layout = ("model=llama3.1-8b", "gpu=h100-sxm5-80gb", "parallelism.tp=1", "parallelism.pp=1", "parallelism.dp=8")
+    layout = (*layout, "microbatch_size=1", "recomputation=full")
+    assert one(*layout).proposed == ("parallelism.sharding=optimizer",)
+    assert one(*layout).workload.parallelism.sharding == "optimizer"
+    assert one(*layout, "software=torchtitan").workload.parallelism.sharding == "full"
+    for more in ("software=kareus", "parallelism.sharding=none", "sequence_length=524288"):
+        assert one(*layout, more).workload is None
+        assert one(*layout, more).proposed == ()
 
 
 def test_a_proposal_that_needs_a_node_takes_one():
