@@ -94,9 +94,10 @@ def _lines(resolved: Sequence[Resolved]) -> list[str]:
             text = f"{split:<7}  {fit}{tightness(one.workload, one.memory)}"
         lines.append(f"{one.name:<{width}}  {one.gpus:>4}  {text}")
     accepted = [(one.name, one.workload) for one in resolved if one.workload]
+    published = [one.composed for one in resolved if one.workload]  # without what software pads
     sizes = {
         (w.model.name, size_words(w.model, w.sequence_length)): engine_words(w.model, w.sequence_length)
-        for _, w in accepted
+        for w in published
     }
     for (name, size), reason in sizes.items():
         lines += [f"{name}: {size}", *([f"{name}: {reason}"] if reason else [])]

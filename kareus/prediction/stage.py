@@ -54,12 +54,12 @@ def run(arguments: argparse.Namespace) -> None:
         else:
             found = predict(workload, arguments.method, arguments.frequency)
             if arguments.json:
-                model = sizes(workload.model, workload.sequence_length)
+                model = sizes(one.composed.model, workload.sequence_length)
                 told = left_out | refused | ({"proposed": list(one.proposed)} if one.proposed else {})
                 lines = [json.dumps({"workload": one.name, **told, **model, **to_plain(found)}, allow_nan=False)]
             else:
                 before = [*([""] if number else []), *proposals([one])]
-                lines = [*before, *prediction_lines(one.name, workload, found)]
+                lines = [*before, *prediction_lines(one, workload, found)]
         print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command
 
 
@@ -70,14 +70,17 @@ def _predictable(one: Resolved) -> Workload | None:
     return checked_but_for_memory(one.composed)
 
 
-def prediction_lines(name: str, workload: Workload, found: "Prediction") -> Iterator[str]:
-    """Yield a prediction for people, in lines of at most 100 columns but for the first."""
+def prediction_lines(one: Resolved, workload: Workload, found: "Prediction") -> Iterator[str]:
+    """Yield a prediction for people, in lines of at most 100 columns but for the first.
+
+    Parameters are those of the model as it is published, without what its software pads.
+    """
     from kareus.prediction.errors import error_words  # noqa: PLC0415 - as above
     from kareus.prediction.training_lines import training_lines  # noqa: PLC0415 - as above
 
     memory, collectives = found.memory, found.collectives
     yield (
-        f"{name}: {found.method} at {found.frequency_mhz} MHz, {workload.software.name} in {workload.precision} [GPU "
+        f"{one.name}: {found.method} at {found.frequency_mhz} MHz, {workload.software.name} in {workload.precision} [GPU "
         f"model of {workload.gpu.name}]"
     )
     yield error_words(workload)
@@ -89,7 +92,7 @@ def prediction_lines(name: str, workload: Workload, found: "Prediction") -> Iter
         f"memory       {memory.total_gib:.1f} of {workload.gpu.memory_gib:.1f} GiB on stage {memory.stage}"
         f"{tightness(workload, memory)}"
     )
-    yield f"model        {size_words(workload.model, workload.sequence_length)}"
+    yield f"model        {size_words(one.composed.model, workload.sequence_length)}"
     yield from training_lines(workload)
     yield (
         f"collectives  {collectives.alone_s:.3f} s alone, {collectives.hidden_s:.3f} s of it beside computation, "

@@ -76,6 +76,8 @@ class Architecture:
     """Keys, and the values with which the model can be read."""
     unused: tuple[str, ...] = ()
     """Keys that models of the type have and that say nothing of them."""
+    other: Mapping[str, str] = field(default_factory=dict)
+    """Further names of keys in files, by key."""
     window: Rule | None = None
     """Numbers of the blocks to which `sliding_window` applies where no `layer_types` say it; None: no such key."""
 
@@ -281,6 +283,17 @@ _GLM_DEFAULTS: Config = {
 }
 _LN = {"norm_epsilon": "layer_norm_eps"}
 QWEN_WINDOW: Config = {"use_sliding_window": False, "max_window_layers": 28, "sliding_window": 4096}
+HUNYUAN: Mapping[str, Any] = {
+    "qk_norm": True,
+    "qkv_bias": flag("attention_bias"),
+    "projection_bias": flag("attention_bias"),
+}
+HUNYUAN_FIXED: Mapping[str, tuple[Any, ...]] = {"use_qk_norm": (True,), "use_cla": (False,), "mlp_bias": (False,)}
+MINICPM: Mapping[str, Any] = {
+    "embedding_scale": real("scale_emb"),
+    "residual_scale": lambda config: number(config, "scale_depth") / layers_of(config) ** 0.5,
+    "logit_scale": lambda config: number(config, "dim_model_base") / integer(config, "hidden_size"),
+}
 _INTERNLM = Architecture(
     model={"qkv_bias": flag("bias"), "projection_bias": flag("bias")},
     defaults={"bias": False, "rms_norm_eps": 1e-6},
@@ -402,7 +415,6 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "qkv_bias": flag("attention_bias"),
             "projection_bias": flag("attention_bias"),
         },
-        fixed={"clip_qkv": ()},
     ),
     "olmo2": Architecture(
         defaults={"rms_norm_eps": 1e-5},
@@ -451,6 +463,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "tie_word_embeddings": True,
         },
         model={**_LLAMA_BIASES, "unrotated_layers": unrotated},
+        unused=("max_window_layers",),
         window=unrotated,
     ),
     "starcoder2": Architecture(
@@ -490,6 +503,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "num_key_value_heads": _falcon_heads,
         },
         gated=False,
+        fixed={"apply_residual_connection_post_layernorm": (False,)},
     ),
     "gpt_neox": Architecture(
         keys={**_LN, "num_key_value_heads": None},
@@ -563,6 +577,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "num_key_value_heads": own_heads("n_head"),
         },
         gated=False,
+        other={"hidden_size": "n_embed"},
         fixed={"apply_residual_connection_post_layernorm": (False,), "slow_but_exact": (False,)},
     ),
     "cohere": Architecture(
@@ -578,6 +593,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "stablelm": Architecture(
         keys=_LN,
+        other={"layer_norm_eps": "norm_eps"},  # of its first models, which bring code along
         defaults={"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25},
         model={
             "norm": NormKind.LAYERNORM,
@@ -623,9 +639,11 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         defaults={"head_dim": 128, "rms_norm_eps": 1e-8, "rope_theta": 100_000.0},
         model={**_LLAMA_BIASES, "projection_bias": False},
     ),
-    "hunyuan_v1_dense": Architecture(
-        defaults={"rms_norm_eps": 1e-5},
-        model={"qk_norm": True, "qkv_bias": flag("attention_bias"), "projection_bias": flag("attention_bias")},
+    "hunyuan_v1_dense": Architecture(defaults={"rms_norm_eps": 1e-5}, model=HUNYUAN, fixed=HUNYUAN_FIXED),
+    "internlm3": Architecture(
+        defaults={"rms_norm_eps": 1e-5, "head_dim": 128, "num_key_value_heads": 2},
+        model=_LLAMA_BIASES,
+        other={"attention_bias": "qkv_bias", "mlp_bias": "bias"},
     ),
     "ministral": Architecture(defaults={"sliding_window": 4096, "num_key_value_heads": 8}, window=every_block),
     "seed_oss": Architecture(
@@ -702,12 +720,35 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "internlm2": _INTERNLM,
     "minicpm": Architecture(
         defaults={"scale_emb": 1, "dim_model_base": 1, "scale_depth": 1, "tie_word_embeddings": True},
-        model={
-            **_LLAMA_BIASES,
-            "embedding_scale": real("scale_emb"),
-            "residual_scale": lambda config: number(config, "scale_depth") / layers_of(config) ** 0.5,
-            "logit_scale": lambda config: number(config, "dim_model_base") / integer(config, "hidden_size"),
+        model={**_LLAMA_BIASES, **MINICPM},
+    ),
+    "chatglm": Architecture(
+        keys={
+            "intermediate_size": "ffn_hidden_size",
+            "num_layers": "num_layers",
+            "num_key_value_heads": None,
+            "head_dim": "kv_channels",
+            "vocab_size": "padded_vocab_size",
+            "norm_epsilon": "layernorm_epsilon",
+            "activation": None,
         },
+        defaults={"layernorm_epsilon": 1e-5, "add_qkv_bias": True, "kv_channels": 128, "multi_query_attention": True},
+        model={
+            "activation": ActivationKind.SWIGLU,
+            "qkv_bias": flag("add_qkv_bias"),
+            "num_key_value_heads": lambda config: integer(
+                config, "multi_query_group_num" if boolean(config, "multi_query_attention") else "num_attention_heads"
+            ),
+            "rotary_share": 0.5,
+        },
+        fixed={
+            "add_bias_linear": (False,),
+            "apply_residual_connection_post_layernorm": (False,),
+            "post_layer_norm": (True,),
+            "rmsnorm": (True,),
+            "original_rope": (True,),
+        },
+        unused=("rope_ratio", "pre_seq_len", "prefix_projection", "quantization_bit", "bias_dropout_fusion"),
     ),
     "orion": Architecture(defaults={"rms_norm_eps": 1e-5}, model={"norm": NormKind.LAYERNORM, "norm_bias": True}),
     "qwen": Architecture(

@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kareus.errors import ConfigError
-from kareus.model.config import ActivationKind
+from kareus.model.config import ActivationKind, NormKind
 from kareus.model.experts import Experts, LatentAttention, RouterScore
 from kareus.model.features import NormPlacement, QkNormScope
 from kareus.workload.architectures import (
+    HUNYUAN,
+    HUNYUAN_FIXED,
+    MINICPM,
     QWEN_WINDOW,
     Architecture,
     Config,
@@ -127,8 +130,12 @@ def _latent(config: Config) -> LatentAttention:
         query_rank=None if rank is None else integer(config, "q_lora_rank"),
         key_value_rank=integer(config, "kv_lora_rank"),
         rotary_dim=integer(config, "qk_rope_head_dim"),
-        value_dim=integer(config, "v_head_dim"),
+        value_dim=integer(config, "v_head_dim") if config.get("v_head_dim") is not None else _even_head(config),
     )
+
+
+def _even_head(config: Config) -> int:
+    return integer(config, "hidden_size") // integer(config, "num_attention_heads")
 
 
 def _chunked_layers(config: Config) -> tuple[int, ...] | None:
@@ -141,6 +148,15 @@ _BALANCED: Mapping[str, Any] = {"balance_loss": _balanced}
 _NORMALISED: Mapping[str, Any] = {"normalised": flag("norm_topk_prob"), **_BALANCED}
 _ROUTED: Mapping[str, Any] = {"norm_topk_prob": False, "router_aux_loss_coef": 0.001}
 _GROUPS: Mapping[str, Any] = {"groups": _ranked("n_group"), "groups_per_token": _ranked("topk_group")}
+
+
+_LATENT: Mapping[str, Any] = {
+    "latent_attention": _latent,
+    "head_dim": lambda config: integer(config, "qk_nope_head_dim") + integer(config, "qk_rope_head_dim"),
+    "num_key_value_heads": lambda config: integer(config, "num_attention_heads"),
+    "qkv_bias": flag("attention_bias"),
+    "projection_bias": flag("attention_bias"),
+}
 
 
 def _deepseek(score: RouterScore, **defaults: Any) -> Architecture:
@@ -159,11 +175,7 @@ def _deepseek(score: RouterScore, **defaults: Any) -> Architecture:
             **defaults,
         },
         model={
-            "latent_attention": _latent,
-            "head_dim": lambda config: integer(config, "qk_nope_head_dim") + integer(config, "qk_rope_head_dim"),
-            "num_key_value_heads": lambda config: integer(config, "num_attention_heads"),
-            "qkv_bias": flag("attention_bias"),
-            "projection_bias": flag("attention_bias"),
+            **_LATENT,
             "intermediate_size": dense_width(_first, "intermediate_size", "moe_intermediate_size"),
             EXPERTS: experts_of(
                 "n_routed_experts", "moe_intermediate_size", dense=_first, shared=_shared, score=score, **_GROUPS
@@ -173,6 +185,72 @@ def _deepseek(score: RouterScore, **defaults: Any) -> Architecture:
     )
 
 
+def _granite(shared: Rule) -> Architecture:
+    """Return the row of a type with Granite's scales."""
+    return Architecture(
+        defaults={
+            "attention_multiplier": 1.0,
+            "embedding_multiplier": 1.0,
+            "logits_scaling": 1.0,
+            "num_experts_per_tok": 2,
+            "num_local_experts": 8,
+            "residual_multiplier": 1.0,
+            "router_aux_loss_coef": 0.001,
+        },
+        model={
+            **_BIASES,
+            "attention_scale": real("attention_multiplier"),
+            "embedding_scale": real("embedding_multiplier"),
+            "logit_scale": over("logits_scaling"),
+            "residual_scale": real("residual_multiplier"),
+            EXPERTS: experts_of("num_local_experts", "intermediate_size", shared=shared, **_BALANCED),
+        },
+    )
+
+
+def _ernie_dense(config: Config) -> tuple[int, ...]:
+    """ERNIE 4.5: blocks before the first, past the last (-1: that of the model), and between those of an interval."""
+    first, last, every = (config.get(f"moe_layer_{name}") for name in ("start_index", "end_index", "interval"))
+    if not all(type(one) is int for one in (first, last, every)) or every < 1:
+        raise ConfigError(f"moe_layer_start_index={first!r}, end_index={last!r}, interval={every!r}: expected numbers.")
+    last = layers_of(config) - 1 if last < 0 else last
+    return tuple(n for n in every_block(config) if (n + 1) % every or not first <= n <= last)
+
+
+def _alike(config: Config, key: str) -> int:
+    """Return a number that is given once, or for each block and the same in all."""
+    value = config.get(key)
+    if isinstance(value, list) and value and value.count(value[0]) == len(value):
+        value = value[0]
+    if type(value) is not int or value < 0:
+        raise ConfigError(f"{key}={value!r}: expected a whole number, or a list of one for each block, all the same.")
+    return value
+
+
+def _hunyuan(config: Config) -> Experts:
+    width = "moe_intermediate_size" if config.get("moe_intermediate_size") is not None else "intermediate_size"
+    shared = _alike(config, "num_shared_expert") * _alike(config, width)
+    count, per_token = integer(config, "num_experts"), _alike(config, "moe_topk")
+    return Experts(count=count, per_token=per_token, width=_alike(config, width), shared_width=shared)
+
+
+def _dbrx(config: Config) -> Experts:
+    inner = _inner(config, "ffn_config", DBRX_EXPERTS)
+    names = ("moe_num_experts", "moe_top_k", "ffn_hidden_size")
+    count, per_token, width = (integer(inner, name) for name in names)
+    return Experts(count=count, per_token=per_token, width=width, balance_loss=float(inner.get("moe_loss_weight") or 0))
+
+
+def _inner(config: Config, key: str, defaults: Mapping[str, Any]) -> Config:
+    """Return the keys and values that a key has."""
+    value = config.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{key}={value!r}: expected keys and values.")
+    return {**defaults, **value}
+
+
+DBRX_EXPERTS: Mapping[str, Any] = {"moe_num_experts": 4, "moe_top_k": 1, "ffn_hidden_size": 3584}
+"""Defaults of its class."""
 _BIASES: Mapping[str, Any] = {"qkv_bias": flag("attention_bias"), "projection_bias": flag("attention_bias")}
 _DEEPSEEK_V3 = _deepseek(
     RouterScore.SIGMOID,
@@ -224,7 +302,7 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
         window=past("max_window_layers"),
     ),
     "qwen3_moe": Architecture(
-        unused=("intermediate_size",),
+        unused=("intermediate_size", "max_window_layers"),
         defaults={
             **_ROUTED,
             "decoder_sparse_step": 1,
@@ -259,27 +337,9 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
             **_BIASES,
             EXPERTS: experts_of("num_experts", "intermediate_size", **_NORMALISED),
         },
-        fixed={"clip_qkv": ()},
     ),
-    "granitemoe": Architecture(
-        defaults={
-            "attention_multiplier": 1.0,
-            "embedding_multiplier": 1.0,
-            "logits_scaling": 1.0,
-            "num_experts_per_tok": 2,
-            "num_local_experts": 8,
-            "residual_multiplier": 1.0,
-            "router_aux_loss_coef": 0.001,
-        },
-        model={
-            **_BIASES,
-            "attention_scale": real("attention_multiplier"),
-            "embedding_scale": real("embedding_multiplier"),
-            "logit_scale": over("logits_scaling"),
-            "residual_scale": real("residual_multiplier"),
-            EXPERTS: experts_of("num_local_experts", "intermediate_size", **_BALANCED),
-        },
-    ),
+    "granitemoe": _granite(lambda config: 0),
+    "granitemoeshared": _granite(lambda config: _whole(config, "shared_intermediate_size")),
     "gpt_oss": Architecture(
         defaults={
             "attention_bias": True,
@@ -303,6 +363,16 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
         moe_intermediate_size=1407,
         n_routed_experts=64,
         n_shared_experts=2,
+    ),
+    "deepseek": Architecture(
+        unused=("intermediate_size",),
+        defaults={"first_k_dense_replace": 0, "moe_layer_freq": 1},
+        model={
+            **_BIASES,
+            "intermediate_size": dense_width(_first, "intermediate_size", "moe_intermediate_size"),
+            EXPERTS: experts_of("n_routed_experts", "moe_intermediate_size", dense=_first, shared=_shared),
+        },
+        fixed={"moe_layer_freq": (1,)},
     ),
     "deepseek_v3": _DEEPSEEK_V3,
     "kimi_k2": _DEEPSEEK_V3,
@@ -378,6 +448,151 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
                 score=RouterScore.SIGMOID,
             ),
         },
+    ),
+    "dbrx": Architecture(
+        keys={
+            "hidden_size": "d_model",
+            "num_layers": "n_layers",
+            "num_attention_heads": "n_heads",
+            "num_key_value_heads": None,
+            "intermediate_size": None,
+            "norm_epsilon": None,
+            "activation": None,
+        },
+        unused=("num_key_value_heads",),
+        model={
+            "norm": NormKind.LAYERNORM,
+            "norm_epsilon": 1e-5,
+            "activation": ActivationKind.SWIGLU,
+            "num_key_value_heads": lambda config: integer(
+                _inner(config, "attn_config", {"kv_n_heads": 1}), "kv_n_heads"
+            ),
+            "rotary_base": lambda config: number(_inner(config, "attn_config", {"rope_theta": 10_000.0}), "rope_theta"),
+            "intermediate_size": lambda config: _dbrx(config).width,
+            EXPERTS: _dbrx,
+        },
+    ),
+    "dots1": Architecture(
+        unused=("intermediate_size",),
+        defaults={
+            "first_k_dense_replace": 0,
+            "max_window_layers": 62,
+            "moe_intermediate_size": 1408,
+            "n_group": 1,
+            "num_key_value_heads": 32,
+            "sliding_window": 4096,
+            "topk_group": 1,
+        },
+        model={
+            "qk_norm": True,
+            **_BIASES,
+            "intermediate_size": dense_width(_first, "intermediate_size", "moe_intermediate_size"),
+            EXPERTS: experts_of(
+                "n_routed_experts",
+                "moe_intermediate_size",
+                dense=_first,
+                shared=_shared,
+                score=RouterScore.SIGMOID,
+                **_GROUPS,
+            ),
+        },
+        fixed={"moe_layer_freq": (1,)},
+        window=past("max_window_layers"),
+    ),
+    "ernie4_5_moe": Architecture(
+        unused=("intermediate_size", "moe_gate", "moe_use_aux_free", "moe_capacity", "moe_norm_min"),
+        defaults={
+            "moe_intermediate_size": 1536,
+            "moe_k": 6,
+            "moe_layer_end_index": -1,
+            "moe_layer_interval": 1,
+            "moe_layer_start_index": 1,
+            "moe_num_experts": 64,
+            "moe_num_shared_experts": 2,
+            "num_key_value_heads": 4,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 500_000.0,
+            "router_aux_loss_coef": 0.001,
+            "tie_word_embeddings": True,
+        },
+        model={
+            "intermediate_size": dense_width(_ernie_dense, "intermediate_size", "moe_intermediate_size"),
+            EXPERTS: experts_of(
+                "moe_num_experts",
+                "moe_intermediate_size",
+                per_token="moe_k",
+                dense=_ernie_dense,
+                shared=lambda config: (
+                    _whole(config, "moe_num_shared_experts") * integer(config, "moe_intermediate_size")
+                ),
+                **_BALANCED,
+            ),
+        },
+        fixed={"use_bias": (False,)},
+    ),
+    "hunyuan_v1_moe": Architecture(
+        unused=("intermediate_size", "moe_intermediate_size", "attention_head_dim", "cla_share_factor"),
+        defaults={"rms_norm_eps": 1e-5, "moe_topk": 1, "num_shared_expert": 1},
+        model={
+            **HUNYUAN,
+            "intermediate_size": lambda config: _hunyuan(config).width,
+            EXPERTS: _hunyuan,
+        },
+        fixed={**HUNYUAN_FIXED, "moe_layer_num_skipped": (0,), "use_mixed_mlp_moe": (True,)},
+    ),
+    "minicpm3": Architecture(
+        unused=("head_dim", "num_key_value_heads", "v_head_dim"),
+        defaults={
+            "dim_model_base": 256,
+            "kv_lora_rank": 256,
+            "q_lora_rank": 768,
+            "qk_nope_head_dim": 64,
+            "qk_rope_head_dim": 32,
+            "rms_norm_eps": 1e-5,
+            "scale_depth": 1.4,
+            "scale_emb": 12,
+            "tie_word_embeddings": True,
+        },
+        model={**_LATENT, **MINICPM, "mlp_bias": flag("mlp_bias")},
+    ),
+    "minimax_m2": Architecture(
+        unused=("attn_type_list", "mtp_transformer_layers", "num_mtp_modules", "use_mtp", "use_routing_bias"),
+        defaults={
+            "head_dim": 128,
+            "num_experts_per_tok": 8,
+            "num_key_value_heads": 8,
+            "num_local_experts": 256,
+            "qk_norm_type": "per_layer",
+            "rotary_dim": 64,
+            "rope_theta": 5_000_000.0,
+            "use_qk_norm": True,
+        },
+        model={
+            "qk_norm": flag("use_qk_norm"),
+            "qk_norm_scope": QkNormScope.TOKEN,
+            "rotary_share": lambda config: integer(config, "rotary_dim") / integer(config, "head_dim"),
+            EXPERTS: experts_of("num_local_experts", "intermediate_size", score=RouterScore.SIGMOID),
+        },
+        fixed={"qk_norm_type": ("per_layer",), "shared_intermediate_size": (0,)},
+    ),
+    "phimoe": Architecture(
+        defaults={
+            "num_experts_per_tok": 2,
+            "num_key_value_heads": 8,
+            "num_local_experts": 16,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 1_000_000.0,
+            "router_aux_loss_coef": 0.001,
+            "sliding_window": None,
+        },
+        model={
+            **_BIASES,
+            "norm": NormKind.LAYERNORM,
+            "norm_bias": True,
+            "head_bias": flag("lm_head_bias"),
+            EXPERTS: experts_of("num_local_experts", "intermediate_size", normalised=False, **_BALANCED),
+        },
+        window=every_block,
     ),
     # Without a class in transformers; values of the code that the model brings along.
     "grok-1": Architecture(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from kareus.artifacts.files import read_bytes
 from kareus.artifacts.names import shortened
-from kareus.artifacts.records import suggest, unique_keys
+from kareus.artifacts.records import closest, suggest, unique_keys
 from kareus.errors import ConfigError
 from kareus.model.config import Model, PositionKind, RotaryScaling
 from kareus.model.features import AngleScaling, AngleStretch
@@ -22,7 +22,7 @@ from kareus.workload.architectures import ARCHITECTURES, GATED, LLAMA_KEYS, PLAI
 from kareus.workload.expert_architectures import WITH_EXPERTS
 from kareus.workload.huggingface_values import boolean, check_values, integer, listed, number
 
-CAUSAL = ("ForCausalLM", "LMHeadModel")
+CAUSAL = ("ForCausalLM", "LMHeadModel", "ChatGLMModel", "ChatGLMForConditionalGeneration")
 """Ends of names of models that predict the next token."""
 KNOWN: Mapping[str, Architecture] = {**ARCHITECTURES, **WITH_EXPERTS}
 """All types that are read."""
@@ -36,8 +36,53 @@ COMMON_DEFAULTS: Mapping[str, Any] = {
     "tie_word_embeddings": False,
 }
 """Of Llama's class, and of most."""
+SENSES = ("vision_config", "audio_config")
+"""Keys of what is beside the language model."""
+SIZES = ("hidden_size", "num_layers", "num_attention_heads")
+"""Fields whose keys transformers also takes under the names of most types."""
 TEXT = "text_config"
 """Key of the language model of a model with pictures or sounds."""
+CLASS_SIZES: Mapping[str, Mapping[str, Any]] = {
+    "llama": {"intermediate_size": 11008, "vocab_size": 32000},
+    "mistral": {"intermediate_size": 14336, "vocab_size": 32000},
+    "qwen2": {"intermediate_size": 22016, "vocab_size": 151936},
+    "qwen3": {"intermediate_size": 22016, "vocab_size": 151936},
+}
+"""Sizes of the classes of transformers, which files of models with pictures leave out of `text_config`."""
+SIZES_OF_ALL: Mapping[str, Any] = {"hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32}
+"""Those that are the same in all of these."""
+SAME_BLOCK: Mapping[str, str] = {
+    **dict.fromkeys(("aquila", "skywork", "xverse"), "llama"),
+    **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_5_omni_text"), "qwen2"),
+    "ministral3": "mistral",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "glm4v_text": "glm4",
+    "glm4v_moe_text": "glm4_moe",
+    "stablelm_epoch": "stablelm",
+}
+"""Types whose blocks are those of another: forks of Llama, and the language models of models with pictures."""
+OTHER_BLOCK: Mapping[str, tuple[str, str]] = {
+    "apertus": ("an activation with weights (xielu)", "arcee"),
+    "biogpt": ("an embedding that is scaled beside positions", "gpt2"),
+    "bitnet": ("norms inside attention and the MLP", "llama"),
+    "deepseek_v32": ("sparse attention (index_topk)", "deepseek_v3"),
+    "diffllama": ("differential attention", "llama"),
+    "glm_moe_dsa": ("sparse attention (index_topk)", "deepseek_v3"),
+    "jetmoe": ("experts of attention", "granitemoe"),
+    "lfm2": ("convolutions in the place of attention", "llama"),
+    "minimax": ("linear attention", "minimax_m2"),
+    "minimax_m1": ("linear attention", "minimax_m2"),
+    "mllama_text_model": ("blocks that attend to pictures (cross_attention_layers)", "llama"),
+    "nemotron-nas": ("blocks of different sizes (block_configs)", "llama"),
+    "openai-gpt": ("norms after the residual addition", "gpt2"),
+    "persimmon": ("norms with offsets of queries and keys", "stablelm"),
+    "recurrent_gemma": ("blocks without attention", "gemma2"),
+    "solar": ("additions past several blocks (bskcn)", "mistral"),
+    "xglm": ("positions of fixed waves", "gpt2"),
+    **dict.fromkeys(("falcon_mamba", "mamba", "mamba2", "rwkv", "xlstm"), ("blocks without attention", "llama")),
+}
+"""Types that nothing here has: why, and the type that is nearest."""
 ROTARY_BASES = ("rope_theta", "rotary_emb_base")
 ROTARY_SHARES = ("partial_rotary_factor", "rotary_pct", "rope_pct")
 """Names of one thing."""
@@ -54,6 +99,7 @@ FURTHER = ("num_nextn_predict_layers", "num_mtp_layers")
 """Blocks beside the others that predict tokens after the next, of types with experts."""
 QUANTISED = "quantization_config"
 DROPOUTS = (
+    "activation_dropout",
     "attention_dropout",
     "attention_probs_dropout_prob",
     "attn_pdrop",
@@ -76,8 +122,8 @@ HARMLESS = re.compile(
     |summary_.*|classifier_dropout|use_bfloat16|attn_implementation|auto_map|max_position_embeddings|max_seq_len
     |seq_length|n_ctx|n_positions|num_labels|name|is_decoder|emb_init.*|learned_pos_emb|attn_config|.*_in_fp32|reorder_and_upcast_attn
     |original_max_position_embeddings|router_.*|norm_topk_prob|routed_scaling_factor|scoring_func|aux_loss_alpha|seq_aux|topk_method
-    |ep_size|rope_interleave|swiglu_alpha|swiglu_limit|initial_context_length|experts_per_token|for_llm_compressor
-    |qk_head_dim|onnx|use_flash_attn|embedding_fraction|cache_implementation""",
+    |ep_size|rope_interleave|swiglu_alpha|swiglu_limit|initial_context_length|experts_per_token|for_llm_compressor|input_jitter_noise
+    |qk_head_dim|onnx|model_max_length|prefix|gradient_checkpointing|.*_fusion|is_llama_config|rope_interleaved|use_flash_attn|embedding_fraction|cache_implementation""",
     re.VERBOSE,
 )
 """Keys that change nothing of what is planned: types of numbers, tokens, first values, scores of routers, making
@@ -170,22 +216,43 @@ def read_architecture(path: Path) -> ReadModel:
 
 
 def _read(name: str, content: Mapping[str, Any]) -> ReadModel:
-    kind, notes = content["model_type"], list[str]()
-    if kind not in KNOWN and isinstance(content.get(TEXT), Mapping):
-        notes.append(f"{kind}: its language model alone, of the key {TEXT}")
-        content = content[TEXT]
-        kind = content.get("model_type")
-    else:
-        _check_class(content)
-    if kind not in KNOWN or _features(content, KNOWN[kind]):
+    content, notes = _of_language(content)
+    kind = content.get("model_type")
+    like = SAME_BLOCK.get(str(kind), kind)
+    if like not in KNOWN or _features(content, KNOWN[like]):
         raise ConfigError(_refusal(kind, content))
-    row = KNOWN[kind]
+    row = KNOWN[like]
+    content = _renamed(content, row)
     config = _File(content, {**COMMON_DEFAULTS, **row.defaults})
     model = _model(name, kind, config, row)
     _check_fixed(config, row)
-    passed = config.read | row.defaults.keys() | ({*FURTHER, QUANTISED} if kind in WITH_EXPERTS else set())
+    passed = config.read | row.defaults.keys() | {QUANTISED} | ({*FURTHER} if like in WITH_EXPERTS else set())
     check_values({key: value for key, value in content.items() if key not in passed}, NEUTRAL)
     return ReadModel(model, (*notes, *_left_out(config, row)))
+
+
+def _of_language(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
+    """Return the keys of the language model of a file, and what is said of the rest."""
+    kind, seen = content["model_type"], [key for key in SENSES if content.get(key)]
+    if kind not in KNOWN and isinstance(content.get(TEXT), Mapping):
+        inner = content[TEXT]
+        of_text = inner.get("model_type")
+        sizes = CLASS_SIZES.get(SAME_BLOCK.get(str(of_text), of_text), {})
+        usual = {**SIZES_OF_ALL, **sizes} if sizes else {}
+        return {**usual, **inner}, [f"{kind}: its language model alone, of the key {TEXT}"]
+    if kind in SAME_BLOCK and seen:
+        rest = {key: value for key, value in content.items() if key not in seen}
+        return rest, [f"{kind}: its language model alone, without {', '.join(seen)}"]
+    _check_class(content)
+    return content, []
+
+
+def _renamed(content: Mapping[str, Any], row: Architecture) -> Mapping[str, Any]:
+    """Return the keys of a file by the names of its type, where it has those of most types, as transformers reads."""
+    others = {row.keys[size]: LLAMA_KEYS[size] for size in SIZES if row.keys.get(size) is not None} | row.other
+    found = {key: other for key, other in others.items() if content.get(key) is None and content.get(other) is not None}
+    rest = {key: value for key, value in content.items() if key not in found.values()}
+    return {**rest, **{key: content[other] for key, other in found.items()}}
 
 
 def _model(name: str, kind: str, config: _File, row: Architecture) -> Model:
@@ -289,7 +356,7 @@ def _rotation(config: _File, row: Architecture, fields: Mapping[str, Any]) -> di
 
 def _stretching(rotary: Mapping[str, Any]) -> RotaryScaling | AngleScaling | None:
     kind = rotary.get("rope_type", rotary.get("type", "default"))
-    if kind in ("default", None):
+    if kind in ("default", "mrope", None):  # the latter: of pictures, whose parts of a head turn by place
         return None
     if kind == "llama3":
         return RotaryScaling(
@@ -349,6 +416,8 @@ def _left_out(config: _File, row: Architecture) -> Iterator[str]:
     dropped = [f"{key}={config[key]}" for key in DROPOUTS if config.get(key) not in (None, 0)]
     if dropped:
         yield f"planned and trained without dropout: {', '.join(dropped)}"
+    if bound := config.given.get("clip_qkv") or _keys(config.given, "attn_config").get("clip_qkv"):
+        yield f"planned and trained without a bound of queries, keys and values: clip_qkv={bound}"
     if quantised := config.given.get(QUANTISED):
         method = _keys(config.given, QUANTISED).get("quant_method", quantised)
         yield f"planned with weights of 16 bits, not as published: {method}"
@@ -360,6 +429,7 @@ def _left_out(config: _File, row: Architecture) -> Iterator[str]:
         *NEUTRAL,
         *FURTHER,
         QUANTISED,
+        "clip_qkv",
         *ROTARY_BASES,
         ROTARY_NEWER,
         ROTARY_OLDER,
@@ -388,12 +458,20 @@ def _refusal(kind: Any, content: Mapping[str, Any]) -> str:
     """Say what a model has that Kareus does not, and the nearest thing that works."""
     features = _features(content, KNOWN.get(kind, Architecture()))
     what = f"{', '.join(features)} not supported" if features else "its block is in no table"
+    if kind in OTHER_BLOCK:
+        why, like = OTHER_BLOCK[kind]
+        return (
+            f"model_type {kind!r}: {why} not supported; the nearest to plan without a job: its sizes with model_type "
+            f"{like!r}; with a job: profile it in place (docs/howto/inplace.md)."
+        )
     inner, used = content.get("moe_intermediate_size") or content.get("intermediate_size"), _experts_of_token(content)
     nearest = "its dense relative in config/model (docs/howto/model.md)"
     if used and type(inner) is int:
         nearest = f"the dense model of what a token uses, intermediate_size={used * inner} ({used} experts of {inner})"
     elif not features:
-        nearest = f"model_type 'llama' if its block is Llama's, else one of {', '.join(sorted(KNOWN))}"
+        like = closest(str(kind), KNOWN)
+        either = f"model_type {like!r} or 'llama'" if like not in (None, "llama") else "model_type 'llama'"
+        nearest = f"{either}, if its block is that one (docs/howto/model.md has all types)"
     return (
         f"model_type {kind!r}: {what}; the nearest to plan without a job: {nearest}; with a job: profile it in place "
         "(docs/howto/inplace.md)."

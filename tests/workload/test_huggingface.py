@@ -184,9 +184,15 @@ GPT_NEO = {"model_type": "gpt_neo", "num_layers": 24, "num_heads": 32}
             "partial_rotary_factor=0.5: changes the architecture; heads of this type rotate as a whole.",
         ),
         (
-            {"quantization_config": {"quant_method": "fp8"}},
-            "quantization_config={'quant_method': 'fp8'}: changes the architecture and is not supported; expected "
-            "{} or null.",
+            {"model_type": "internlm4"},
+            "model_type 'internlm4': its block is in no table; the nearest to plan without a job: model_type "
+            "'internlm' or 'llama', if its block is that one (docs/howto/model.md has all types); with a job: profile "
+            "it in place (docs/howto/inplace.md).",
+        ),
+        (
+            {"model_type": "rwkv"},
+            "model_type 'rwkv': blocks without attention not supported; the nearest to plan without a job: its sizes "
+            "with model_type 'llama'; with a job: profile it in place (docs/howto/inplace.md).",
         ),
         (
             {"num_experts_per_tok": 2},

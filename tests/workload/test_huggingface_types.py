@@ -18,7 +18,18 @@ from kareus.workload.architectures import ARCHITECTURES
 from kareus.workload.huggingface import read_architecture, read_model
 from kareus.workload.model_flops import forward_flops_per_sequence
 
-FROM_CODE_OF_THEIR_OWN = ("baichuan", "exaone", "internlm", "internlm2", "minicpm", "orion", "qwen", "Yi")
+FROM_CODE_OF_THEIR_OWN = (
+    "baichuan",
+    "chatglm",
+    "exaone",
+    "internlm",
+    "internlm2",
+    "internlm3",
+    "minicpm",
+    "orion",
+    "qwen",
+    "Yi",
+)
 """Types that transformers has no class for."""
 NEEDED: dict[str, dict[str, Any]] = {  # what a class leaves null and cannot do without
     "nemotron": {"num_key_value_heads": 8},
@@ -132,6 +143,41 @@ def test_what_transformers_has_no_class_for_is_a_llama_with_its_own_features(tmp
     assert parameters("qwen", intermediate_size=256) == llama + heads
     exaone = {"num_layers": 4, "num_hidden_layers": None}
     assert parameters("exaone", **exaone) == llama
+
+
+CHATGLM3_6B = {
+    "architectures": ["ChatGLMModel"], "model_type": "chatglm", "hidden_size": 4096, "ffn_hidden_size": 13696,
+    "num_layers": 28, "num_attention_heads": 32, "multi_query_group_num": 2, "padded_vocab_size": 65024,
+    "layernorm_epsilon": 1e-5, "rmsnorm": True, "original_rope": True, "seq_length": 8192,
+}  # fmt: skip
+LLAMAS = 2 * 100 * 64 + 4 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64
+"""Parameters of `LLAMA`."""
+SEES = {"vision_config": {"hidden_size": 32}, "architectures": ["AForConditionalGeneration"]}
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        (CHATGLM3_6B, 6_243_584_000),  # as published with the weights
+        ({"model_type": "bloom", "n_embed": 64, "n_layer": 4, "num_attention_heads": 4, "vocab_size": 100}, 206_592),
+        (LLAMA | SEES | {"model_type": "qwen2_5_vl", "rope_scaling": {"type": "mrope"}}, LLAMAS + 3 * 4 * 64),
+        (
+            SEES | {"model_type": "a", "text_config": LLAMA | {"model_type": "qwen3_vl_text", "head_dim": 16}},
+            LLAMAS + 2 * 4 * 16,
+        ),
+        (SEES | {"model_type": "llava", "text_config": {"model_type": "llama", "vocab_size": 32064}}, 6_738_939_904),
+        (LLAMA | {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, LLAMAS),
+        (LLAMA | {"model_type": "stablelm_epoch", "norm_eps": 1e-5, "rope_pct": 0.25}, LLAMAS + 9 * 64),
+        (LLAMA | {"model_type": "internlm3", "head_dim": 16, "bias": True, "qkv_bias": False}, LLAMAS + 4 * 320),
+    ],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
+)
+def test_models_around_models_and_keys_by_other_names_are_read(
+    config: dict[str, Any], parameters: int, tmp_path: Path
+) -> None:
+    read = read_architecture(config_json(tmp_path, config))
+    assert total_parameters(read.model) == parameters
+    assert not [note for note in read.notes if "not read" in note]
 
 
 def test_scales_of_minicpm_are_those_of_its_paper(tmp_path: Path) -> None:
