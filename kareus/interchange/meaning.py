@@ -326,6 +326,7 @@ def _options(terms: TrainerTerms, keys: Mapping[str, Any], lost: list[str]) -> d
     if terms.get("sixteen_bit_states"):
         options |= {"training.master_weights": str(MasterWeights.NONE), "training.moments": str(StateFormat.BF16)}
     targets = terms.get("training.lora_targets")
+    targets = re.split(r"[\s,]+", targets.strip(" ,")) if isinstance(targets, str) else targets
     if isinstance(targets, list) and terms.get("training.lora_rank"):
         options["training.lora_targets"] = [target for target in targets if target in TARGETS] or list(LINEAR)
         if unknown := [str(target) for target in targets if target not in TARGETS]:
@@ -443,7 +444,8 @@ def _with_latent_attention(fields: Mapping[str, Any], terms: TrainerTerms) -> di
         return others
     latent = {**LATENT_USUAL, **latent}
     others["head_dim"] = (terms.get("latent_head_dim") or LATENT_HEAD_DIM) + latent["rotary_dim"]
-    return others | {"latent_attention": latent, "num_key_value_heads": others["num_attention_heads"]}
+    # Norms of the latent vectors are its own: `qk_layernorm` adds none.
+    return others | {"latent_attention": latent, "num_key_value_heads": others["num_attention_heads"], "qk_norm": False}
 
 
 def _with_experts(fields: Mapping[str, Any], terms: TrainerTerms) -> dict[str, Any]:

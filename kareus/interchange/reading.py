@@ -4,7 +4,7 @@ import fnmatch
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ SHORT = 48
 MARKED = 5
 """Rows that a key counts for which tells a trainer's files from others."""
 SHARDING = "parallelism.sharding"
+TARGETS = "training.lora_targets"
 AUTO = "auto"
 """Value of a key that something else decides."""
 FIELDS = tuple(each.name for each in fields(Model))
@@ -187,6 +188,8 @@ class _Sorted:
     lost: list[ReadSetting] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    implied: dict[str, tuple[str, Any, Any]] = field(default_factory=dict)
+    """Of keys that imply a term, the key, its value and what it means, by term."""
     unfollowed: list[str] = field(default_factory=list)
     """Terms whose values are variables that nothing sets."""
 
@@ -208,7 +211,29 @@ class _Sorted:
                 by_kind.lost.append(ReadSetting(key=key, value=value, words=row.lost))
             else:
                 by_kind.ignored.append(key)
+        for term, (key, value, meant) in by_kind.implied.items():
+            if term in by_kind.terms:
+                by_kind.ignored.append(key)
+            else:
+                by_kind.add(term, key, value, meant)
         return by_kind
+
+    def add(self, term: str, key: str, value: Any, meant: Any) -> None:
+        """Add what a setting means; it replaces what another key said."""
+        for one in [one for one in self.understood if one.words.startswith(f"{term}=")]:
+            if term != SHARDING:
+                self.understood.remove(one)
+                self._replaced(one.key, one.value, self.terms[term], term, meant)
+        self.terms[term] = meant
+        self.understood.append(ReadSetting(key=key, value=value, words=f"{term}={meant}"))
+
+    def _replaced(self, key: str, value: Any, said: Any, term: str, meant: Any) -> None:
+        """Note a setting in whose place another one counts: that is lost where they differ."""
+        if said == meant:
+            self.ignored.append(key)
+        else:
+            words = f"another key gives {OVERRIDES.get(term, term)}, and {meant} is taken"
+            self.lost.append(ReadSetting(key=key, value=value, words=words))
 
     def take(self, row: KeyRow, key: str, value: Any) -> None:
         """Add the term of a setting; one that has no value there is lost."""
@@ -233,12 +258,14 @@ class _Sorted:
             self.ignored.append(key)
             return
         before = self.terms.get(term)
-        if term == SHARDING and before is not None:
-            meant = max(before, meant, key=SHARDINGS.index)
+        if row.implied:
+            self.implied[term] = key, value, meant
+        elif term == SHARDING and before is not None:
+            self.add(term, key, value, max(before, meant, key=SHARDINGS.index))
         elif before is not None and row.alias:
-            return
-        self.terms[term] = meant
-        self.understood.append(ReadSetting(key=key, value=value, words=f"{term}={meant}"))
+            self._replaced(key, value, meant, term, before)
+        else:
+            self.add(term, key, value, meant)
 
 
 def _is_on(table: TrainerTable, values: Mapping[str, Any], name: str) -> bool:
@@ -273,6 +300,7 @@ def _understood(table: TrainerTable, read: Sequence[tuple[Path, ReadSettings]], 
     if any(term in by_kind.unfollowed and term not in terms for term in JOB):
         terms.pop("gpus_per_node", None)  # of how many nodes is not said
     keys = keys_of(terms, said)
+    understood = [replace(one, words=_with_targets(one.words, keys)) for one in by_kind.understood]
     said += _needed(table, parts, values)
     said += [table.software_note] if table.software_note else []
     keys, missing = _with_model(keys, terms, read[0][0])
@@ -281,13 +309,19 @@ def _understood(table: TrainerTable, read: Sequence[tuple[Path, ReadSettings]], 
     return Training(
         says=f"{table.says}, {len(values)} settings",
         overrides=tuple(override(key, value) for key, value in keys.items()),
-        understood=tuple(by_kind.understood),
+        understood=tuple(understood),
         lost=(*by_kind.lost, *absent, *(ReadSetting(key="", value=None, words=words) for words in said)),
         ignored=tuple(by_kind.ignored),
         unread=tuple(by_kind.unread),
         unknown=tuple(dict.fromkeys(text for settings in parts for text in settings.unknown)),
         missing=(*missing, Missing(keys=("gpu",), words="which GPU it is; give gpu=NAME")),
     )
+
+
+def _with_targets(words: str, keys: Mapping[str, Any]) -> str:
+    """Return what is said of a setting, with the adapters that are left of those that it asks for."""
+    is_of_targets = words.startswith(f"{TARGETS}=") and TARGETS in keys
+    return f"{TARGETS}={keys[TARGETS]}" if is_of_targets else words
 
 
 def _needed(table: TrainerTable, read: Sequence[ReadSettings], values: Mapping[str, Any]) -> list[str]:

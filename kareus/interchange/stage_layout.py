@@ -30,20 +30,22 @@ def layout_text(split: Sequence[int], chunks: int, further: int = 0) -> str:
 def layout_split(text: str, stages: int) -> tuple[list[int], int] | None:
     """Return blocks on each stage, and chunks; None where no split of Kareus is so.
 
-    That is where a chunk has no block, embedding, head or what predicts further tokens are elsewhere than at the ends,
-    or chunks of a stage differ by more than embedding and head.
+    That is where a chunk between the ends or a stage has no block, embedding, head or what predicts further tokens are
+    elsewhere than at the ends, or chunks of a stage differ by more than embedding and head.
 
     Examples:
         >>> layout_split("Et*3|(tt|)*2t,L", 4), layout_split("Et*3|(tt|)*29,m|L", 16)
         (([3, 2, 2, 1], 1), None)
+        >>> layout_split("E|t|t|L", 2)
+        ([1, 1], 2)
     """
     text = _written_out(text)
     blocks = [chunk.count("t") for chunk in text.split("|")]
-    if not _PLAIN.fullmatch(text) or len(blocks) % stages or min(blocks) == 0:
+    if not _PLAIN.fullmatch(text) or len(blocks) % stages:
         return None
     chunks = len(blocks) // stages
     split = [sum(blocks[stage::stages]) for stage in range(stages)]
-    return (split, chunks) if _blocks(split, chunks) == blocks else None
+    return (split, chunks) if min(split) and _blocks(split, chunks) == blocks else None
 
 
 def chunk_blocks(text: str) -> list[int]:

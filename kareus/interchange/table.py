@@ -2,8 +2,9 @@
 
 A row of `means` gives a key its term (see `meaning`), with `words` where the trainer's values are others than Kareus',
 and with `nearest` where a value of Kareus has none. A row of `lost` says what is lost of a key that matters and that
-Kareus has not; `unless` are values that lose nothing. Keys of `ignored`, which may have `*`, do not matter. `usual`
-has the terms that hold where no key says anything. `needs` says what is lost where none of some keys is on. `files` are
+Kareus has not; `unless` are values that lose nothing. Keys of `ignored`, which may have `*`, do not matter. A row that
+is `implied` gives what its trainer takes by itself; one that is an `alias` is read and never written. `usual` has the
+terms that hold where no key says anything. `needs` says what is lost where none of some keys is on. `files` are
 keys whose values name further files of the training. In `words`, a value with `*` stands for all texts of its form.
 """
 
@@ -48,6 +49,8 @@ class KeyRow:
     """What is taken in its place."""
     alias: bool = False
     """Whether it is read and never written, since another row writes its term."""
+    implied: bool = False
+    """Whether its value is no more than what is usual, which any other key of the term replaces."""
     omit: tuple[Any, ...] = ()
     """Values of the trainer that are not written, since they are what it does anyway."""
     also: tuple[tuple[str, Any], ...] = ()

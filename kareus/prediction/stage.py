@@ -80,8 +80,8 @@ def prediction_lines(one: Resolved, workload: Workload, found: "Prediction") -> 
 
     memory, collectives = found.memory, found.collectives
     yield (
-        f"{one.name}: {found.method} at {found.frequency_mhz} MHz, {workload.software.name} in {workload.precision} [GPU "
-        f"model of {workload.gpu.name}]"
+        f"{one.name}: {found.method} at {found.frequency_mhz} MHz, {workload.software.name} in {workload.precision} "
+        f"[GPU model of {workload.gpu.name}]"
     )
     yield error_words(workload)
     yield (

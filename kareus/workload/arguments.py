@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kareus.artifacts.shipped import config_folder
 from kareus.errors import ConfigError
 from kareus.workload.overrides import key_of, replaced
+from kareus.workload.words import GPUS
 
 if TYPE_CHECKING:
     from kareus.interchange.reading import Training
@@ -97,9 +98,10 @@ def brought(files: list[Path], trainer: str | None, given: list[str]) -> tuple["
     fields: dict[str, Any] = {}
     if not any(key_of(text) == "model" for text in given):
         fields = {key_of(text): scalar(text.partition("=")[2]) for text in given if text.startswith(MODEL)}
+    fields |= {key: scalar(text.partition("=")[2]) for text in given if (key := key_of(text)) == GPUS}
     training = read_training(files, trainer, fields)
     has_sizes = any(text.startswith("model={") for text in training.overrides)
-    kept = [text for text in given if not (has_sizes and key_of(text) in fields)]
+    kept = [text for text in given if not (has_sizes and text.startswith(MODEL) and key_of(text) in fields)]
     return training, replaced(training.overrides, kept)
 
 

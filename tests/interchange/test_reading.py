@@ -9,6 +9,7 @@ from kareus.errors import ConfigError
 from kareus.interchange.reading import override, read_training
 from kareus.interchange.syntax import parse_settings, scalar
 from kareus.interchange.table import model_names, trainer_named, trainers
+from kareus.model.parameters import total_parameters
 from kareus.workload.compose import compose
 from kareus.workload.overrides import expand, options, replaced
 
@@ -130,6 +131,84 @@ def test_latent_attention_and_further_tokens_are_read(read):
     assert (model.head_dim, model.mtp_layers) == (64, 1)
     latent = model.latent_attention
     assert (latent.query_rank, latent.key_value_rank, latent.rotary_dim, latent.value_dim) == (96, 64, 16, 32)
+
+
+LATENT = (
+    "--num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 --vocab-size 129280 "
+    "--swiglu --normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights "
+    "--position-embedding-type rope --multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 "
+    "--v-head-dim 128 --num-experts 256 --moe-layer-freq '([0]*3+[1]*58)' --moe-ffn-hidden-size 2048 --qk-layernorm "
+    "--moe-shared-expert-intermediate-size 2048 --moe-router-topk 8 --moe-router-num-groups 8 "
+    "--moe-router-group-topk 4 --moe-router-score-function sigmoid --hidden-dropout 0 --attention-dropout 0 "
+)
+
+
+def test_latent_attention_is_read_as_deepseek_has_it(read):
+    training = read(MINIMAL + LATENT)
+    assert not training.lost
+    read_model, ours = (
+        compose([*texts, "gpu=h100-sxm5-80gb"], config_folder())[0].workload.model
+        for texts in (training.overrides, ["model=deepseek-v3"])
+    )
+    assert total_parameters(read_model) == total_parameters(ours)
+    assert (read_model.latent_attention, read_model.experts.dense_layers) == (ours.latent_attention, (0, 1, 2))
+
+
+AXOLOTL = "base_model: a/b\nsequence_len: 8\nmicro_batch_size: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "rank"),
+    [
+        ("python t.py --model_name_or_path a --use_peft --lora_r 32 --bf16", "t.sh", 32),
+        ("python t.py --model_name_or_path a --lora_r 32 --use_peft --bf16", "t.sh", 32),
+        ("python t.py --model_name_or_path a --use_peft --bf16", "t.sh", 16),
+        (AXOLOTL + "adapter: lora\nlora_r: 64\nlora_target_modules: [q_proj, w1]", "t.yaml", 64),
+        (AXOLOTL + "adapter: qlora", "t.yaml", 8),
+    ],
+)
+def test_a_rank_that_is_said_counts_and_is_told_once(read, text, name, rank):
+    training = read(text, name)
+    told_of = [one.words for one in training.understood if "lora_rank" in one.words]
+    assert told_of == [f"training.lora_rank={rank}"]
+    assert overrides(training)["training.lora_rank"] == str(rank)
+    assert not any("w1" in one.words for one in training.understood)
+
+
+def test_two_keys_of_one_thing_that_differ_are_told(read):
+    (one,) = [one for one in read(MINIMAL + "--seq-length 8 --encoder-seq-length 4").lost if one.key]
+    assert one.lost_words == "encoder_seq_length=4: another key gives sequence_length, and 8 is taken"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "trainer", "said"),
+    [
+        ("distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {fsdp_version: 2}", "t.yaml", "Trainer", "gpus=8"),
+        (
+            "num_processes: 8\nfsdp_config: {fsdp_version: 2}\n"
+            "parallelism_config: {parallelism_config_dp_shard_size: 2, parallelism_config_dp_replicate_size: 4}",
+            "t.yaml",
+            "Trainer",
+            "parallelism.shards=2",
+        ),
+        (
+            "trainer: {devices: 8}\nmodel: {tensor_model_parallel_size: 1, optim: {grad_sync_dtype: bf16}}",
+            "t.yaml",
+            "NeMo",
+            "training.gradients=bf16",
+        ),
+        (
+            "[training]\nseq_len=8\n[parallelism]\nexpert_parallel_degree=8\n",
+            "t.toml",
+            "torchtitan",
+            "parallelism.ep=8",
+        ),
+    ],
+)
+def test_files_are_known_by_keys_of_their_trainer(read, text, name, trainer, said):
+    training = read(text, name)
+    assert trainer in training.says
+    assert said in training.overrides
 
 
 def test_exchanges_beside_other_passes_are_an_execution_of_the_software(read):
