@@ -3,10 +3,12 @@
 What columns mean stands in the tables `VALUES` and `ZONES`; one reader makes a series by the hour of any of them, in
 UTC, and says in one line what it understood. Formats: exports of Electricity Maps ("Datetime (UTC)"), of WattTime
 (`point_time,value` of its API and `timestamp,MOER` of its files, in lb of CO2 for a MWh) and of the Transparency
-Platform of ENTSO-E ("MTU (CET/CEST)", in local time), each with any separator and either decimal mark.
+Platform of ENTSO-E ("MTU (CET/CEST)", in local time), each with any separator and either decimal mark, or as the JSON of
+an API; and columns of other exchanges and tariffs whose titles name a time, and a currency for a MWh or a kWh.
 """
 
 import csv
+import io
 import math
 import re
 from collections import Counter
@@ -18,6 +20,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from kareus.artifacts.files import read_text
+from kareus.artifacts.records import parse_json
 from kareus.errors import ConfigError
 from kareus.plans.series import HourlySeries, Unit, check_plausible
 
@@ -50,6 +53,7 @@ class ValueColumn:
     """Title of the time column that it needs; empty: any."""
 
 
+CURRENCY = r"(?P<currency>(?<![a-z])[a-z]{3}|[$€£¥])"
 VALUES = (
     ValueColumn("price_per_kwh", Unit.PRICE, 1.0),
     ValueColumn("price_per_mwh", Unit.PRICE, 1e-3),
@@ -57,16 +61,18 @@ VALUES = (
     ValueColumn("carbon_kg_per_mwh", Unit.CARBON, 1.0),
     ValueColumn(r"carbon intensity gco2(eq)?/kwh \((life ?cycle|lca)\)", Unit.CARBON, 1.0, "of life cycles"),
     ValueColumn(r"carbon intensity gco2(eq)?/kwh \(direct\)", Unit.CARBON, 1.0, "of burning alone"),
-    ValueColumn(r"carbon[ _]?intensity( gco2(eq)?/kwh)?", Unit.CARBON, 1.0),
+    ValueColumn(r"(actual )?carbon[ _]?intensity( ?\(?gco2(eq)?/kwh\)?|_avg)?", Unit.CARBON, 1.0),
     ValueColumn("moer", Unit.CARBON, KG_PER_LB, "marginal, in lb/MWh"),
     ValueColumn("value", Unit.CARBON, KG_PER_LB, "marginal, in lb/MWh", beside="point_time"),
     ValueColumn(r".*carbon.*\blbs?( co2)?(eq)?/mwh\W*", Unit.CARBON, KG_PER_LB, "in lb/MWh"),
-    ValueColumn(r".*price.*[\[(](?P<currency>[a-z]{3})/mwh[\])]", Unit.PRICE, 1e-3),
-    ValueColumn(r".*price.*[\[(](?P<currency>[a-z]{3})/kwh[\])]", Unit.PRICE, 1.0),
+    ValueColumn(rf".*{CURRENCY} ?/ ?mwh.*", Unit.PRICE, 1e-3),
+    ValueColumn(rf".*{CURRENCY} ?/ ?kwh.*", Unit.PRICE, 1.0),
+    ValueColumn(r".*(\b(ct|cents?|c|p|pence|öre|øre)|¢) ?/ ?kwh.*", Unit.PRICE, 1e-2, "in hundredths"),
 )
 """Meanings of columns; the first that a file has counts, so that Electricity Maps' own default, life cycles, does."""
 TIME = (
-    r"(?:datetime|point_time|timestamp|time|date|mtu)(?:[ _]*(?:start|begin))?(?:[ _]*[\[(]?(?P<zone>[a-z_/]*)[\])]?)"
+    r"(?:datetime|point_time|timestamp|time|date|mtu|ts|valid_from|zeit|datum|delivery date)"
+    r"(?:[ _]*(?:start|begin|von))?(?:[ _]*[\[(]?(?P<zone>[a-z_/]*)[\])]?)"
 )
 """Title of a column of times, with its zone."""
 ZONES = {
@@ -83,6 +89,12 @@ ZONES = {
 MARKS = {"UTC": 0, "GMT": 0, "WET": 0, "BST": 1, "WEST": 1, "CET": 1, "CEST": 2, "EET": 2, "EEST": 3}
 """Hours before UTC by the mark behind a time, which ENTSO-E has where clocks change."""
 DATES = ("%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S")
+AMERICAN = ("%m/%d/%Y %I:%M %p", "%m/%d/%Y %I:%M:%S %p")
+"""Likewise where a half of the day follows, in English."""
+HOURS = ("hour", "delivery hour", "hour ending")
+"""Titles of the hour of a day beside a column of days, from 1 to 24 as it ends, or from 0."""
+OF_APIS = ("data", "history", "forecast")
+"""Keys of JSON that have a list of rows."""
 OF_INTERVALS = ("%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M:%S")
 """Dates with slashes are ENTSO-E's only where they begin an interval; elsewhere the month may come first."""
 FIRST_SEQUENCES = ("without sequence", "sequence 1")
@@ -143,12 +155,17 @@ class _Table:
 
 def _read_table(path: Path) -> _Table:
     lines = read_text(path).removeprefix(BYTE_ORDER_MARK).splitlines()
+    if lines and lines[0].lstrip().startswith(("{", "[")):
+        lines = _of_api(path, "\n".join(lines))
+    if lines and re.fullmatch(r"sep=.", lines[0].strip().lower()):  # for spreadsheets
+        lines = lines[1:]
     try:
         of = [next(csv.reader(lines[:1], delimiter=mark), []) for mark in ",;\t"]
         mark = ",;\t"[max(range(len(of)), key=lambda n: len(of[n]))]
         rows = list(csv.reader(lines, delimiter=mark, skipinitialspace=True))
     except csv.Error as error:
         raise ConfigError(f"{path}: is not CSV: {error}.") from None
+    rows = _without_last(rows)
     shown = [" ".join(title.split()) for title in rows[0]] if rows else []
     titles = [title.lower().replace("₂", "2") for title in shown]
     if not titles or not (titles[0] == COUNTED or any(re.fullmatch(TIME, title) for title in titles)):
@@ -160,13 +177,59 @@ def _read_table(path: Path) -> _Table:
         if len(row) != len(titles):
             what = "an hour and a number" if titles[0] == COUNTED else f"a row of {len(titles)} columns"
             raise ConfigError(f"{path}: row {number}: '{mark.join(row)}' is not {what}.")
-    return _Table(path=path, shown=shown, titles=titles, rows=body, separator=mark)
+    return _with_hours(_Table(path=path, shown=shown, titles=titles, rows=body, separator=mark))
+
+
+def _without_last(rows: list[list[str]]) -> list[list[str]]:
+    """Return rows without a last column that has no title and nothing in it."""
+    if not rows or not rows[0] or rows[0][-1].strip():
+        return rows
+    most = len(rows[0]) - 1
+    return rows if any("".join(row[most:]).strip() for row in rows) else [row[:most] for row in rows]
+
+
+def _of_api(path: Path, text: str) -> list[str]:
+    """Return what an API answered as lines of CSV."""
+    try:
+        content = parse_json(text)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    found = content
+    if isinstance(content, Mapping):
+        found = next((content[key] for key in OF_APIS if isinstance(content.get(key), list)), [])
+    rows = [row for row in found if isinstance(row, Mapping)]
+    if not rows:
+        raise ConfigError(f"{path}: has no rows of data; give what an API answers, or CSV.")
+    titles = list(rows[0])
+    out = io.StringIO()
+    csv.writer(out).writerows([titles, *([row.get(title, "") for title in titles] for row in rows)])
+    return out.getvalue().splitlines()
+
+
+def _with_hours(table: _Table) -> _Table:
+    """Return a table with the hour of each day among the times, where a column of its own has it."""
+    days = next((n for n, title in enumerate(table.titles) if re.fullmatch(TIME, title)), None)
+    place = next((n for n, title in enumerate(table.titles) if title in HOURS and n), None)
+    if days is None or place is None:
+        return table
+    hours = [re.fullmatch(r"0*([0-9]{1,2})(:00)?", cells[place]) for _, cells in table.rows]
+    if not all(hours):
+        return table
+    numbers = [int(match[1]) for match in hours if match]
+    first = 0 if min(numbers) == 0 else 1
+    rows = [
+        (row, [*cells[:days], f"{cells[days]} {number - first:02d}:00", *cells[days + 1 :]])
+        for (row, cells), number in zip(table.rows, numbers, strict=True)
+    ]
+    note = f"column '{table.shown[place]}' as hours that {'end' if first else 'begin'}"
+    return replace(table, rows=rows, notes=(*table.notes, note))
 
 
 def _not_understood(path: Path, shown: Sequence[str]) -> ConfigError:
     return ConfigError(
         f"{path}: columns {','.join(shown) or 'none'}; expected hour,price_per_kwh or hour,carbon_g_per_kwh (of a MWh: "
-        "hour,price_per_mwh or hour,carbon_kg_per_mwh), or an export of Electricity Maps, WattTime or ENTSO-E."
+        "hour,price_per_mwh or hour,carbon_kg_per_mwh), an export of Electricity Maps, WattTime or ENTSO-E, or times and "
+        "prices by their unit, such as datetime (UTC),price (EUR/MWh)."
     )
 
 
@@ -196,7 +259,7 @@ def _one_market(table: _Table) -> _Table:
     if len(names) == 1 or chosen is None:
         return table
     rows = [(number, cells) for number, cells in table.rows if cells[place].lower() == chosen]
-    return replace(table, rows=rows, notes=(f"rows of {chosen}",))
+    return replace(table, rows=rows, notes=(*table.notes, f"rows of {chosen}"))
 
 
 def _numbers(table: _Table, column: ValueColumn, position: int) -> dict[int, float | None]:
@@ -305,7 +368,7 @@ def _parsed(table: _Table, number: int, text: str) -> datetime:
     start, _, end = text.partition(" - ")
     match = re.fullmatch(r"(.*?)\s*\((\w+)\)", start)
     start, mark = (match[1], match[2].upper()) if match else (start, "")
-    formats = (None, *DATES, *(OF_INTERVALS if end else ()))
+    formats = (None, *DATES, *AMERICAN, *(OF_INTERVALS if end else ()))
     for form in formats:
         try:
             parsed = datetime.fromisoformat(start) if form is None else datetime.strptime(start, form)

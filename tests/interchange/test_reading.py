@@ -134,12 +134,13 @@ def test_latent_attention_and_further_tokens_are_read(read):
 
 
 LATENT = (
-    "--num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 --vocab-size 129280 "
-    "--swiglu --normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights "
-    "--position-embedding-type rope --multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 "
-    "--v-head-dim 128 --num-experts 256 --moe-layer-freq '([0]*3+[1]*58)' --moe-ffn-hidden-size 2048 --qk-layernorm "
-    "--moe-shared-expert-intermediate-size 2048 --moe-router-topk 8 --moe-router-num-groups 8 "
-    "--moe-router-group-topk 4 --moe-router-score-function sigmoid --hidden-dropout 0 --attention-dropout 0 "
+    "--num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 --vocab-size 129280 --swiglu "
+    "--normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights --qk-layernorm "
+    "--position-embedding-type rope --multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 "
+    "--qk-pos-emb-head-dim 64 --v-head-dim 128 --num-experts 256 --moe-layer-freq '([0]*3+[1]*58)' "
+    "--moe-ffn-hidden-size 2048 --moe-shared-expert-intermediate-size 2048 --moe-router-topk 8 "
+    "--moe-router-num-groups 8 --moe-router-group-topk 4 --moe-router-score-function sigmoid --hidden-dropout 0 "
+    "--attention-dropout 0 "
 )
 
 

@@ -260,3 +260,34 @@ def test_the_answer_says_what_was_understood_and_in_which_currency(capsys, tmp_p
     assert re.search(r"cost [0-9.]+ EUR, [0-9.]+ kg CO2", out)
     assert f"{prices}: price of 0.0523 EUR/kWh, 1 hour from 2025-01-01 00:00 UTC (column 'Day-ahead Price" in out
     assert f"{CASES / 'watttime.csv'}: carbon intensity of 417.1 g/kWh, 1 hour from 2024-03-10 08:00 UTC" in out
+
+
+ODD = {
+    "carbon intensity of 305.5 to 310.5": "datetime,zone_name,carbon_intensity_avg\n"
+    "2021-03-01 00:00:00+00:00,DE,310.5\n2021-03-01 01:00:00+00:00,DE,305.5\n",
+    "carbon intensity of 60 to 61": "Datetime (UTC),Actual Carbon Intensity (gCO2/kWh),Index\n"
+    "2024-01-01T00:00Z,60,low\n2024-01-01T01:00Z,61,low\n",
+    "carbon intensity of 418.7 to 419.6": "timestamp,MOER,MOER version,\n"
+    "2021-01-01T00:00:00+00:00,923,3.0\n2021-01-01T01:00:00+00:00,925,3.0\n",
+    "carbon intensity of 394.6 to 395.1": '{"data": [{"point_time": "2023-05-01T00:00:00+00:00", "value": 870},'
+    ' {"point_time": "2023-05-01T01:00:00+00:00", "value": 871}], "meta": {"units": "lbs_co2_per_mwh"}}',
+    "carbon intensity of 300 to 302": '{"zone": "DE", "history": [{"carbonIntensity": 302, "datetime": '
+    '"2023-05-01T00:00:00Z"}, {"carbonIntensity": 300, "datetime": "2023-05-01T01:00:00Z"}]}',
+    "price of 0.0601 to 0.06134 €/kWh": "Datum von;Datum bis;Deutschland [€/MWh] Originalauflösungen\n"
+    "01.03.2024 00:00;01.03.2024 01:00;61,34\n01.03.2024 01:00;01.03.2024 02:00;60,10\n",
+    "price of 0.205 to 0.215 a kWh": "sep=;\nZeit;Preis ct/kWh\n01.01.2024 00:00;21,5\n01.01.2024 01:00;20,5\n",
+    "price of 0.11 to 0.12 $/kWh": "Time,Price ($/kWh)\n03/13/2024 12:00 AM,0.12\n03/13/2024 01:00 AM,0.11\n",
+    "price of 0.03 to 0.031 USD/kWh, 2 hours": "Date,Hour,LMP USD/MWh\n2024-03-10,1,30\n2024-03-10,2,31\n",
+}
+
+
+@pytest.mark.parametrize(("understood", "text"), ODD.items())
+def test_odd_titles_are_understood_by_their_units(understood, text, tmp_path):
+    (tmp_path / "grid.csv").write_text(text)
+    assert understood in read_series(tmp_path / "grid.csv").understood
+
+
+def test_an_answer_without_rows_is_refused(tmp_path):
+    (tmp_path / "grid.json").write_text('{"error": "no access"}')
+    with pytest.raises(ConfigError, match="has no rows of data"):
+        read_series(tmp_path / "grid.json")
