@@ -167,6 +167,7 @@ class TrainingOptions:
             raise ConfigError(
                 f"frozen_weights={self.frozen_weights}: no weights are frozen; give training.lora_rank, such as 16."
             )
+        self._check_targets()
         if not self.lora_targets:
             raise ConfigError("lora_targets=[]: must name a product, such as [q_proj, v_proj].")
         if self.lora_targets != LINEAR and not self.lora_rank:
@@ -177,6 +178,18 @@ class TrainingOptions:
                 f"batch_ramp={list(self.batch_ramp)}: must be three whole numbers, 1 or more: sequences of the first "
                 "batch, by which it grows, and over which it does, such as [32, 32, 100000]."
             )
+
+    def _check_targets(self) -> None:
+        """Check that no product has two adapters, by names of both kinds."""
+        by_product: dict[str, str] = {}
+        for target in self.lora_targets:
+            name = SAME.get(target, target)
+            for product in FUSED.get(name, (name,)):
+                other = by_product.setdefault(product, target)
+                if other != target:
+                    raise ConfigError(
+                        f"lora_targets: {product} would have two adapters, by {other} and by {target}; name one."
+                    )
 
     def _check_documents(self) -> None:
         if self.document_tokens is not None:

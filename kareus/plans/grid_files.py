@@ -3,8 +3,8 @@
 What columns mean stands in the tables `VALUES` and `ZONES`; one reader makes a series by the hour of any of them, in
 UTC, and says in one line what it understood. Formats: exports of Electricity Maps ("Datetime (UTC)"), of WattTime
 (`point_time,value` of its API and `timestamp,MOER` of its files, in lb of CO2 for a MWh) and of the Transparency
-Platform of ENTSO-E ("MTU (CET/CEST)", in local time), each with any separator and either decimal mark, or as the JSON of
-an API; and columns of other exchanges and tariffs whose titles name a time, and a currency for a MWh or a kWh.
+Platform of ENTSO-E ("MTU (CET/CEST)", in local time), each with any separator and either decimal mark, or as the JSON
+of an API; and columns of other exchanges and tariffs whose titles name a time, and a currency for a MWh or a kWh.
 """
 
 import csv
@@ -228,8 +228,8 @@ def _with_hours(table: _Table) -> _Table:
 def _not_understood(path: Path, shown: Sequence[str]) -> ConfigError:
     return ConfigError(
         f"{path}: columns {','.join(shown) or 'none'}; expected hour,price_per_kwh or hour,carbon_g_per_kwh (of a MWh: "
-        "hour,price_per_mwh or hour,carbon_kg_per_mwh), an export of Electricity Maps, WattTime or ENTSO-E, or times and "
-        "prices by their unit, such as datetime (UTC),price (EUR/MWh)."
+        "hour,price_per_mwh or hour,carbon_kg_per_mwh), an export of Electricity Maps, WattTime or ENTSO-E, or times "
+        "and prices by their unit, such as datetime (UTC),price (EUR/MWh)."
     )
 
 

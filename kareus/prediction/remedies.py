@@ -1,11 +1,12 @@
 """Remedies for a workload that does not fit: the GPU that is too full, what fills it, and the cheapest changes.
 
 A change is one choice of the layout: what is recomputed, what replicas share out, how the batch is cut, one more step
-of a degree of parallelism. The batch of an iteration stays what it is, and so does the number of GPUs where a degree
-can take its GPUs from the replicas. Where no change is enough, two or three are put together.
+of a degree of parallelism; or one option of the training, which Kareus' engine has none of. The batch of an iteration
+stays what it is, and so does the number of GPUs where a degree can take its GPUs from the replicas. Where no change is
+enough, two or three are put together.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
@@ -13,8 +14,11 @@ from typing import Any
 from kareus.errors import ConfigError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Parallelism, Sharding
+from kareus.model.precision import BF16_BYTES
+from kareus.model.training_options import RecomputedModule, StateFormat
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.workload_prediction import Prediction, predict
+from kareus.workload.compose import ENGINE
 from kareus.workload.config import Workload, run_by
 from kareus.workload.divisibility import divisors
 from kareus.workload.memory import MemoryEstimate, MemoryFit, estimate_memory, fit_of
@@ -124,8 +128,16 @@ def _priced(changed: _Changed, usual: Prediction) -> Remedy:
 
 
 def _beats(other: Remedy, one: Remedy) -> bool:
+    """Whether another costs no more of anything; one that trains otherwise beats none that does not."""
+    if not set(_options_of(other.overrides)) <= set(_options_of(one.overrides)):
+        return False
     costs = [(r.gpus, r.steps, r.time_percent, r.energy_percent) for r in (other, one)]
     return all(a <= b for a, b in zip(*costs, strict=True))
+
+
+def _options_of(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return the options of the training among overrides."""
+    return tuple(text for text in overrides if text.startswith("training."))
 
 
 def _fitting(composed: Workload) -> list[_Changed]:
@@ -157,19 +169,21 @@ def _fitting(composed: Workload) -> list[_Changed]:
                 fits.setdefault(overrides, fitting)
         if fits and not last:
             last = min(steps + 1, MOST_CHANGES)
-    return _likely(composed.parallelism.gpus, list(fits.values()))
+    without = {key: tuple(text for text in key if text not in _options_of(key)) for key in fits}
+    needed = [one for key, one in fits.items() if without[key] == key or without[key] not in fits]
+    return _likely(composed.parallelism.gpus, needed)
 
 
 def _likely(gpus: int, fits: Sequence[_Changed]) -> list[_Changed]:
     """Return the changes whose cost is predicted: by turns of each recomputation those that are likely to cost least.
 
-    Where more GPUs help, the fewest that do.
+    Those with an option of the training have turns of their own. Where more GPUs help, the fewest that do.
     """
     fewest = min((one.workload.parallelism.gpus for one in fits if one.workload.parallelism.gpus > gpus), default=gpus)
-    queues = [
-        sorted((one for one in fits if one.workload.recomputation is kind), key=lambda one: one.likely_cost)
-        for kind in Recomputation
-    ]
+    by_kind: dict[tuple[Any, ...], list[_Changed]] = {}
+    for one in fits:
+        by_kind.setdefault(_options_of(one.overrides) or (one.workload.recomputation,), []).append(one)
+    queues = [sorted(of_kind, key=lambda one: one.likely_cost) for of_kind in by_kind.values()]
     turns = [one for turn in zip_longest(*queues) for one in turn if one is not None]
     likely: list[_Changed] = []
     instructions = 0
@@ -273,6 +287,28 @@ def _more_of(degree: str) -> Callable[[Workload], Iterator[LayoutChange]]:
     return choices
 
 
+OPTIONS: Mapping[str, Any] = {
+    "loss_chunks": 8,
+    "moments": StateFormat.EIGHT_BIT,
+    "gradients": StateFormat.BF16,
+    "offload_optimizer": 1.0,
+    "recompute_modules": (RecomputedModule.MLP,),
+}
+"""Options that save memory, each with the value that is tried."""
+
+
+def _option(workload: Workload) -> Iterator[LayoutChange]:
+    """Yield an option of the training, where there is none yet."""
+    options, software = workload.training, workload.software
+    if software.name == ENGINE or options.changed:
+        return
+    for name, value in OPTIONS.items():
+        if name == "gradients" and options.gradient_bytes(software.gradient_bytes) == BF16_BYTES:
+            continue
+        plain = f"[{','.join(value)}]" if isinstance(value, tuple) else value
+        yield (f"training.{name}={plain}",), {"training": replace(options, **{name: value})}
+
+
 CHANGES: tuple[Callable[[Workload], Iterator[LayoutChange]], ...] = (
     _sharded,
     _tokens_shared,
@@ -280,6 +316,7 @@ CHANGES: tuple[Callable[[Workload], Iterator[LayoutChange]], ...] = (
     _recomputed,
     _cut_smaller,
     _scheduled_plainly,
+    _option,
     *map(_more_of, ("pp", "tp", "cp")),
 )
 

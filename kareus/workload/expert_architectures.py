@@ -210,10 +210,9 @@ def _granite(shared: Rule) -> Architecture:
 
 def _ernie_dense(config: Config) -> tuple[int, ...]:
     """ERNIE 4.5: blocks before the first, past the last (-1: that of the model), and between those of an interval."""
-    first, last, every = (config.get(f"moe_layer_{name}") for name in ("start_index", "end_index", "interval"))
-    if not all(type(one) is int for one in (first, last, every)) or every < 1:
-        raise ConfigError(f"moe_layer_start_index={first!r}, end_index={last!r}, interval={every!r}: expected numbers.")
-    last = layers_of(config) - 1 if last < 0 else last
+    first, every = _whole(config, "moe_layer_start_index"), integer(config, "moe_layer_interval")
+    said = config.get("moe_layer_end_index")
+    last = layers_of(config) - 1 if said in (None, -1) else _whole(config, "moe_layer_end_index")
     return tuple(n for n in every_block(config) if (n + 1) % every or not first <= n <= last)
 
 

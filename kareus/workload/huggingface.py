@@ -217,8 +217,8 @@ def read_architecture(path: Path) -> ReadModel:
 
 def _read(name: str, content: Mapping[str, Any]) -> ReadModel:
     content, notes = _of_language(content)
-    kind = content.get("model_type")
-    like = SAME_BLOCK.get(str(kind), kind)
+    kind = str(content.get("model_type"))
+    like = SAME_BLOCK.get(kind, kind)
     if like not in KNOWN or _features(content, KNOWN[like]):
         raise ConfigError(_refusal(kind, content))
     row = KNOWN[like]
@@ -249,7 +249,8 @@ def _of_language(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[st
 
 def _renamed(content: Mapping[str, Any], row: Architecture) -> Mapping[str, Any]:
     """Return the keys of a file by the names of its type, where it has those of most types, as transformers reads."""
-    others = {row.keys[size]: LLAMA_KEYS[size] for size in SIZES if row.keys.get(size) is not None} | row.other
+    of_sizes = {key: LLAMA_KEYS[size] for size in SIZES if (key := row.keys.get(size)) is not None}
+    others = {**of_sizes, **row.other}
     found = {key: other for key, other in others.items() if content.get(key) is None and content.get(other) is not None}
     rest = {key: value for key, value in content.items() if key not in found.values()}
     return {**rest, **{key: content[other] for key, other in found.items()}}
@@ -469,8 +470,8 @@ def _refusal(kind: Any, content: Mapping[str, Any]) -> str:
     if used and type(inner) is int:
         nearest = f"the dense model of what a token uses, intermediate_size={used * inner} ({used} experts of {inner})"
     elif not features:
-        like = closest(str(kind), KNOWN)
-        either = f"model_type {like!r} or 'llama'" if like not in (None, "llama") else "model_type 'llama'"
+        close = closest(str(kind), KNOWN)
+        either = f"model_type {close!r} or 'llama'" if close not in (None, "llama") else "model_type 'llama'"
         nearest = f"{either}, if its block is that one (docs/howto/model.md has all types)"
     return (
         f"model_type {kind!r}: {what}; the nearest to plan without a job: {nearest}; with a job: profile it in place "

@@ -78,8 +78,9 @@ def shared_in_node(given: Mapping[str, Any], usual: Mapping[str, Any], gpus_per_
     """
     full = {SHARDING: "full"}
     values = {**usual, **given}
-    tp, cp, dp = (values.get(key) for key in ("parallelism.tp", "parallelism.cp", DP))
-    if given.get(SHARDS) is not None or not all(type(part) is int and part > 0 for part in (tp, cp, dp)):
+    degrees = [values.get(key) for key in ("parallelism.tp", "parallelism.cp", DP)]
+    tp, cp, dp = (part if type(part) is int else 0 for part in degrees)
+    if given.get(SHARDS) is not None or min(tp, cp, dp) < 1:
         return full  # of the latter their record says what is wrong
     replicas = gpus_per_node // (tp * cp)
     if dp > 1 and replicas < 2:  # noqa: PLR2004 - one alone shares nothing

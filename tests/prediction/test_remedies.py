@@ -17,7 +17,7 @@ EIGHT = ("model=llama3.1-8b", "gpu=h100-sxm5-80gb", "parallelism.cp=1", "paralle
 CASES = {
     "wide": ("microbatch_size=16",),
     "replicas": (*EIGHT, "parallelism.tp=1", "parallelism.dp=8", "sequence_length=8192", "recomputation=none"),
-    "alone": (*EIGHT, "parallelism.tp=1", "parallelism.dp=1", "recomputation=none"),
+    "alone": (*EIGHT, "parallelism.tp=1", "parallelism.dp=1", "parallelism.sharding=none", "recomputation=none"),
     "interleaved": (
         *EIGHT[:3],
         "parallelism.tp=2",
@@ -37,7 +37,22 @@ CASES = {
         "parallelism.sharding=optimizer",
         "microbatch_size=1",
     ),
-    "split": (*EIGHT[:3], "parallelism.pp=2", "parallelism.tp=1", "parallelism.layers_per_stage=[16,16]"),
+    "split": (
+        *EIGHT[:3],
+        "parallelism.pp=2",
+        "parallelism.tp=1",
+        "parallelism.sharding=none",
+        "parallelism.layers_per_stage=[16,16]",
+    ),
+    "logits": (
+        *EIGHT,
+        "parallelism.tp=1",
+        "parallelism.dp=8",
+        "parallelism.sharding=optimizer",
+        "microbatch_size=4",
+        "sequence_length=8192",
+        "recomputation=full",
+    ),
 }
 
 
@@ -89,9 +104,21 @@ def test_no_remedy_is_beaten_by_another(misfit: tuple[str, Misfit]) -> None:
     _, found = misfit
     costs = [(one.gpus, one.steps, one.time_percent, one.energy_percent) for one in found.remedies]
     assert costs == sorted(costs, key=lambda cost: (cost[0], cost[2]))
-    for one in costs:
-        assert not any(other != one and all(map(float.__le__, map(float, other), map(float, one))) for other in costs)
+    options = [{text for text in one.overrides if text.startswith("training.")} for one in found.remedies]
+    for one, trained in zip(costs, options, strict=True):
+        alike = [other for other, others in zip(costs, options, strict=True) if others <= trained]
+        assert not any(other != one and all(map(float.__le__, map(float, other), map(float, one))) for other in alike)
     assert all(one.fit is not MemoryFit.REFUSED for one in found.remedies)
+
+
+def test_options_of_a_training_are_proposed_with_their_cost() -> None:
+    """Chunks of the loss leave a layout and what is learned alone; the engine has no options."""
+    found = why_not(refused("logits").composed)
+    (chunked,) = [one for one in found.remedies if one.overrides == ("training.loss_chunks=8",)]
+    assert found.memory.head_gib - chunked.memory.head_gib > 10
+    assert 0 < chunked.time_percent < 2
+    engine = resolve([*CASES["logits"], "software=kareus"], CONFIG)[0].composed
+    assert not [text for overrides, _ in changes(engine) for text in overrides if text.startswith("training.")]
 
 
 def test_the_ranks_of_the_fullest_stage_are_named_and_its_parts_are_the_largest() -> None:

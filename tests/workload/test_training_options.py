@@ -386,6 +386,8 @@ def test_targets_are_known_names() -> None:
         TrainingOptions(lora_rank=8, lora_targets=())
     with pytest.raises(ConfigError, match=r"give training\.lora_rank"):
         TrainingOptions(lora_targets=("q_proj",))
+    with pytest.raises(ConfigError, match="q_proj would have two adapters, by linear_qkv and by q_proj; name one"):
+        TrainingOptions(lora_rank=8, lora_targets=("linear_qkv", "q_proj"))
 
 
 def test_memory_is_less_with_each_saving() -> None:
