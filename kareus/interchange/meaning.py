@@ -34,7 +34,7 @@ from typing import Any
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.interchange.stage_layout import layout_split, layout_text
-from kareus.model.config import ActivationKind, Sharding
+from kareus.model.config import HYBRID, ActivationKind, Sharding
 from kareus.model.training_options import (
     FUSED,
     LINEAR,
@@ -45,7 +45,6 @@ from kareus.model.training_options import (
     TrainingOptions,
 )
 from kareus.pipeline.config import CHUNKS_OF_V, PipelineSchedule
-from kareus.workload.words import HYBRID
 
 SHARDINGS = (*map(str, Sharding), HYBRID)
 """From nothing shared out to everything; of two settings the one that shares out more counts."""

@@ -392,6 +392,10 @@ class Sharding(StrEnum):
     """Those and weights, which are gathered block by block (ZeRO stage 3, FSDP)."""
 
 
+HYBRID = "hybrid"
+"""Word for what is shared out among the replicas of a node alone (HSDP): `FULL`, with as many `shards`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
     """Degrees of parallelism; their product is the number of GPUs."""

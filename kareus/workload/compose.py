@@ -24,7 +24,7 @@ from kareus.artifacts.names import check_name
 from kareus.artifacts.records import content_hash, differences, from_plain, to_plain
 from kareus.artifacts.shipped import config_folder
 from kareus.errors import ConfigError
-from kareus.model.config import Model
+from kareus.model.config import HYBRID, Model
 from kareus.software.record import GROUP, SET_BY_SOFTWARE, USUAL_SOFTWARE, Software, gpu_values
 from kareus.workload.config import Workload, run_by
 from kareus.workload.documents import KEY as DOCUMENT_LENGTHS
@@ -34,7 +34,6 @@ from kareus.workload.overrides import Setting, expand, groups, is_file, is_recor
 from kareus.workload.words import (
     DEGREES,
     DP,
-    HYBRID,
     MICROBATCH,
     MICROBATCHES,
     SHARDING,

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from kareus.errors import ConfigError
+from kareus.model.config import HYBRID
 
 GLOBAL_BATCH, ACCUMULATION, GPUS = "global_batch_size", "gradient_accumulation_steps", "gpus"
 WORDS = (GLOBAL_BATCH, ACCUMULATION, GPUS)
 DP, MICROBATCH, MICROBATCHES = "parallelism.dp", "microbatch_size", "num_microbatches"
 DEGREES = ("parallelism.tp", "parallelism.pp", "parallelism.cp")
 """Degrees of parallelism within a replica."""
-SHARDING, SHARDS, HYBRID = "parallelism.sharding", "parallelism.shards", "hybrid"
+SHARDING, SHARDS = "parallelism.sharding", "parallelism.shards"
 
 
 def followed(words: Mapping[str, Any], given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, int]:
