@@ -17,9 +17,9 @@ from kareus.errors import ArtifactError, ConfigError
 from kareus.export.comments import header, starts_with
 from kareus.graph.instruction import InstructionKey, place_in_line
 from kareus.graph.records import Direction
+from kareus.interchange.stage_layout import chunk_modules
 from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.document import Plan
-from kareus.profile.programs import laid_out_shapes
 from kareus.workload.config import Workload
 
 LETTERS = {
@@ -54,7 +54,8 @@ def schedule_notes(plan: Plan, workload: Workload) -> str:
     """Return what the schedule carries and leaves out, and the settings that belong to it."""
     parallelism, usual = workload.parallelism, "Interleaved1F1B" if workload.chunks > 1 else "1F1B"
     named = CLASSES.get(workload.pipeline.schedule, usual)
-    modules = ",".join("[" + ",".join(f'"{name}"' for name in part) + "]" for part in _modules(workload))
+    parts = chunk_modules(parallelism.placed, workload.chunks, parallelism.pp, folded=parallelism.folded)
+    modules = ",".join("[" + ",".join(f'"{name}"' for name in part) + "]" for part in parts)
     settings = [
         f"--parallelism.pipeline_parallel_degree {parallelism.pp}",
         f"--parallelism.pipeline_parallel_schedule {named}",
@@ -92,17 +93,3 @@ def is_schedule_notes(path: Path) -> bool:
 
 def _cell(key: InstructionKey, stages: int, *, folded: bool) -> str:
     return f"{place_in_line(key.stage, key.chunk, stages, folded=folded)}{LETTERS[key.direction]}{key.microbatch}"
-
-
-def _modules(workload: Workload) -> list[list[str]]:
-    """Names of torchtitan's modules of every stage in PyTorch's order: the blocks that the plan has there."""
-    shapes = laid_out_shapes(workload)
-    stages, parts, first = workload.parallelism.pp, [], 0
-    folded = workload.parallelism.folded
-    for stage, chunk in sorted(shapes, key=lambda place: place_in_line(place[0], place[1], stages, folded=folded)):
-        last = first + shapes[stage, chunk].layers
-        parts.append([f"layers.{n}" for n in range(first, last)])
-        first = last
-    parts[0].insert(0, "tok_embeddings")
-    parts[-1] += ["norm", "lm_head"]
-    return parts

@@ -11,7 +11,7 @@ gives the same keys.
 - `rank_batch`: sequences of a replica between two steps of gradient accumulation, cut in microbatches by a pipeline.
 - `layers_per_chunk`, `first_layers`, `last_layers`, `even_layers`, `embedding_counts`, `head_counts`: blocks of chunks
   and stages, which are even but for the ends, and whether embedding and head count as one (Megatron Core).
-- `stage_layout`: blocks of every chunk by a text (likewise).
+- `stage_layout`, `stage_modules`: blocks of every chunk by a text (likewise), and by names of modules (torchtitan).
 - `recipe`: of formats of 8 bits the one that is meant, where another setting says that there are any (Megatron Core).
 - `recomputed`, `recomputed_by`, `recomputed_layers`, `recomputed_modules`: what is recomputed, in pieces of how many
   blocks, or of them how many, and which modules (likewise); `recomputed_every`: every so manieth block, where parts are
@@ -33,8 +33,8 @@ from typing import Any
 
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
-from kareus.interchange.stage_layout import layout_split, layout_text
-from kareus.model.config import HYBRID, ActivationKind, Sharding
+from kareus.interchange.stage_layout import chunk_modules, layout_split, layout_text, modules_split
+from kareus.model.config import HYBRID, MOST_BLOCKS, ActivationKind, Sharding
 from kareus.model.training_options import (
     FUSED,
     LINEAR,
@@ -86,6 +86,7 @@ OVERRIDES: Mapping[str, str] = {
     "first_layers": "parallelism.layers_per_stage",
     "last_layers": "parallelism.layers_per_stage",
     "stage_layout": "parallelism.layers_per_stage",
+    "stage_modules": "parallelism.layers_per_stage",
     "recipe": "precision",
     "recomputed": "recomputation",
     "recomputed_by": "recomputation",
@@ -201,12 +202,15 @@ def _pipeline(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
         lost.append(f"blocks of a virtual stage, where the number of blocks is not given: taken as {taken} a stage")
     if chunks is None and interleaves:
         chunks = 2
+    folds = any(schedule == one for one in PipelineSchedule if one.folds)
     if pp > 1 and terms.get("stage_layout") is not None:
         return _laid_out(str(terms["stage_layout"]), pp, lost)
     if pp == 1:
         return {"pipeline": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)}
     keys: dict[str, Any] = {"pipeline": schedule}
-    if any(schedule == one for one in PipelineSchedule if one.folds):
+    if (named := _by_modules(terms, pp, lost)) is not None:
+        return keys | named
+    if folds:
         return keys | {"pipeline.chunks": CHUNKS_OF_V}
     if chunks is not None and chunks > 1:
         keys = {"pipeline": str(PipelineSchedule.INTERLEAVED), "pipeline.chunks": chunks}
@@ -214,6 +218,19 @@ def _pipeline(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
         keys = {"pipeline": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)}
     split = _split(terms, pp, layers)
     return keys | ({"parallelism.layers_per_stage": split} if split else {})
+
+
+def _by_modules(terms: TrainerTerms, stages: int, lost: list[str]) -> dict[str, Any] | None:
+    """Return what names of modules say of the blocks of each chunk; None if nothing that fits the schedule."""
+    if terms.get("stage_modules") is None:
+        return None
+    schedule = PipelineSchedule(terms.get("pipeline.schedule") or PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)
+    most = CHUNKS_OF_V if schedule.folds else MOST_BLOCKS if schedule is PipelineSchedule.INTERLEAVED else 1
+    split, chunks = modules_split(terms["stage_modules"], stages, folded=schedule.folds) or ([], 0)
+    if not min(most, CHUNKS_OF_V) <= chunks <= most:
+        lost.append("modules of each stage by name, which are no whole blocks in their order: taken as balanced")
+        return None
+    return ({"pipeline.chunks": chunks} if chunks > 1 else {}) | {"parallelism.layers_per_stage": split}
 
 
 def _laid_out(text: str, stages: int, lost: list[str]) -> dict[str, Any]:
@@ -250,10 +267,16 @@ def _split(terms: TrainerTerms, pp: int, layers: Any) -> list[Any] | None:
 
 
 def _layer_terms(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what says how blocks lie on stages and chunks, and in which pieces they are recomputed."""
+    """Yield what says how blocks lie on stages and chunks, and what of them is recomputed."""
     split, chunks = list(workload["parallelism.layers_per_stage"]), workload["pipeline.chunks"]
+    pp, schedule = workload["parallelism.pp"], PipelineSchedule(workload["pipeline.schedule"])
+    if pp > 1:
+        yield "stage_modules", chunk_modules(split, chunks, pp, folded=schedule.folds)
     with_ends = {split[0] + 1, *split[1:-1], split[-1] + 1}
-    if chunks > 1 and len(with_ends) == 1 and split[0] % chunks:
+    if len(split) > pp and not schedule.folds:
+        yield "stage_layout", layout_text(split, chunks, pp, workload.get("model.mtp_layers", 0))
+        yield "pipeline.chunks", 1  # the text says how many there are
+    elif chunks > 1 and len(with_ends) == 1 and split[0] % chunks:
         yield "layers_per_chunk", max(with_ends) // chunks
         yield "embedding_counts", True
         yield "head_counts", True
@@ -263,9 +286,14 @@ def _layer_terms(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "first_layers", split[0]
         yield "last_layers", split[-1]
     elif len(set(split)) > 1:
-        yield "stage_layout", layout_text(split, chunks, workload.get("model.mtp_layers", 0))
+        yield "stage_layout", layout_text(split, chunks, pp, workload.get("model.mtp_layers", 0))
         yield "pipeline.chunks", 1  # the text says how many there are
-    recomputation, piece = workload["recomputation"], split[0] // chunks
+    yield from _recomputation_terms(workload, split[0] // chunks if len(set(split)) == 1 else 1)
+
+
+def _recomputation_terms(workload: Mapping[str, Any], piece: int) -> Iterator[tuple[str, Any]]:
+    """Yield what says what is recomputed, a whole stage in pieces of so many blocks."""
+    recomputation = workload["recomputation"]
     modules = workload.get("training.recompute_modules", [])
     first = workload.get("training.recompute_blocks")
     if recomputation == Recomputation.SELECTIVE or modules:
@@ -279,7 +307,7 @@ def _layer_terms(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     elif recomputation != Recomputation.NONE:
         yield "recomputed", "full"
         yield "recomputed_by", "uniform"
-        yield "recomputed_layers", piece if recomputation == Recomputation.STAGE and len(set(split)) == 1 else 1
+        yield "recomputed_layers", piece if recomputation == Recomputation.STAGE else 1
 
 
 def _recomputation(terms: TrainerTerms, keys: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The network that is trained and the degrees of parallelism: the records of Hydra groups `model` and `parallelism`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -409,7 +410,8 @@ class Parallelism:
     cp: int
     """GPUs that share every sequence (context parallelism: keys and values are gathered)."""
     layers_per_stage: tuple[int, ...] | None
-    """Blocks on each stage; null takes the model's split for `pp`, or computes one. Always set once resolved."""
+    """Blocks on each stage, or on each chunk of all stages in the order in which a microbatch passes them; null takes
+    the model's split for `pp`, or computes one. Always set once resolved."""
     sharding: Sharding
     """What of the model states the data-parallel replicas share out among themselves."""
     sequence_parallel: bool = True
@@ -441,8 +443,8 @@ class Parallelism:
                 )
 
     @property
-    def split(self) -> tuple[int, ...]:
-        """Blocks on each stage of a resolved workload.
+    def placed(self) -> tuple[int, ...]:
+        """Blocks on each stage of a resolved workload, or on each chunk, as they are given.
 
         Raises:
             ConfigError: it was not resolved.
@@ -450,6 +452,27 @@ class Parallelism:
         if self.layers_per_stage is None:
             raise ConfigError("parallelism.layers_per_stage: null; use a configuration that `kareus resolve` wrote.")
         return self.layers_per_stage
+
+    @property
+    def split(self) -> tuple[int, ...]:
+        """Blocks on each stage of a resolved workload, in all of its chunks.
+
+        Raises:
+            ConfigError: it was not resolved.
+        """
+        return self.summed(self.placed, self.pp, folded=self.folded)
+
+    @staticmethod
+    def summed(placed: Sequence[int], stages: int, *, folded: bool) -> tuple[int, ...]:
+        """Return blocks on each of so many stages of blocks on each chunk, in the order in which they are passed.
+
+        Examples:
+            >>> Parallelism.summed((3, 2, 2, 1), 2, folded=False), Parallelism.summed((3, 2, 2, 1), 2, folded=True)
+            ((5, 3), (4, 4))
+        """
+        passed = [placed[at : at + stages] for at in range(0, len(placed), stages)]
+        turned = [blocks[::-1] if folded and chunk % 2 else blocks for chunk, blocks in enumerate(passed)]
+        return tuple(map(sum, zip(*turned, strict=True)))
 
     @property
     def head_stage(self) -> int:

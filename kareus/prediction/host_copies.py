@@ -9,7 +9,7 @@ from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import RECOMPUTING, Direction
 from kareus.prediction.breakdown import InstructionCost
-from kareus.workload.activation_memory import offloaded_bytes
+from kareus.workload.activation_memory import most_blocks, offloaded_bytes
 from kareus.workload.config import Workload
 
 COPIES = "copies to the host"
@@ -34,7 +34,7 @@ def copied(workload: Workload, kind: InstructionKind, behaviour: Behaviour, cloc
     options, parallelism = workload.training, workload.parallelism
     if not options.offload_blocks or kind.direction not in (Direction.FORWARD, *RECOMPUTING):
         return behaviour
-    blocks = -(-parallelism.split[kind.stage] // workload.chunks)
+    blocks = most_blocks(workload, kind.stage)
     tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
     moved = min(options.offload_blocks, blocks) * offloaded_bytes(workload, blocks, tokens)
     exposed_s = np.maximum(moved / (workload.gpu.host_gb_per_s * 1e9) - behaviour.time_s, 0.0)

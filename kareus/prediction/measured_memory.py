@@ -169,8 +169,7 @@ def estimate_of(row: MeasuredMemory, workload: Workload) -> MemoryEstimate:
     """Return the estimate of the GPU that a row has the memory of."""
     if row.rank is MeasuredRank.FULLEST:
         return estimate_memory(workload)
-    split = workload.parallelism.split
-    return stage_memory(workload, len(split) - 1, split[-1])
+    return stage_memory(workload, workload.parallelism.pp - 1)
 
 
 def memory_data(

@@ -54,7 +54,12 @@ class StageShape:
 
 
 def chunk_shapes(
-    layers_per_stage: Sequence[int], chunks: int, dense_layers: Collection[int] = (), *, folded: bool = False
+    layers_per_stage: Sequence[int],
+    chunks: int,
+    dense_layers: Collection[int] = (),
+    *,
+    folded: bool = False,
+    stages: int | None = None,
 ) -> Mapping[tuple[int, int], StageShape]:
     """Return the shapes by stage and chunk.
 
@@ -62,12 +67,21 @@ def chunk_shapes(
 
     Args:
         layers_per_stage: blocks on each stage, a multiple of `chunks`; or less, where embedding or head take the place
-            of blocks in the first chunk of the first stage or the last of the last.
-        chunks: equal parts into which every stage is cut; 1 where stages are whole.
+            of blocks in the first chunk of the first stage or the last of the last. Or blocks on each chunk, in the
+            order in which a microbatch passes them.
+        chunks: parts into which every stage is cut, equal ones unless their blocks are given; 1 where it is whole.
         dense_layers: numbers of the blocks of a mixture of experts that have none.
         folded: whether the second chunks are passed from the last stage to the first.
+        stages: of the pipeline; as many as `layers_per_stage` has entries if None.
+
+    Examples:
+        >>> [shape.layers for shape in chunk_shapes((3, 4), 2).values()]
+        [1, 2, 2, 2]
+        >>> {place: shape.layers for place, shape in chunk_shapes((3, 3, 3, 2), 2, folded=True, stages=2).items()}
+        {(0, 0): 3, (0, 1): 2, (1, 0): 3, (1, 1): 3}
     """
-    return _shapes(tuple(layers_per_stage), chunks, tuple(dense_layers), folded)
+    own = tuple(layers_per_stage)
+    return _shapes(own, chunks, tuple(dense_layers), folded, len(own) if stages is None else stages)
 
 
 @lru_cache(maxsize=4096)  # whoever compares layouts asks for each many times
@@ -76,15 +90,17 @@ def _shapes(
     chunks: int,
     dense_layers: tuple[int, ...],
     folded: bool,  # noqa: FBT001 - a key of what is kept
+    stages: int,
 ) -> Mapping[tuple[int, int], StageShape]:
-    stages = len(layers_per_stage)
     ends = (0, 0), (0 if folded else stages - 1, chunks - 1)
     shapes = {}
-    for stage, layers in enumerate(layers_per_stage):
-        whole = -(-layers // chunks)
-        for place in [(stage, chunk) for chunk in range(chunks)]:
-            taken = chunks * whole - layers if place in ends else 0
-            shapes[place] = StageShape(layers=whole - taken, first=place == ends[0], last=place == ends[1])
+    for place in itertools.product(range(stages), range(chunks)):
+        if len(layers_per_stage) == stages:
+            whole = -(-layers_per_stage[place[0]] // chunks)
+            layers = whole - (chunks * whole - layers_per_stage[place[0]] if place in ends else 0)
+        else:
+            layers = layers_per_stage[place_in_line(*place, stages, folded=folded)]
+        shapes[place] = StageShape(layers=layers, first=place == ends[0], last=place == ends[1])
     return _with_dense(shapes, dense_layers, folded=folded) if dense_layers else shapes
 
 
@@ -119,7 +135,8 @@ class LaidOut(Protocol):
 def laid_out_shapes(config: LaidOut) -> Mapping[tuple[int, int], StageShape]:
     """Return the shapes of a workload by stage and chunk."""
     layout = config.parallelism
-    return chunk_shapes(layout.split, config.chunks, config.model.dense_layers, folded=layout.folded)
+    dense = config.model.dense_layers
+    return chunk_shapes(layout.placed, config.chunks, dense, folded=layout.folded, stages=layout.pp)
 
 
 def stage_shapes(layers_per_stage: Sequence[int]) -> tuple[StageShape, ...]:

@@ -1,11 +1,12 @@
 """Chunks of the model on one rank: those of its stage, a single one unless the pipeline is interleaved."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 
 from torch import nn
 
 from kareus.graph.instruction import place_in_line
-from kareus.profile.programs import chunk_shapes
+from kareus.profile.programs import StageShape
 from kareus.runtime.stage_model import StageModel
 
 
@@ -31,16 +32,16 @@ class StageChunks(nn.Module):
         self.head = chunks[-1].head
 
 
-def first_layers(layers_per_stage: Sequence[int], chunks: int, stage: int) -> tuple[int, ...]:
+def first_layers(shapes: Mapping[tuple[int, int], StageShape], stage: int, *, folded: bool = False) -> tuple[int, ...]:
     """Number in the model of the first block of every chunk of `stage`.
 
     Args:
-        layers_per_stage: blocks on each stage, as of `chunk_shapes`.
-        chunks: equal parts of every stage's blocks.
+        shapes: of all chunks, by stage and chunk.
         stage: from 0.
+        folded: whether the second chunks are passed from the last stage to the first.
     """
-    shapes = chunk_shapes(layers_per_stage, chunks)
-    passed = sorted(shapes, key=lambda place: place_in_line(place[0], place[1], len(layers_per_stage)))
-    return tuple(
-        sum(shapes[place].layers for place in passed[: passed.index((stage, chunk))]) for chunk in range(chunks)
-    )
+    stages = 1 + max(own for own, _ in shapes)
+    passed = sorted(shapes, key=lambda place: place_in_line(place[0], place[1], stages, folded=folded))
+    before = itertools.accumulate((shapes[place].layers for place in passed), initial=0)
+    first = dict(zip(passed, before, strict=False))
+    return tuple(layer for place, layer in sorted(first.items()) if place[0] == stage)

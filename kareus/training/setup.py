@@ -70,7 +70,6 @@ def make_chunks(setup: RankSetup) -> StageChunks:
     check_trains(workload.model, workload.sequence_length, setup.device.type)
     if setup.settings.cuda_graphs:
         check_captures(workload, setup.communicator)
-    split, chunks = workload.parallelism.split, workload.chunks
     shapes = laid_out_shapes(workload)
     shared_out = workload.parallelism.shards_gradients
     with torch.device("meta" if shared_out else "cpu"):
@@ -85,10 +84,10 @@ def make_chunks(setup: RankSetup) -> StageChunks:
                 graph=job.graph,
                 default_sm_count=workload.testbed.default_collective_sm_count,
             )
-            for chunk in range(chunks)
+            for chunk in range(workload.chunks)
         ]
     whole = models if shared_out else [model.to(setup.device) for model in models]
-    return StageChunks(whole, first_layers(split, chunks, stage))
+    return StageChunks(whole, first_layers(shapes, stage, folded=workload.parallelism.folded))
 
 
 def stage_place(setup: RankSetup) -> StagePlace:

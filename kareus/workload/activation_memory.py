@@ -40,6 +40,12 @@ def least_dense(workload: Workload, stage: int) -> int:
     return min(shapes[stage, chunk].dense for chunk in range(workload.chunks))
 
 
+def most_blocks(workload: Workload, stage: int) -> int:
+    """Return the blocks of the largest chunk of a stage."""
+    shapes = laid_out_shapes(workload)
+    return max(shapes[stage, chunk].layers for chunk in range(workload.chunks))
+
+
 def kept_bytes(workload: Workload, layers: int, tokens: int, dense: int = 0) -> tuple[int, int]:
     """Bytes on one GPU that `layers` blocks keep of a microbatch until its backward, and that its backward recomputes.
 

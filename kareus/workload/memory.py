@@ -34,6 +34,7 @@ from kareus.workload.activation_memory import (
     kept_bytes,
     least_dense,
     mask_bytes,
+    most_blocks,
     offloaded_bytes,
     score_bytes,
 )
@@ -139,8 +140,7 @@ class MemoryEstimate:
 
 def estimate_memory(workload: Workload) -> MemoryEstimate:
     """Estimate the peak of the fullest GPU, over all stages of a workload whose `layers_per_stage` is set."""
-    split = workload.parallelism.split
-    estimates = (stage_memory(workload, stage, split[stage]) for stage in _fullest_stages(workload))
+    estimates = (stage_memory(workload, stage) for stage in _fullest_stages(workload))
     return max(estimates, key=lambda e: e.total_gib)
 
 
@@ -155,7 +155,7 @@ def _fullest_stages(workload: Workload) -> list[int]:
     for stage, layers in enumerate(parallelism.split):
         ends = stage == 0, stage == parallelism.pp - 1
         dense = stage_dense_blocks(workload, stage), least_dense(workload, stage)
-        alike.setdefault((layers, *ends, *dense), []).append(stage)
+        alike.setdefault((layers, most_blocks(workload, stage), *ends, *dense), []).append(stage)
     if not workload.split_backward:
         return [stages[0] for stages in alike.values()]
     if workload.num_microbatches < parallelism.pp or workload.pipeline.schedule.folds:
@@ -206,13 +206,13 @@ def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
         )
 
 
-def stage_memory(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
-    """Estimate the peak of one GPU of a stage, which holds `layers` blocks; see `estimate_memory`."""
+def stage_memory(workload: Workload, stage: int) -> MemoryEstimate:
+    """Estimate the peak of one GPU of a stage; see `estimate_memory`."""
     mask = mask_bytes(workload) if workload.software.reads_alibi_mask else 0
     model, parallelism = workload.model, workload.parallelism
     tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
     boundary = boundary_bytes(model, parallelism, tokens)
-    piece = -(-layers // workload.chunks)
+    piece = most_blocks(workload, stage)
     kept, recomputed = kept_bytes(workload, piece, tokens, least_dense(workload, stage))
     on_host, away = offloaded_bytes(workload, piece, tokens), min(workload.training.offload_blocks, piece)
     kept_scores, score_gradients = score_bytes(workload)
@@ -230,7 +230,7 @@ def stage_memory(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
         in_flight * (kept + before_norm - away * on_host) + delayed * delayed_bytes
         for in_flight, delayed in in_flight_and_delayed(workload, stage)
     )
-    weights, gradients, states = state_bytes(workload, stage, layers)
+    weights, gradients, states = state_bytes(workload, stage, parallelism.split[stage])
     return MemoryEstimate(
         stage=stage,
         weights_gib=(weights + mask) / GIB,
@@ -256,12 +256,12 @@ def captured_gib(workload: Workload, stage: int) -> float:
     it keeps and its working set are outside of the pool. The graphs' own records of their kernels are left to the
     reserve.
     """
-    parallelism, layers = workload.parallelism, workload.parallelism.split[stage]
+    parallelism = workload.parallelism
     tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
-    estimate, buffer = stage_memory(workload, stage, layers), boundary_bytes(workload.model, parallelism, tokens)
+    estimate, buffer = stage_memory(workload, stage), boundary_bytes(workload.model, parallelism, tokens)
     extra_gib = min(estimate.blocks_gib, estimate.head_gib) + (most_in_flight(workload, stage) + 2) * buffer / GIB
     if parallelism.dp * parallelism.cp > 1:
-        kept, _ = kept_bytes(workload, -(-layers // workload.chunks), tokens)
+        kept, _ = kept_bytes(workload, most_blocks(workload, stage), tokens)
         extra_gib += workload.chunks * kept / GIB + estimate.blocks_gib
     return estimate.total_gib + extra_gib
 

@@ -11,6 +11,7 @@ from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
 from kareus.model.parameters import all_used_matrices, used_by_mtp
+from kareus.profile.programs import chunk_shapes
 from kareus.workload.config import Workload
 
 NEARLY = 1e-9
@@ -18,24 +19,39 @@ NEARLY = 1e-9
 
 
 def layers_per_stage(workload: Workload) -> tuple[int, ...]:
-    """Blocks on each stage: as configured, else the model's known split for that `pp`, else the balanced one.
+    """Blocks on each stage, or on each chunk: as configured, else the model's known split for that `pp`, else balanced.
+
+    Blocks on each chunk that are those of equal chunks are returned as blocks on each stage.
 
     Raises:
-        RefusedWorkloadError: the split does not have one entry of at least 1 for each stage, has another sum, or a
-            stage cannot be cut into equal chunks.
+        RefusedWorkloadError: the split does not have one entry of at least 1 for each stage or chunk, has another sum,
+            or a stage cannot be cut into equal chunks.
     """
-    given, chunks = workload.parallelism.layers_per_stage, workload.chunks
+    given, chunks, parallelism = workload.parallelism.layers_per_stage, workload.chunks, workload.parallelism
     if given is None:
         return usual_split(workload)
+    if chunks > 1 and len(given) == parallelism.pp * chunks:
+        placed = _checked("parallelism.layers_per_stage", given, workload.model, parallelism, chunks)
+        return as_stages(parallelism, placed, chunks)
     split = _checked("parallelism.layers_per_stage", given, workload.model, workload.parallelism)
     whole = workload.parallelism.folded and any(layers % chunks for layers in split)
     if whole or not _cuts_into(split, chunks):
         raise RefusedWorkloadError(
             f"parallelism.layers_per_stage={list(split)}: every stage must have a multiple of pipeline.chunks "
             f"({chunks}) blocks, the first and the last one less where embedding or head takes the place of one; leave "
-            "it null to have a split computed."
+            f"it null to have a split computed, or give {parallelism.pp * chunks} entries, those of each chunk."
         )
     return split
+
+
+def as_stages(parallelism: Parallelism, placed: tuple[int, ...], chunks: int) -> tuple[int, ...]:
+    """Return blocks on each stage where blocks on each chunk are those of equal chunks, else the latter."""
+    split = parallelism.summed(placed, parallelism.pp, folded=parallelism.folded)
+    if not _cuts_into(split, chunks) or (parallelism.folded and any(layers % chunks for layers in split)):
+        return placed
+    stages, folded = parallelism.pp, parallelism.folded
+    whole, cut = (chunk_shapes(own, chunks, folded=folded, stages=stages) for own in (split, placed))
+    return split if whole == cut else placed
 
 
 def usual_split(workload: Workload) -> tuple[int, ...]:
@@ -157,14 +173,16 @@ def head_flops(model: Model) -> int:
     return 2 * (model.hidden_size * model.vocab_size + used_by_mtp(model)) * 3
 
 
-def _checked(key: str, split: tuple[int, ...], model: Model, parallelism: Parallelism) -> tuple[int, ...]:
+def _checked(
+    key: str, split: tuple[int, ...], model: Model, parallelism: Parallelism, chunks: int = 1
+) -> tuple[int, ...]:
     shown = f"{key}={list(split)}"
-    if len(split) != parallelism.pp:
+    if len(split) != parallelism.pp * chunks:
         raise RefusedWorkloadError(
             f"{shown}: has {len(split)} entries; must have one for each stage (parallelism.pp={parallelism.pp})."
         )
     if min(split) < 1:
-        raise RefusedWorkloadError(f"{shown}: every stage must have 1 block or more.")
+        raise RefusedWorkloadError(f"{shown}: every stage{' and chunk' * (chunks > 1)} must have 1 block or more.")
     if sum(split) != model.num_layers:
         raise RefusedWorkloadError(f"{shown}: adds up to {sum(split)}; must be model.num_layers ({model.num_layers}).")
     return split

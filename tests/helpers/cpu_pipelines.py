@@ -57,7 +57,7 @@ def make_pipeline(
         )
         for chunk in range(workload.chunks)
     ]
-    chunks = StageChunks(models, first_layers(parallelism.split, workload.chunks, stage))
+    chunks = StageChunks(models, first_layers(shapes, stage))
     draw_weights(chunks, workload.model, 0, 0, groups.mesh)
     return Pipeline(
         models,

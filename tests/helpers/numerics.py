@@ -28,7 +28,7 @@ from kareus.model.shards import shard_of
 from kareus.model.weights import held_pieces, load_weights, own_part
 from kareus.partition.detect import detect_partitions
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
-from kareus.profile.programs import Execution, chunk_shapes
+from kareus.profile.programs import Execution, laid_out_shapes
 from kareus.runtime.actions import actions_of
 from kareus.runtime.boundary import boundary_shapes
 from kareus.runtime.chunk_stage import ChunkStage
@@ -164,7 +164,7 @@ class PipelineRank:
             has_experts=workload.model.experts is not None,
         )
         models = self._models(of, dtype)
-        self.stage = StageChunks(models, first_layers(parallelism.split, workload.chunks, place.stage))
+        self.stage = StageChunks(models, first_layers(laid_out_shapes(workload), place.stage))
         load_weights(self.stage, workload.model, reference.checkpoint, 0, groups.mesh)
         self.scheduled: dict[tuple[int, int], MicrobatchSchedule] = {}
         self.follower = Watching(planned_steps(workload, None, place.stage), DryClocks(), lambda: None)
@@ -226,7 +226,7 @@ class PipelineRank:
     def _models(self, of: Case, dtype: torch.dtype) -> list[StageModel]:
         workload, parallelism = of.workload, of.workload.parallelism
         shard = shard_of(workload.model, parallelism, workload.sequence_length)
-        shapes = chunk_shapes(parallelism.split, workload.chunks, workload.model.dense_layers)
+        shapes = laid_out_shapes(workload)
         return [
             StageModel(
                 workload.model,

@@ -1,10 +1,10 @@
-"""Blocks of chunks by Megatron Core's text: read as they were written, and as its user guide has them."""
+"""Blocks of chunks by Megatron Core's text and torchtitan's names: read as they were written, and as guides say."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kareus.interchange.stage_layout import layout_split, layout_text
+from kareus.interchange.stage_layout import chunk_modules, layout_split, layout_text, modules_split
 
 
 @given(
@@ -27,6 +27,7 @@ def test_blocks_are_read_as_they_were_written(chunks: int, pieces: list[int], en
         ("E,t*4|t*4|t*4|t*4,L", 4, ([4, 4, 4, 4], 1)),
         ("Et*2|t*3|t*2|t*3L", 2, ([4, 6], 2)),
         ("Et|t*2|t*2|t*2|t*2|tL", 3, ([3, 4, 3], 2)),
+        ("Et*3|t|t|t*3L", 2, ([3, 1, 1, 3], 2)),
         ("Et*3|t,m|L", 2, None),
         ("Et*3|(tt|)*29,m|L", 16, None),
         ("t*3E|t*3L", 2, None),
@@ -35,7 +36,37 @@ def test_blocks_are_read_as_they_were_written(chunks: int, pieces: list[int], en
         ("((t)*9999)*9999", 1, None),
     ],
 )
-def test_a_text_is_a_split_where_stages_have_blocks_and_equal_chunks(
+def test_a_text_is_a_split_where_chunks_have_blocks(
     text: str, stages: int, found: tuple[list[int], int] | None
 ) -> None:
     assert layout_split(text, stages) == found
+
+
+@given(
+    blocks=st.lists(st.integers(1, 9), min_size=2, max_size=12).filter(lambda own: len(own) % 2 == 0),
+    folded=st.booleans(),
+)
+def test_any_blocks_on_chunks_are_read_as_they_were_written(blocks: list[int], folded: bool) -> None:
+    """Whether a microbatch passes all stages and again, or there and back."""
+    chunks = 2
+    stages = len(blocks) // chunks
+    split = modules_split(chunk_modules(blocks, chunks, stages, folded=folded), stages, folded=folded)
+    assert split is not None
+    again = chunk_modules(split[0], chunks, stages, folded=folded)
+    assert [sum(name.startswith("layers.") for name in part) for part in again] == blocks
+    if not folded:
+        assert layout_split(layout_text(blocks, chunks, stages), stages) == split
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        "tok_embeddings",
+        [["tok_embeddings", "layers.0"], ["layers.1", "norm"]],
+        [["tok_embeddings", "layers.1"], ["layers.0", "norm", "lm_head"]],
+        [["tok_embeddings"], ["layers.0", "norm", "lm_head"]],
+        [["tok_embeddings", "layers.0"], ["layers.1"], ["layers.2", "norm", "lm_head"]],
+    ],
+)
+def test_names_that_are_no_blocks_in_their_order_are_no_split(parts: object) -> None:
+    assert modules_split(parts, 2) is None

@@ -14,7 +14,7 @@ def test_a_microbatch_meets_the_layers_in_their_order(layers_per_chunk: list[int
     if ends:  # embedding and head take the place of a block
         split[0], split[-1] = split[0] - 1, split[-1] - 1
     shapes = chunk_shapes(split, chunks)
-    first = {(stage, c): n for stage in range(len(split)) for c, n in enumerate(first_layers(split, chunks, stage))}
+    first = {(stage, c): n for stage in range(len(split)) for c, n in enumerate(first_layers(shapes, stage))}
     way = sorted(shapes, key=lambda place: place_in_line(*place, len(split)))
     met = [first[place] + n for place in way for n in range(shapes[place].layers)]
     assert met == list(range(sum(split)))

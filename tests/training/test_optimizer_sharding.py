@@ -24,7 +24,7 @@ from kareus.model.config import Model, Sharding
 from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.model.shards import shard_of
 from kareus.model.weights import draw_weights, pieces
-from kareus.profile.programs import stage_shapes
+from kareus.profile.programs import chunk_shapes
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import StageModel
 from kareus.training.bucket_reduction import TIED as TIED_NAMES
@@ -54,9 +54,9 @@ def sharing(workload: Workload, *, sharding: Sharding = Sharding.OPTIMIZER) -> W
 def make_stage(workload: Workload, dtype: torch.dtype, number: int = 0, mesh: Mesh | None = None) -> StageChunks:
     model, parallelism = workload.model, workload.parallelism
     mesh = mesh or Mesh()
-    shard, shape = shard_of(model, parallelism, workload.sequence_length), stage_shapes(parallelism.split)[number]
-    chunk = StageModel(model, shard, mesh, shape, dtype, recomputation=Recomputation.STAGE)
-    stage = StageChunks([chunk], first_layers(parallelism.split, 1, number))
+    shard, shapes = shard_of(model, parallelism, workload.sequence_length), chunk_shapes(parallelism.split, 1)
+    chunk = StageModel(model, shard, mesh, shapes[number, 0], dtype, recomputation=Recomputation.STAGE)
+    stage = StageChunks([chunk], first_layers(shapes, number))
     draw_weights(stage, model, 0, 0, mesh)
     return stage
 

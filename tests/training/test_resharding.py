@@ -81,7 +81,7 @@ def optimizer_of(layout: Layout, rank: int) -> tuple[Optimizer, Mesh]:
         StageModel(MODEL, shard, Mesh(), shapes[place.stage, n], torch.float32, recomputation=recomputation)
         for n in range(layout.chunks)
     ]
-    stage = StageChunks(models, first_layers(parallelism.split, layout.chunks, place.stage))
+    stage = StageChunks(models, first_layers(shapes, place.stage))
     draw_weights(stage, MODEL, 0, 0, mesh)
     whole = layout.sharding is Sharding.NONE
     replicas = None if whole else SimpleNamespace(size=lambda: layout.dp, rank=lambda: place.replica)

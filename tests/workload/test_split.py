@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
-from kareus.profile.programs import chunk_shapes
+from kareus.profile.programs import chunk_shapes, laid_out_shapes
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
+from kareus.workload.resolve import with_split
 from kareus.workload.split import balanced_split, block_flops, even_split, head_flops, layers_per_stage
 
 
@@ -77,7 +78,8 @@ def test_the_split_is_configured_else_the_models_else_balanced() -> None:
         (
             ["parallelism.layers_per_stage=[15,13]", "pipeline=interleaved", "pipeline.chunks=3"],
             "=[15, 13]: every stage must have a multiple of pipeline.chunks (3) blocks, the first and the last one "
-            "less where embedding or head takes the place of one; leave it null to have a split computed.",
+            "less where embedding or head takes the place of one; leave it null to have a split computed, or give 6 "
+            "entries, those of each chunk.",
         ),
     ],
 )
@@ -147,3 +149,35 @@ def test_more_stages_than_blocks_are_refused() -> None:
     with pytest.raises(RefusedWorkloadError) as raised:
         layers_per_stage(workload("parallelism.pp=29"))
     assert str(raised.value) == "parallelism.pp=29: must be at most model.num_layers (28), a block each."
+
+
+def test_blocks_of_each_chunk_are_given_in_the_order_in_which_they_are_passed() -> None:
+    there = workload("pipeline=interleaved", "pipeline.chunks=3", "parallelism.layers_per_stage=[6,5,5,4,5,3]")
+    back = workload("pipeline=zb-v", "parallelism.layers_per_stage=[8,7,8,5]")
+    assert laid_out(there) == ((16, 12), [6, 5, 5, 5, 4, 3])
+    assert laid_out(back) == ((13, 15), [8, 5, 7, 8])
+
+
+def test_blocks_of_equal_chunks_are_those_of_stages() -> None:
+    for schedule, even in (("interleaved", [8, 6, 8, 6]), ("zb-v", [8, 6, 6, 8])):
+        given = workload(f"pipeline={schedule}", f"parallelism.layers_per_stage={even}")
+        assert with_split(given).parallelism.layers_per_stage == (16, 12)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ([8, 8, 8, 5], "adds up to 29; must be model.num_layers (28)."),
+        ([8, 8, 12, 0], "every stage and chunk must have 1 block or more."),
+    ],
+)
+def test_chunks_that_do_not_fit_the_model_are_refused(blocks: list[int], message: str) -> None:
+    with pytest.raises(RefusedWorkloadError) as raised:
+        layers_per_stage(workload("pipeline=interleaved", f"parallelism.layers_per_stage={blocks}"))
+    assert str(raised.value) == f"parallelism.layers_per_stage={blocks}: {message}"
+
+
+def laid_out(given: Workload) -> tuple[tuple[int, ...], list[int]]:
+    """Blocks on each stage, and on each chunk by stage."""
+    resolved = with_split(given)
+    return resolved.parallelism.split, [shape.layers for shape in laid_out_shapes(resolved).values()]
