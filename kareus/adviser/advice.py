@@ -30,6 +30,7 @@ from kareus.adviser.planning import frontier_of, plan_layout
 from kareus.adviser.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
 from kareus.adviser.question import Question
+from kareus.adviser.stages import better_split
 from kareus.adviser.ties import TieMargin, tie_margin
 from kareus.adviser.unmeasured import unmeasured_of
 from kareus.errors import ConfigError, RefusedWorkloadError
@@ -40,11 +41,14 @@ from kareus.plans.units import duration, scaled
 from kareus.prediction.remedies import cost_words, misfit_words, why_not
 from kareus.runtime.architecture import engine_refusal
 from kareus.software.record import driven
+from kareus.software.trainers import ObeyingTrainer
 from kareus.testbed.config import TestbedKind
 from kareus.workload.combinations import check_format
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import tokens_per_iteration
 
+MOST_SPLIT = 3
+"""Layouts of a number of GPUs for which other blocks on their stages are sought."""
 logger = logging.getLogger(__name__)
 
 
@@ -161,6 +165,7 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     predicted = time.perf_counter()
     logger.info("%d of them predicted in full; planning the best", len(followed.predictions))
     planned = followed.plan()
+    followed.split_otherwise(planned, question.trainer)
     done = time.perf_counter()
     layouts = _layout_answers(followed, planned, tie_margin(base))
     depths = [one.depth for one in layouts]
@@ -270,6 +275,17 @@ class Followed:
                 self.known.add((plan.time_s, plan.energy_j) for plan in plans)
                 planned[id(prediction.candidate)] = plans
         return planned
+
+    def split_otherwise(self, planned: dict[int, list[LayoutCost]], trainer: ObeyingTrainer) -> None:
+        """Plan the fastest planned layouts with other blocks on their stages as well, where that is worth it."""
+        staged = [one for one in self.predictions if id(one.candidate) in planned and one.candidate.layout.pp > 1]
+        for prediction in sorted(staged, key=lambda one: one.plans[0].time_s)[:MOST_SPLIT]:
+            other = better_split(self.predictor, prediction, trainer)
+            if other is not None:
+                plans = plan_layout(self.predictor, other)
+                self.known.add((plan.time_s, plan.energy_j) for plan in plans)
+                self.predictions.append(other)
+                planned[id(other.candidate)] = plans
 
 
 def follow(predictor: LayoutPredictor, bounded: Sequence[tuple[Bound, Candidate]]) -> Followed:

@@ -14,6 +14,7 @@ from kareus.software.record import driven, spans_nodes
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import divisors
 from kareus.workload.propose import expert_degrees
+from kareus.workload.split import blocks_words
 
 _Value = TypeVar("_Value")
 
@@ -55,6 +56,8 @@ class Layout:
     ep: int = field(default=1, metadata=ADDED)
     shards: int | None = field(default=None, metadata=ADDED)
     """Replicas that share out model states among themselves; all of them if None."""
+    layers_per_stage: tuple[int, ...] | None = field(default=None, metadata=ADDED)
+    """Blocks on each stage, or on each chunk, where they were searched; as usual if None."""
 
     @property
     def gpus(self) -> int:
@@ -73,6 +76,7 @@ class Layout:
             *(degrees or ["one GPU"]),
             *(["sequence parallel"] if self.sequence_parallel else []),
             *([self.schedule_words] if self.pp > 1 else []),
+            *([f"blocks {blocks_words(self.layers_per_stage)}"] if self.layers_per_stage else []),
             f"microbatches of {self.microbatch_size}",
             f"recomputation {self.recomputation}",
             *([f"sharding {self.sharding}{self._shards}"] if self.sharding is not Sharding.NONE else []),
@@ -104,13 +108,14 @@ class Layout:
             f"parallelism.sequence_parallel={str(self.sequence_parallel).lower()}",
             f"pipeline={self.schedule}",
             *chunks,
+            *([f"parallelism.layers_per_stage={list(self.layers_per_stage)}"] if self.layers_per_stage else []),
             f"microbatch_size={self.microbatch_size}",
             f"num_microbatches={self.num_microbatches}",
             f"recomputation={self.recomputation}",
         )
 
     def workload(self, base: Workload) -> Workload:
-        """Return `base` in this layout; its layers are not split over stages yet.
+        """Return `base` in this layout; its layers are not split over stages yet, unless it says how.
 
         Raises:
             ConfigError: a number is beyond its range.
@@ -123,7 +128,7 @@ class Layout:
                 pp=self.pp,
                 tp=self.tp,
                 cp=self.cp,
-                layers_per_stage=None,
+                layers_per_stage=self.layers_per_stage,
                 sharding=self.sharding,
                 shards=self.shards,
                 sequence_parallel=self.sequence_parallel,
@@ -134,6 +139,26 @@ class Layout:
             num_microbatches=self.num_microbatches,
             recomputation=self.recomputation,
         )
+
+
+def layout_of(workload: Workload) -> Layout:
+    """Return the layout of a workload, its blocks on stages as usual."""
+    own = workload.parallelism
+    return Layout(
+        dp=own.dp,
+        pp=own.pp,
+        tp=own.tp,
+        cp=own.cp,
+        ep=own.ep,
+        schedule=workload.pipeline.schedule,
+        chunks=workload.chunks,
+        microbatch_size=workload.microbatch_size,
+        num_microbatches=workload.num_microbatches,
+        recomputation=workload.recomputation,
+        sharding=own.sharding,
+        shards=own.shards,
+        sequence_parallel=own.sequence_parallel,
+    )
 
 
 def _is_of(base: Workload, gpus: int, pp: int) -> bool:

@@ -14,6 +14,7 @@ from kareus.workload.config import Workload
 
 TIED_SHARE = 0.03
 """Times within this of the least are equal: GPUs of one kind, and releases of one software, differ by more."""
+SPLIT = "parallelism.layers_per_stage"
 FULL_SHARE = 0.95
 """Share of a GPU's memory above which nothing is recommended without a word: the allocator needs the rest."""
 
@@ -65,6 +66,12 @@ def settable(candidates: Sequence[Candidate]) -> list[Candidate]:
         if checked[key]:
             kept.append(one)
     return kept
+
+
+def splits(workload: Workload) -> bool:
+    """Return whether the software that trains can be told the blocks of each stage of a workload."""
+    plain, per_node = dict(leaves(to_plain(workload))), workload.gpu.gpus_per_node
+    return not no_setting(workload.software.name, plain, per_node, [SPLIT])
 
 
 def without_setting(workload: Workload) -> tuple[str, ...]:

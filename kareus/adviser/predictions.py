@@ -97,6 +97,28 @@ class LayoutPredictor:
 
         return stage_costs(workload, priced, updates)
 
+    def passes(self, workload: Workload, stage: int, shape: StageShape) -> dict[Direction, Priced]:
+        """Return what each pass of a microbatch costs through a stage, or a chunk, that has this shape."""
+        directions = instruction_directions(split_backward=workload.split_backward)
+        return {direction: self._instruction(workload, stage, shape, direction).best for direction in directions}
+
+    def updates(self, workload: Workload) -> list[dict[Direction, Priced]]:
+        """Return what the instructions of the update of each stage cost."""
+        updates = self._stage_updates(workload)
+        return [{direction: _priced(cost, workload) for direction, cost in update.items()} for update in updates]
+
+    def fastest_s(self, workload: Workload) -> float:
+        """Return the time of an iteration of a layout in which every instruction is as fast as it can be."""
+        fastest = {
+            kind: (instruction.best.time_s[FASTEST:], instruction.best.effective_j[FASTEST:])
+            for kind, instruction in self._instructions(workload).items()
+        }
+        for stage, update in enumerate(self._stage_updates(workload)):
+            for direction, cost in update.items():
+                least = cost.time_s.min(keepdims=True)
+                fastest[InstructionKind(stage, 0, direction)] = least, np.zeros(1)
+        return float(self._costs_of(workload, fastest, 0.0)[0][0])
+
     def sequential(self, workload: Workload) -> tuple[LayoutCost, float]:
         """Return what a layout costs run as Megatron-LM does at the maximum clock, and its share of waiting."""
         kinds = self._by_itself(workload, self._stage_updates(workload, sequential=True), slice(-1, None))

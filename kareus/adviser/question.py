@@ -86,7 +86,7 @@ SYNONYMS = {
 FOLLOWS = {
     "num_microbatches": "follows from --global-batch, dp and microbatch_size",
     "parallelism": "is what is asked for; give tp=8 or the like to narrow it",
-    "parallelism.layers_per_stage": "follows from pp and the model",
+    "parallelism.layers_per_stage": "is searched for the fastest layouts",
     "sequence_length": "is given by --sequence-length",
 }
 """Keys of a workload that cannot be given here, and why."""

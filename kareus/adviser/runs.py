@@ -5,6 +5,7 @@ A file of runs is CSV with a row for each layout. A row without a time is a layo
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -40,6 +41,7 @@ USUAL: Mapping[str, str] = {
     "sharding": Sharding.NONE,
     "sequence_parallel": "",  # with tensor parallelism
     "shards": "",  # all replicas
+    "layers_per_stage": "",  # as usual
     TIME: "",
 }
 OF_UPDATE = frozenset({"hidden_reduction", "hidden_gather", "block_messages"})
@@ -85,6 +87,7 @@ def _run(line: Line) -> LayoutRun:
         sharding=Sharding(line.choice("sharding", [str(one) for one in Sharding])),
         sequence_parallel=line.switch("sequence_parallel"),
         shards=line.positive("shards", int, 2, MOST_GPUS) if cells["shards"] else None,
+        layers_per_stage=_blocks(line),
     )
     time = line.text(TIME)
     if time in ("", FAILED):
@@ -92,18 +95,37 @@ def _run(line: Line) -> LayoutRun:
     return LayoutRun(layout=layout, time_s=line.positive(TIME, float, LEAST_S, MOST_S))
 
 
+def _blocks(line: Line) -> tuple[int, ...] | None:
+    """Return the blocks on each stage that a line has, such as `8-8-7`; None where it has none."""
+    text = line.text("layers_per_stage")
+    if not text:
+        return None
+    if not re.fullmatch(r"\d{1,5}(-\d{1,5})*", text):
+        raise ArtifactError(
+            f"{line.path}: line {line.number}: layers_per_stage={text!r}: must be blocks of each stage, such as 8-8-7."
+        )
+    return tuple(map(int, text.split("-")))
+
+
 def runs_text(runs: Sequence[LayoutRun]) -> str:
     """Return the text of a file of runs."""
     text = io.StringIO()
-    with_experts = any(run.layout.ep > 1 for run in runs)
-    names = [field.name for field in fields(Layout) if field.name != "ep" or with_experts]
+    unused = {"ep"} if all(run.layout.ep == 1 for run in runs) else set()
+    unused |= set() if any(run.layout.layers_per_stage for run in runs) else {"layers_per_stage"}
+    names = [field.name for field in fields(Layout) if field.name not in unused]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*names, TIME])
     for run in runs:
         values = [getattr(run.layout, name) for name in names]
-        cells = ["" if v is None else str(v).lower() if isinstance(v, bool) else str(v) for v in values]
+        cells = [_cell(value) for value in values]
         writer.writerow([*cells, FAILED if run.has_failed else "" if run.time_s is None else f"{run.time_s:.6g}"])
     return text.getvalue()
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, tuple):
+        return "-".join(map(str, value))
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def runnable(base: Workload, layouts: Sequence[Layout], path: Path) -> list[Candidate]:

@@ -24,11 +24,12 @@ _LAYOUT = (
     Column("sharding", pl.String, "what replicas share out"),
     Column("sequence_parallel", pl.Boolean, "whether tensor-parallel groups share tokens between products"),
     Column("shards", pl.Int64, "replicas that share out model states among themselves", positive=True),
+    Column("layers_per_stage", pl.List(pl.Int64), "blocks on each stage, or chunk, if searched; empty if as usual"),
 )
 
 ADVISED_LAYOUTS = TableSchema(
     name="advised_layouts",
-    version=2,
+    version=3,
     meaning="Layouts of a training on so many GPUs: those that can run, and those that are refused.",
     columns=(
         _GPUS,
@@ -129,7 +130,7 @@ def _layout_row(gpus: int, one: LayoutAnswer) -> dict[str, Any]:
 
 def _cells_of(layout: Layout) -> dict[str, Any]:
     values = {column.name: getattr(layout, column.name) for column in _LAYOUT}
-    return values | {"shards": layout.shards or layout.dp}
+    return values | {"shards": layout.shards or layout.dp, "layers_per_stage": list(layout.layers_per_stage or ())}
 
 
 def plans_frame(advice: Advice) -> pl.DataFrame:

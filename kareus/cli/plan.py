@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from kareus.plans.frontiers import Frontiers
     from kareus.plans.planning import PlannedTables
 
+SEARCHED = "parallelism.layers_per_stage=auto"
+"""Asks for the blocks on stages that are best."""
 logger = logging.getLogger(__name__)
 
 
@@ -70,7 +72,8 @@ def run(arguments: argparse.Namespace) -> None:
     workloads = described(arguments)
     for line in workloads.left_out:
         logger.info("%s", line)
-    resolved = resolve(workloads.overrides, arguments.config_dir)
+    overrides = [text for text in workloads.overrides if text != SEARCHED]
+    resolved = resolve(overrides, arguments.config_dir)
     check_any_accepted(resolved)
     for one in resolved:
         if one.workload is None:
@@ -78,7 +81,20 @@ def run(arguments: argparse.Namespace) -> None:
         else:
             for line in proposals([one]):
                 logger.info("%s", line)
-            _plan(one.name, one.workload, arguments)
+            named = one.name, one.workload
+            if SEARCHED in workloads.overrides:
+                named = _with_searched_split(one.overrides, one.workload, arguments.config_dir)
+            _plan(*named, arguments)
+
+
+def _with_searched_split(overrides: Sequence[str], workload: Workload, config_dir: Path) -> tuple[str, Workload]:
+    """Return the name of a workload with the blocks on its stages that are best, and itself; say which they are."""
+    from kareus.adviser.stages import with_searched_split  # noqa: PLC0415 - the adviser, which few need
+
+    workload, words = with_searched_split(workload)
+    logger.info("%s", words)
+    split = f"parallelism.layers_per_stage={list(workload.parallelism.placed)}"
+    return resolve([*overrides, split], config_dir)[0].name, workload
 
 
 def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:

@@ -71,8 +71,8 @@ def chunk_blocks(text: str) -> list[int]:
 def _written_out(text: str) -> str:
     """Return a text without repetitions, commas and blanks."""
     text = re.sub(r"[,\s]", "", text)
-    while (found := _REPEATED.search(text)) and len(text) <= MOST_BLOCKS:
-        text = text[: found.start()] + (found[1] or found[2] or "") * int(found[3]) + text[found.end() :]
+    while (repeated := _REPEATED.search(text)) and len(text) <= MOST_BLOCKS:
+        text = text[: repeated.start()] + (repeated[1] or repeated[2] or "") * int(repeated[3]) + text[repeated.end() :]
     return text
 
 
@@ -117,5 +117,7 @@ def split_of(blocks: list[int], stages: int, *, folded: bool = False) -> list[in
 def blocks_in_line(split: Sequence[int], chunks: int, stages: int | None = None, *, folded: bool = False) -> list[int]:
     """Return the blocks of every chunk, in the order in which a microbatch passes them."""
     shapes = chunk_shapes(split, chunks, folded=folded, stages=stages)
-    own = stages or len(split)
-    return [shapes[at].layers for at in sorted(shapes, key=lambda at: place_in_line(at[0], at[1], own, folded=folded))]
+    count = stages or len(split)
+    return [
+        shapes[at].layers for at in sorted(shapes, key=lambda at: place_in_line(at[0], at[1], count, folded=folded))
+    ]

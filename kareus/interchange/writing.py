@@ -5,7 +5,7 @@ What is not said is found by reading the written text again: it is what comes ba
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,21 +85,23 @@ def _unnamed(table: TrainerTable, settings: Mapping[str, Any]) -> list[str]:
     return [f"the model, which has no name on the hub: set {named[0]} to its folder"]
 
 
-def no_setting(software: str, workload: Mapping[str, Any], gpus_per_node: int) -> tuple[str, ...]:
+def no_setting(
+    software: str, workload: Mapping[str, Any], gpus_per_node: int, keys: Collection[str] = OF_TRAINER
+) -> tuple[str, ...]:
     """Return the values of a layout that software has no setting for; none where no table is of that software.
-
-    Blocks of stages and the batch are left out: trainers split blocks by rules of their own, and the job says the rest.
 
     Args:
         software: option of the group `software`.
         workload: plain values by dotted key, resolved.
         gpus_per_node: GPUs of a node.
+        keys: those that count. Blocks of stages and the batch are not among the usual ones: trainers split blocks by
+            rules of their own, and the job says the rest.
     """
     table = trainer_of(software)
     if table is None:
         return ()
     unsaid = written(table, workload, gpus_per_node, table.syntaxes[0]).unsaid
-    return tuple(text.partition(" ")[0] for text in unsaid if text.partition("=")[0] in OF_TRAINER)
+    return tuple(text.partition(" ")[0] for text in unsaid if text.partition("=")[0] in keys)
 
 
 def layout_said(table: TrainerTable, text: str, syntax: str, num_layers: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from kareus.partition.config import subject_of
 from kareus.software.record import GROUP
 from kareus.workload.compose import ENGINE, ComposedWorkload
 from kareus.workload.config import Workload
-from kareus.workload.split import usual_split
+from kareus.workload.split import blocks_words, usual_split
 
 ABBREVIATIONS = {"a100-sxm4-40gb": "a100", "h100-sxm5-80gb": "h100"}
 """Options of `gpu` that names shorten."""
@@ -111,6 +111,8 @@ def degrees(workload: Workload) -> str:
 def _unusual(workload: Workload) -> list[str]:
     """Return the parts of a name for keys that most workloads share, where this one differs."""
     split, sharing = workload.parallelism.layers_per_stage, workload.parallelism.sharing
+    of_chunks = len(split or ()) > workload.parallelism.pp
+    blocks = blocks_words(split or ()).replace("*", "x") if of_chunks else "-".join(map(str, split or ()))
     shards = "" if sharing == workload.parallelism.dp else sharing
     shown = {
         f"nmb{workload.num_microbatches}": workload.num_microbatches != USUAL_NUM_MICROBATCHES,
@@ -120,7 +122,7 @@ def _unusual(workload: Workload) -> list[str]:
         f"recompute-{workload.recomputation}": workload.recomputation is not Recomputation.STAGE,
         f"shard-{workload.parallelism.sharding}{shards}": workload.parallelism.sharding is not Sharding.NONE,
         "seqpar": workload.parallelism.token_shards > 1,
-        f"layers{'-'.join(map(str, split or ()))}": split is not None and split != _usual_split(workload),
+        f"layers{blocks}": split is not None and split != _usual_split(workload),
     }
     return [text for text, is_shown in shown.items() if is_shown]
 

@@ -5,7 +5,9 @@ GPU. The embedding is a look-up without FLOPs, so only the LM head weighs on top
 """
 
 import heapq
+import itertools
 import math
+from collections.abc import Sequence
 
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
@@ -171,6 +173,17 @@ def head_flops(model: Model) -> int:
     What predicts further tokens is with it; attention of these blocks is left out.
     """
     return 2 * (model.hidden_size * model.vocab_size + used_by_mtp(model)) * 3
+
+
+def blocks_words(placed: Sequence[int]) -> str:
+    """Return blocks on each stage, or on each chunk, in short.
+
+    Examples:
+        >>> blocks_words((10, 11, 10, 10, 10, 10, 10, 9))
+        '10-11-10*5-9'
+    """
+    runs = [[str(blocks) for blocks in alike] for _, alike in itertools.groupby(placed)]
+    return "-".join(f"{alike[0]}*{len(alike)}" if alike[2:] else "-".join(alike) for alike in runs)
 
 
 def _checked(

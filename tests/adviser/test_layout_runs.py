@@ -52,6 +52,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         LayoutRun(layout=LAYOUTS[0], time_s=1.25),
         LayoutRun(layout=LAYOUTS[1], has_failed=True),
         LayoutRun(layout=LAYOUTS[2]),
+        LayoutRun(layout=replace(LAYOUT, layers_per_stage=(3, 1))),
     ]
     assert read_runs(written(tmp_path, runs_text(runs))) == runs
 
@@ -71,6 +72,7 @@ def test_a_file_may_have_degrees_and_microbatches_alone(tmp_path: Path) -> None:
         ("dp,pp,tp,microbatch_size,num_microbatches\n1,1,x,1,1\n", "line 2: tp='x'"),
         ("dp,pp,tp,microbatch_size,num_microbatches,sharding\n1,1,1,1,1,zero\n", "sharding='zero' is not known"),
         ("dp,pp,tp,microbatch_size,num_microbatches,iteration_time_s\n1,1,1,1,1,-2\n", "iteration_time_s='-2'"),
+        ("dp,pp,tp,microbatch_size,num_microbatches,layers_per_stage\n1,2,1,1,1,8;8\n", "layers_per_stage='8;8'"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_its_place(tmp_path: Path, text: str, message: str) -> None:
