@@ -121,7 +121,7 @@ def make_process_groups(
         for tp in range(parallelism.tp)
     ]
     shards_experts = sharded and len(same_experts) > 1
-    holds_tied = tie_embeddings and parallelism.pp > 1 and coordinate.stage in (0, parallelism.pp - 1)
+    holds_tied = tie_embeddings and parallelism.head_stage > 0 and coordinate.stage in (0, parallelism.head_stage)
     return ProcessGroups(  # in one order on all ranks
         mesh=Mesh(
             tp=make_communicator(library, "tp", tensor, scratch_bytes),

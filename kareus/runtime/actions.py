@@ -42,18 +42,21 @@ _NOMINAL_S = {
 
 def actions_of(workload: Workload, plan: Plan | None) -> Actions:
     """What the ranks of a pipeline do in one iteration: as planned, or as the workload's schedule has it."""
+    folded = workload.parallelism.folded
     if plan is None:
         instructions = instructions_of(cut(workload, "pipeline"))
-        return actions_in(instructions, [_NOMINAL_S[i.key.direction] for i in instructions])
-    return actions_in(instructions_in([key for key, _ in plan.keyed]), [i.time_s for _, i in plan.keyed])
+        return actions_in(instructions, [_NOMINAL_S[i.key.direction] for i in instructions], folded=folded)
+    instructions = instructions_in([key for key, _ in plan.keyed], folded=folded)
+    return actions_in(instructions, [i.time_s for _, i in plan.keyed], folded=folded)
 
 
-def actions_in(instructions: Sequence[Instruction], times_s: Sequence[float]) -> Actions:
-    """What the ranks of a pipeline do, messages and all.
+def actions_in(instructions: Sequence[Instruction], times_s: Sequence[float], *, folded: bool = False) -> Actions:
+    """What the ranks of a pipeline do, messages and all; what stays on a rank is no message.
 
     Args:
         instructions: of one iteration, as `instructions_in` numbers them.
         times_s: roughly what each takes, in seconds.
+        folded: whether microbatches pass the stages there and back, as of `place_in_line`.
     """
     stages = 1 + max(i.key.stage for i in instructions)
     last = stages * (1 + max(i.key.chunk for i in instructions)) - 1
@@ -64,7 +67,7 @@ def actions_in(instructions: Sequence[Instruction], times_s: Sequence[float]) ->
         key = instructions[number].key
         if key.direction in UPDATING:  # PyTorch's runtime ends with the last backward
             continue
-        place = place_in_line(key.stage, key.chunk, stages)
+        place = place_in_line(key.stage, key.chunk, stages, folded=folded)
         actions[key.stage].append(_Action(place, COMPUTATIONS[key.direction], key.microbatch))
         if key.direction is Direction.FORWARD and place < last:
             send, receive, to = _ComputationType.SEND_F, _ComputationType.RECV_F, place + 1
@@ -72,6 +75,8 @@ def actions_in(instructions: Sequence[Instruction], times_s: Sequence[float]) ->
             send, receive, to = _ComputationType.SEND_B, _ComputationType.RECV_B, place - 1
         else:
             continue
-        actions[key.stage].append(_Action(place, send, key.microbatch))
-        actions[to % stages].append(_Action(to, receive, key.microbatch))
+        receiver = stages - 1 - to % stages if folded and to // stages % 2 else to % stages
+        if receiver != key.stage:
+            actions[key.stage].append(_Action(place, send, key.microbatch))
+            actions[receiver].append(_Action(to, receive, key.microbatch))
     return actions

@@ -88,10 +88,11 @@ def check_runs(workload: Workload) -> None:
             f"(model.qk_norm_scope={model.qk_norm_scope}) would have to be summed over the GPUs that share the heads; "
             "train with tp=1, and more of dp or pp."
         )
-    if workload.pipeline.schedule.folds:
+    if workload.pipeline.schedule.folds and model.tie_embeddings:
         raise EngineError(
-            f"pipeline.schedule={workload.pipeline.schedule}: is planned and predicted, but the engine passes stages "
-            "in one direction; train with torchtitan (kareus export --format torchtitan), or plan pipeline=zb-h1."
+            f"pipeline.schedule={workload.pipeline.schedule}: is planned and predicted, but the engine does not tie "
+            "embeddings of two chunks on one GPU (model.tie_embeddings=true); plan pipeline=zb-h1, or train with "
+            "torchtitan (kareus export --format torchtitan)."
         )
     if parallelism.copies > 1 and parallelism.shards_states:
         raise EngineError(

@@ -46,6 +46,8 @@ class StagePlace:
     tensor: Communicator | None
     """GPUs that hold the same part of the same stage, which gather hidden states that are sent in parts; None for
     one."""
+    folded: bool = False
+    """Whether microbatches pass the stages there and back."""
 
 
 class Scheduled(nn.Module):
@@ -104,7 +106,8 @@ class ChunkStage(PipelineStage):
         receives: Receives,
         gradients_ready: GradientsReady,
     ) -> None:
-        number, numbers = place_in_line(place.stage, scheduled.chunk, place.stages), place.stages * chunks
+        numbers = place.stages * chunks
+        number = place_in_line(place.stage, scheduled.chunk, place.stages, folded=place.folded)
         hidden = torch.empty(shapes.message, dtype=shapes.dtype, device=_NOWHERE, requires_grad=True)
         ids = torch.empty(shapes.microbatch_size, shapes.tokens, dtype=torch.long, device=_NOWHERE)
         loss = torch.empty((), device=_NOWHERE, requires_grad=True)
@@ -186,10 +189,14 @@ class ChunkStage(PipelineStage):
         sends = super().get_fwd_send_ops(fwd_chunk_id)
         for send in sends:
             send.tensor = send.tensor.detach()  # the output itself, as in PyTorch 2.11, would be emptied
-        for output in self.fwd_cache[fwd_chunk_id][0]:
-            output.data = output.new_empty(1).expand(output.shape)
+        _empty(self.fwd_cache[fwd_chunk_id][0])
         self._sends.start(sends)
         return []
+
+    def set_local_fwd_input(self, prev_stage_outputs: Any, mb_index: int) -> None:
+        """Take the output of the chunk before on the same rank, which then keeps as little as of one that is sent."""
+        super().set_local_fwd_input(prev_stage_outputs, mb_index)
+        _empty(prev_stage_outputs if isinstance(prev_stage_outputs, tuple) else (prev_stage_outputs,))
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> Any:
         """Send the gradient of the input of a backward."""
@@ -234,6 +241,12 @@ class ChunkStage(PipelineStage):
 
     def _begin(self, direction: Direction, microbatch: int) -> None:
         self._follower.begin(InstructionKey(self._place.stage, self._scheduled.chunk, microbatch, direction))
+
+
+def _empty(outputs: Iterable[Tensor]) -> None:
+    """Give back the memory of outputs, whose graphs and shapes stay."""
+    for output in outputs:
+        output.data = output.new_empty(1).expand(output.shape)
 
 
 def _move(places: Iterable[Any], device: torch.device) -> None:

@@ -142,7 +142,7 @@ class Pipeline:
             share: of the tokens of a microbatch on this rank in those of the whole iteration.
 
         Returns:
-            On the last stage the sum of the losses, each times `share`; else None.
+            On the stage with the LM head the sum of the losses, each times `share`; else None.
 
         Raises:
             KareusError: what an instruction raised.
@@ -155,8 +155,10 @@ class Pipeline:
         if self._balances is not None:
             self._balances.share = share
         ids = (torch.cat([torch.from_numpy(m.ids) for m in microbatches]).to(device),)
-        is_last = self._place.stage == self._place.stages - 1
-        target = torch.zeros(len(microbatches)) if is_last else None  # the stage knows its labels; one each is demanded
+        has_head = self._scheduled[-1].model.head is not None
+        target = (
+            torch.zeros(len(microbatches)) if has_head else None
+        )  # the stage knows its labels; one each is demanded
         with kareus_errors(), collected_afterwards():
             self._runtime.step(
                 *(ids if self._place.stage == 0 else ()), target=target, losses=losses, return_outputs=False

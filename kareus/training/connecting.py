@@ -79,7 +79,7 @@ def weight_messages(workload: Workload, stage: int) -> dict[str, tuple[Message, 
     scopes = {
         Scope.BLOCK,
         *([Scope.EMBEDDING] if stage == 0 else []),
-        *([Scope.HEAD] if stage == parallelism.pp - 1 else []),
+        *([Scope.HEAD] if stage == parallelism.head_stage else []),
     }
     parameters = sorted({size for scope in scopes for size in sizes[scope] if size})
     experts = [size] if (size := expert_parameters(model, parallelism)) else []

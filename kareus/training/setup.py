@@ -99,6 +99,7 @@ def stage_place(setup: RankSetup) -> StagePlace:
         backward_group=setup.groups.pipeline_backward,
         device=setup.device,
         tensor=setup.groups.mesh.tp,
+        folded=setup.job.workload.parallelism.folded,
     )
 
 

@@ -244,7 +244,7 @@ def test_the_commands_write_into_the_folder_of_the_answer(fastest):
     ("asked", "runs"), [(("schedule=1f1b,zb-v", "pp=2"), True), (("schedule=zb-v", "pp=2"), False)], ids=["both", "v"]
 )
 def test_kareus_engine_is_advised_what_it_runs_or_said_not_to_run_it(asked, runs):
-    """It passes stages in one direction, whatever is faster; without a layout that it runs nothing turns a plan on."""
+    """In a V it ties no embeddings, whatever is faster; without a layout that it runs nothing turns a plan on."""
     overrides = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "software=kareus", "tp=1", "cp=1", "microbatch_size=2")
     advice = answer(ask((*overrides, "recompute=none", *asked), gpus=4, **TRAINING, config_dir=CONFIG))
     lines = list(answer_lines(advice))

@@ -26,7 +26,7 @@ MakeFollower = Callable[..., PlanFollower]
 """A class of plan followers, which takes the arguments of `PlanFollower`."""
 
 
-def stage_on_cpu(stage: int, stages: int, groups: ProcessGroups) -> StagePlace:
+def stage_on_cpu(stage: int, stages: int, groups: ProcessGroups, *, folded: bool = False) -> StagePlace:
     """Return the place of a stage whose messages go over `groups`, of gloo."""
     return StagePlace(
         stage=stage,
@@ -35,6 +35,7 @@ def stage_on_cpu(stage: int, stages: int, groups: ProcessGroups) -> StagePlace:
         backward_group=groups.pipeline_backward,
         device=torch.device("cpu"),
         tensor=groups.mesh.tp,
+        folded=folded,
     )
 
 

@@ -5,7 +5,7 @@ import gc
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -27,7 +27,7 @@ from kareus.model.published import from_published
 from kareus.model.shards import shard_of
 from kareus.model.weights import held_pieces, load_weights, own_part
 from kareus.partition.detect import detect_partitions
-from kareus.pipeline.config import PipelineConfig, PipelineSchedule
+from kareus.pipeline.config import CHUNKS_OF_V, PipelineConfig, PipelineSchedule
 from kareus.profile.programs import Execution, laid_out_shapes
 from kareus.runtime.actions import actions_of
 from kareus.runtime.boundary import boundary_shapes
@@ -53,6 +53,7 @@ TIED = dataclasses.replace(
     LLAMA, name="tiny-qwen3", qk_norm=True, num_key_value_heads=4, vocab_size=264, tie_embeddings=True
 )
 FOUR_LAYERS = dataclasses.replace(LLAMA, num_layers=4)
+FIVE_LAYERS = dataclasses.replace(LLAMA, num_layers=5)
 TIED_LAYERS = dataclasses.replace(TIED, num_layers=4)
 GPIPE = PipelineConfig(schedule=PipelineSchedule.GPIPE, chunks=1, deadlines=2)
 ZERO_BUBBLE = PipelineConfig(schedule=PipelineSchedule.ZERO_BUBBLE_H1, chunks=1, deadlines=2)
@@ -60,6 +61,8 @@ INTERLEAVED = {
     "pipeline": PipelineConfig(schedule=PipelineSchedule.INTERLEAVED, chunks=2, deadlines=2),
     "num_microbatches": 4,
 }
+UNEVEN = (2, 1, 1, 1)
+"""Blocks on each chunk of two stages, in the order in which they are passed."""
 Planned = tuple[dict[tuple[int, int], MicrobatchSchedule], ...]
 """Schedules by chunk and microbatch, by stage; what nothing is said of runs sequentially."""
 
@@ -86,6 +89,18 @@ class Reference(NamedTuple):
 def case(dp: int = 1, pp: int = 1, tp: int = 1, cp: int = 1, **changes: object) -> Case:
     workload = tiny_workload(dp, pp, tp, cp, **changes)
     return Case(workload, graph_of(workload.model, workload.parallelism))
+
+
+def in_a_v(schedule: PipelineSchedule) -> dict[str, Any]:
+    """What microbatches that pass two stages there and back need."""
+    pipeline = PipelineConfig(schedule=schedule, chunks=CHUNKS_OF_V, deadlines=2)
+    return {"pipeline": pipeline, "num_microbatches": 4}
+
+
+def uneven(of: Case) -> Case:
+    """The same with other blocks on each chunk."""
+    parallelism = dataclasses.replace(of.workload.parallelism, layers_per_stage=UNEVEN)
+    return of._replace(workload=dataclasses.replace(of.workload, parallelism=parallelism))
 
 
 def with_references(cases: Sequence[Case], folder: Path, *, bf16: bool = False) -> list[tuple[Case, Reference]]:
@@ -164,7 +179,8 @@ class PipelineRank:
             has_experts=workload.model.experts is not None,
         )
         models = self._models(of, dtype)
-        self.stage = StageChunks(models, first_layers(laid_out_shapes(workload), place.stage))
+        first = first_layers(laid_out_shapes(workload), place.stage, folded=parallelism.folded)
+        self.stage = StageChunks(models, first)
         load_weights(self.stage, workload.model, reference.checkpoint, 0, groups.mesh)
         self.scheduled: dict[tuple[int, int], MicrobatchSchedule] = {}
         self.follower = Watching(planned_steps(workload, None, place.stage), DryClocks(), lambda: None)
@@ -172,7 +188,7 @@ class PipelineRank:
         self.reduction = BucketReduction(self.stage, self.sharding, groups)
         self.pipeline = Pipeline(
             models,
-            stage_on_cpu(place.stage, parallelism.pp, groups),
+            stage_on_cpu(place.stage, parallelism.pp, groups, folded=parallelism.folded),
             boundary_shapes(workload, dtype),
             actions_of(workload, None),
             self.scheduled,

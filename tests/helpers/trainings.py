@@ -88,6 +88,7 @@ def tiny_workload(
             layers_per_stage=split,
             sharding=sharding,
             sequence_parallel=sequence_parallel,
+            folded="pipeline" in changes and changes["pipeline"].schedule.folds,
         ),
         "gpu": a100(),
         "software": software(),

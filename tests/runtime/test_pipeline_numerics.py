@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers.examples import drawn
 from helpers.numerics import (
+    FIVE_LAYERS,
     FOUR_LAYERS,
     GPIPE,
     INTERLEAVED,
@@ -21,8 +22,10 @@ from helpers.numerics import (
     Reference,
     activations,
     case,
+    in_a_v,
     overlapped,
     plans,
+    uneven,
     with_references,
 )
 from helpers.trainings import tiny_workload
@@ -34,6 +37,7 @@ from kareus.errors import EngineError
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Direction
+from kareus.pipeline.config import PipelineSchedule
 from kareus.runtime.follower import PlanFollower, PlannedStep, planned_steps
 from kareus.runtime.schedules import MicrobatchSchedule
 from kareus.workload.config import Workload
@@ -97,6 +101,8 @@ def test_two_ranks_compute_loss_and_gradients_of_one(tmp_path: Path) -> None:
         case(pp=2, model=FOUR_LAYERS, **INTERLEAVED),
         case(pp=2, model=TIED_LAYERS, recomputation=Recomputation.NONE, **INTERLEAVED),
         case(pp=2, pipeline=ZERO_BUBBLE, microbatch_size=3),
+        uneven(case(pp=2, model=FIVE_LAYERS, **in_a_v(PipelineSchedule.ZERO_BUBBLE_V))),
+        case(pp=2, model=FOUR_LAYERS, recomputation=Recomputation.NONE, **in_a_v(PipelineSchedule.DUALPIPE_V)),
         case(pp=2, pipeline=ZERO_BUBBLE, model=TIED, recomputation=Recomputation.NONE),
         case(dp=2, microbatch_size=3),
         case(dp=2, recomputation=Recomputation.NONE),
