@@ -40,8 +40,8 @@ def layout_text(split: Sequence[int], chunks: int, stages: int | None = None, fu
 def layout_split(text: str, stages: int) -> tuple[list[int], int] | None:
     """Return blocks on each stage, or on each chunk where those of a stage are not equal, and chunks.
 
-    None where no split of Kareus is so: a chunk has no block, but for the ends of equal chunks, or embedding, head or what
-    predicts further tokens are elsewhere than at the ends.
+    None where no split of Kareus is so: a chunk has no block, but for the ends of equal chunks, or embedding, head or
+    what predicts further tokens are elsewhere than at the ends.
 
     Examples:
         >>> layout_split("Et*3|(tt|)*2t,L", 4), layout_split("Et*3|t|t|t*2L", 2), layout_split("Et*3|(tt|)*29,m|L", 16)

@@ -9,11 +9,12 @@ first block, the reduction of its last one, and, of stages that have them, gathe
 which are one group: gathered before a forward, kept until the end of the backward.
 
 A step of a program has one collective, so the blocks' own collectives get steps of their own, and gather and reduction
-are put beside different operators of a block: the gather beside the first, the reduction beside the rest. Blocks run
-sequentially.
+are put beside different operators of a block: the gather beside the first, the reduction beside the rest, in parts
+where these are in many steps. Blocks run sequentially.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -21,13 +22,17 @@ from typing import Protocol
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.network import Placement, placement_of
 from kareus.graph.program import Step
-from kareus.graph.records import CollectiveKind, Direction, PlacedCollective, Scope
+from kareus.graph.records import CollectiveKind, Direction, Operator, PlacedCollective, Scope
 from kareus.model.config import Model, Parallelism
 from kareus.model.parameters import scope_parameters, trained_parameters
 from kareus.model.precision import BF16_BYTES
 from kareus.model.training_options import TrainingOptions
 from kareus.software.record import Software
 
+FEW = 2
+"""Stretches of operators between collectives of a block without sequence parallelism, at most."""
+LITTLE = 0.05
+"""Share of the FLOPs of a block below which nothing is put beside a stretch: norms are over before it has begun."""
 COMPUTING_GRADIENTS = (Direction.BACKWARD, Direction.WEIGHT_GRADIENT)
 """Directions that compute weight gradients."""
 
@@ -135,14 +140,42 @@ def _beside(
     runs = [run for step in steps for run in _apart(step)]
     if gather and reduce:
         runs = _cut_first(runs)
-    for collective, places in ((gather, runs), (reduce, list(reversed(runs)))):
-        free = next((run for run in places if run.collective is None and run.operators), None)
-        if collective and free is not None:
-            place = next(n for n, run in enumerate(runs) if run is free)
-            runs[place] = replace(free, collective=collective, launch=0, sm_count=sm_count)
-        elif collective:
+    free = [number for number, run in enumerate(runs) if run.collective is None and run.operators]
+    split = _first_third([runs[number] for number in free]) if gather and reduce else len(free)
+    for collective, places in ((gather, free[:split]), (reduce, free[split if gather else 0 :])):
+        if collective is None:
+            continue
+        if len(free) <= FEW:  # whole beside the first or the last
+            places = places[:1] if collective is gather else places[-1:]  # noqa: PLW2901 - a part of them
+        for number, part in _parts(collective, {number: _flops(runs[number].operators) for number in places}):
+            runs[number] = replace(runs[number], collective=part, launch=0, sm_count=sm_count)
+        if not places:
             runs.append(Step(collective=collective, sm_count=sm_count))
     return runs
+
+
+def _parts(collective: PlacedCollective, flops: Mapping[int, int]) -> Iterator[tuple[int, PlacedCollective]]:
+    """Cut a collective in parts that run beside so many FLOPs each, without those that are hardly any.
+
+    It is one to whoever runs it: a step has no more than a part, and sequence parallelism cuts a block in many.
+    """
+    total = sum(flops.values())
+    kept = {number: own for number, own in flops.items() if own > LITTLE * total} or flops
+    left, left_bytes = sum(kept.values()), collective.message_bytes
+    for number, own in kept.items():
+        part = left_bytes * own // left if own < left else left_bytes
+        left, left_bytes = left - own, left_bytes - part
+        yield number, replace(collective, message_bytes=part)
+
+
+def _first_third(runs: Sequence[Step]) -> int:
+    """Return how many runs have a third of all FLOPs, never all: a gather moves half of what a reduction does."""
+    done = list(itertools.accumulate(_flops(run.operators) for run in runs))
+    return min(next((n for n, own in enumerate(done, 1) if 3 * own >= done[-1]), 1), max(len(runs) - 1, 1))
+
+
+def _flops(operators: Sequence[Operator]) -> int:
+    return sum(operator.flops for operator in operators)
 
 
 def _apart(step: Step) -> list[Step]:
@@ -159,8 +192,7 @@ def _cut_first(runs: list[Step]) -> list[Step]:
     if len(free) != 1 or len(runs[free[0]].operators) == 1:
         return runs
     place, operators = free[0], runs[free[0]].operators
-    total = sum(o.flops for o in operators)
-    cut = next(n for n in range(1, len(operators) + 1) if 3 * sum(o.flops for o in operators[:n]) >= total)
+    cut = next(n for n in range(1, len(operators) + 1) if 3 * _flops(operators[:n]) >= _flops(operators))
     cut = min(cut, len(operators) - 1)
     return [*runs[:place], Step(operators=operators[:cut]), Step(operators=operators[cut:]), *runs[place + 1 :]]
 

@@ -95,6 +95,32 @@ def test_collectives_of_inner_blocks_run_beside_operators(tp: int) -> None:
     assert len(exposed) == 3, "the first gather, and the reductions of the last block and of the ends"
 
 
+def test_what_many_stretches_hide_of_a_collective_adds_up_to_it() -> None:
+    """Sequence parallelism cuts a block in many; what is gathered and reduced is the same, and as much is hidden."""
+    found = {}
+    for shares_tokens in ("false", "true"):
+        changes = [f"parallelism.sequence_parallel={shares_tokens}", "parallelism.tp=4", "parallelism.dp=4"]
+        (one,) = resolve([*LAYOUT, "recomputation=full", "parallelism.sharding=full", *changes], CONFIG)
+        assert one.workload is not None
+        own, shape = one.workload, StageShape(layers=LAYERS, first=False, last=False)
+        made = instruction_program(
+            extract(own.model, own.parallelism, own.microbatch_size, own.sequence_length),
+            shape,
+            Direction.BACKWARD,
+            Execution.SEQUENTIAL,
+            recomputation=Recomputation.NONE,
+            default_sm_count=20,
+            software=software("kareus"),
+            weights=weights_of(own, 0, shape, 20),
+        )
+        moved = Counter[CollectiveKind]()
+        for (kind, size), times in exchanged(made).items():
+            moved[kind] += size * times
+        found[shares_tokens] = moved, predict(own).time_s
+    assert found["true"][0] == found["false"][0]
+    assert found["true"][1] < found["false"][1] * 1.06  # 20 % more where each hides beside one stretch alone
+
+
 def test_sharding_trades_time_for_memory() -> None:
     found = {s: predict(workload(s)) for s in ("optimizer", "gradients", "full")}
     times_s = [found[s].time_s for s in found]
