@@ -110,8 +110,7 @@ class Prediction:
     frequency_mhz: int
     time_s: float
     energy_j: float
-    """Energy of all GPUs, at the temperature that the GPU's coefficients are for."""
-    """The same at the temperatures that GPUs settle to; None where that of the air is not known."""
+    """Energy of all GPUs, at the temperatures that they settle to where that of the air is known."""
     tokens_per_s: float
     """Tokens of all replicas."""
     joules_per_token: float

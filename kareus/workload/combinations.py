@@ -80,6 +80,26 @@ def _check_experts(workload: Workload) -> None:
             f"pipeline.schedule={workload.pipeline.schedule}: a backward of experts is not split; use pipeline=1f1b or "
             "interleaved."
         )
+    _check_exchanges(workload)
+
+
+def _check_exchanges(workload: Workload) -> None:
+    """Check that exchanges of tokens leave SMs to what runs beside them, and that something does.
+
+    Raises:
+        RefusedWorkloadError: they do not, or gradients wait for an exchange beside which nothing else runs.
+    """
+    software, gpu = workload.software, workload.gpu
+    if software.dispatch_sms is not None and software.dispatch_sms >= gpu.sm_count:
+        raise RefusedWorkloadError(
+            f"software.dispatch_sms={software.dispatch_sms}: must be less than the {gpu.sm_count} SMs of {gpu.name}, "
+            "which compute beside an exchange."
+        )
+    if software.delayed_weight_gradients and not software.hidden_exchange:
+        raise RefusedWorkloadError(
+            "software.delayed_weight_gradients=true: Megatron delays them only beside exchanges that it hides "
+            "(overlap_moe_expert_parallel_comm); add software.hidden_exchange=1."
+        )
 
 
 def _check_software(workload: Workload) -> None:

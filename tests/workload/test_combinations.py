@@ -5,6 +5,8 @@ from helpers.builders import CONFIG
 
 from kareus.workload.resolve import resolve
 
+EXPERTS = ("model=mixtral-8x7b", "parallelism.tp=1")
+
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
@@ -14,6 +16,8 @@ from kareus.workload.resolve import resolve
         (("model.rotary_share=0.5", "testbed=cuda"), "operators of rotary_share=0.5 are not measured on GPUs"),
         (("model.attention_softcap=50", "testbed=cuda"), "operators of attention_softcap=50 are not measured on GPUs"),
         (("recomputation=full", "parallelism.cp=2", "parallelism.tp=1"), "use recomputation=selective or stage"),
+        ((*EXPERTS, "software.dispatch_sms=108"), "must be less than the 108 SMs of A100"),
+        ((*EXPERTS, "software.delayed_weight_gradients=true"), "add software.hidden_exchange=1"),
         (("gpu.blocking_power_w=800",), "gpu.blocking_power_w=800: must be less than gpu.power_limit_w (400)"),
     ],
 )
