@@ -11,7 +11,7 @@ from multiprocessing.util import Finalize
 from torch import nn
 
 from kareus.adapters.steps import only_device
-from kareus.device.actuators import ActuatedGpu, Actuator, ActuatorKind, actuated, parse_actuator
+from kareus.device.actuators import ActuatedGpu, Actuator, ActuatorKind, actuated, check_limit, parse_actuator
 from kareus.errors import ConfigError, EngineError
 from kareus.training.clocks import gpu_of
 
@@ -52,7 +52,7 @@ def cap_power(limit: float | str, model: nn.Module) -> PowerCap:
         model: whose weights say what the rank computes on.
 
     Raises:
-        ConfigError: there is no such profile.
+        ConfigError: there is no such profile, or no GPU has such a limit.
         EngineError: the rank has no GPU, or several.
         DeviceError: the GPU is in use, has no such limit or profile, or the driver refuses.
 
@@ -77,6 +77,7 @@ def lasting(limit: float | str) -> Actuator:
         ConfigError: it is neither.
     """
     if not isinstance(limit, str):
+        check_limit(limit)
         return Actuator(kind=ActuatorKind.POWER, limit_w=limit)
     actuator = parse_actuator(limit)
     if not (actuator.limit_w or actuator.profiles):  # a limit is yet to be chosen, or nothing is set

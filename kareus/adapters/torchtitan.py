@@ -157,7 +157,7 @@ def cap(config: Trainer.Config, limit: float | str) -> Trainer.Config:
         limit: of one GPU, in W, or profiles of the vendor's, as `profile=max-q+llm-training`.
 
     Raises:
-        ConfigError: the configuration has no model, or there is no such profile.
+        ConfigError: the configuration has no model, there is no such profile, or no GPU has such a limit.
 
     Example:
         >>> from kareus.adapters.torchtitan import cap

@@ -123,8 +123,17 @@ def _limit_w(value: str, where: str) -> float:
         limit_w = float(value.removesuffix("W"))
     except ValueError:
         raise ConfigError(f"{where}: not understood; write the limit of one GPU in watts, as power=651W.") from None
-    check_within(where, limit_w, 1.0, MOST_W, "W")
+    check_limit(limit_w)
     return limit_w
+
+
+def check_limit(limit_w: float) -> None:
+    """Check that a power limit is one of some GPU.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    check_within("power limit", limit_w, 1.0, MOST_W, "W")
 
 
 class ActuatedGpu:

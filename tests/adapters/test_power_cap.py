@@ -68,6 +68,13 @@ def test_profiles_of_the_vendor_are_set_alike(gpu: FakeDevice) -> None:
         cap_power("clocks", nn.Linear(1, 1))
 
 
+@pytest.mark.parametrize("limit", [0, -5.0, float("nan")])
+def test_a_limit_that_no_gpu_has_sets_nothing_and_is_refused(gpu: FakeDevice, limit: float) -> None:
+    with pytest.raises(ConfigError, match=r"^power limit=.*: must be from 1 to"):
+        cap_power(limit, nn.Linear(1, 1))
+    assert gpu.calls() == []
+
+
 def test_a_cpu_has_no_power_limit(gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(power_cap, "gpu_of", lambda device: None)
     with pytest.raises(EngineError, match="this rank computes on a CPU"):
