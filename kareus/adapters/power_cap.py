@@ -77,7 +77,7 @@ def lasting(limit: float | str) -> Actuator:
         ConfigError: it is neither.
     """
     if not isinstance(limit, str):
-        check_limit(limit)
+        check_limit(limit)  # which 0 is none of
         return Actuator(kind=ActuatorKind.POWER, limit_w=limit)
     actuator = parse_actuator(limit)
     if not (actuator.limit_w or actuator.profiles):  # a limit is yet to be chosen, or nothing is set

@@ -105,15 +105,18 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
     from kareus.plans.planning import plan_tables, quietly  # noqa: PLC0415
 
     check_method(arguments.method)
+    actuator = arguments.actuator
+    is_limited = actuator.kind is ActuatorKind.POWER
+    at_limit = _limited(workload, actuator.limit_w, arguments.select[0]) if is_limited else workload
     logger.info("%s: planning for %s ...", name, workload.software.name)
     with quietly():
         planned = None if arguments.measured else plan_tables(workload)
         frontiers = planned.frontiers if planned else plan_measured(WorkloadFolder(arguments.measured), workload)
     if arguments.method not in frontiers.methods:
         raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, frontiers.methods)}.")
-    actuator, locked = arguments.actuator, (workload, frontiers)
-    if actuator.kind is ActuatorKind.POWER:
-        workload = _limited(workload, actuator.limit_w, arguments.select[0])
+    locked = workload, frontiers
+    if is_limited:
+        workload = at_limit
         name = f"{name}_{workload.gpu.power_limit_w:g}W"
         with quietly():
             planned = plan_tables(workload)
@@ -131,6 +134,12 @@ def _limited(workload: Workload, limit_w: float, selector: str) -> Workload:
     from kareus.plans.actuated import best_power_limit, limited  # noqa: PLC0415 - polars, which few need
     from kareus.workload.combinations import check_combinations  # noqa: PLC0415
 
+    most_w = workload.gpu.power_limit_w
+    if limit_w > most_w:
+        raise ConfigError(
+            f"--actuator power={limit_w:g}W: must be at most the {most_w:g} W of {workload.gpu.name}; where yours may "
+            "have more, give gpu.power_limit_w as well."
+        )
     at_limit = limited(workload, limit_w or best_power_limit(workload, selector))
     check_combinations(at_limit)
     return at_limit

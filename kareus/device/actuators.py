@@ -60,7 +60,22 @@ class Actuator:
     limit_w: NotNegative = 0.0
     """Power limit of each GPU; 0 where it is another actuator, or the limit is yet to be chosen."""
     profiles: tuple[str, ...] = ()
-    """Names of `PROFILES`."""
+    """Names of `PROFILES`, each once."""
+
+    def __post_init__(self) -> None:
+        has_limit, has_profiles = self.kind is ActuatorKind.POWER, self.kind is ActuatorKind.PROFILE
+        if (self.limit_w and not has_limit) or bool(self.profiles) is not has_profiles:
+            raise ConfigError(
+                f"actuator: kind {self.kind} with limit_w={self.limit_w:g} and {len(self.profiles)} profiles."
+            )
+        if self.limit_w:
+            check_limit(self.limit_w)
+        names = set(self.profiles)
+        if not names <= set(PROFILES) or len(names) < len(self.profiles) or len(names) > MOST_PROFILES:
+            raise ConfigError(
+                f"power profiles {'+'.join(self.profiles)}: must be one to {MOST_PROFILES}, each once, as "
+                f"max-q+llm-training; allowed: {', '.join(PROFILES)}. `kareus doctor` says which the driver has."
+            )
 
     @property
     def sets_clocks(self) -> bool:
@@ -106,13 +121,7 @@ def parse_actuator(text: str) -> Actuator:
     if name == ActuatorKind.POWER:
         return Actuator(kind=ActuatorKind.POWER, limit_w=_limit_w(value, where) if value else 0.0)
     if name == ActuatorKind.PROFILE:
-        profiles = tuple(value.split("+"))
-        if not set(profiles) <= set(PROFILES) or len(set(profiles)) != len(profiles) or len(profiles) > MOST_PROFILES:
-            raise ConfigError(
-                f"{where}: must name one to {MOST_PROFILES} profiles, as profile=max-q+llm-training; allowed: "
-                f"{', '.join(PROFILES)}. `kareus doctor` says which the driver has."
-            )
-        return Actuator(kind=ActuatorKind.PROFILE, profiles=profiles)
+        return Actuator(kind=ActuatorKind.PROFILE, profiles=tuple(value.split("+")))
     if value or name not in (ActuatorKind.CLOCKS, ActuatorKind.NONE):
         raise ConfigError(f"{where}: not known; must be clocks, power, power=651W, profile=max-q+llm-training or none.")
     return Actuator(kind=ActuatorKind(name))
@@ -123,7 +132,7 @@ def _limit_w(value: str, where: str) -> float:
         limit_w = float(value.removesuffix("W"))
     except ValueError:
         raise ConfigError(f"{where}: not understood; write the limit of one GPU in watts, as power=651W.") from None
-    check_limit(limit_w)
+    check_limit(limit_w)  # 0 is one that is yet to be chosen
     return limit_w
 
 

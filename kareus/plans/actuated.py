@@ -23,7 +23,7 @@ from kareus.plans.units import compared, less
 from kareus.prediction.workload_prediction import predict
 from kareus.profile.programs import Execution
 from kareus.software.trainers import trainer_of
-from kareus.workload.config import Workload
+from kareus.workload.config import Workload, run_by
 
 LIMIT_STEP, LARGEST_CUT = 0.01, 0.3
 """Steps of power limits that are priced, as shares of the GPU's own, and the largest share that is taken away."""
@@ -50,9 +50,9 @@ def clock_goal(selector: str) -> str:
 
 
 def limited(workload: Workload, limit_w: float) -> Workload:
-    """Return the workload with another power limit of its GPUs."""
+    """Return the workload as if resolved with another power limit of its GPUs, which heats them less or more."""
     gpu: Gpu = replace(workload.gpu, power_limit_w=limit_w)
-    return replace(workload, gpu=gpu)
+    return run_by(replace(workload, gpu=gpu), workload.software)
 
 
 def best_power_limit(workload: Workload, selector: str) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from kareus.artifacts import records
+from kareus.device.actuators import ActuatorKind
 from kareus.errors import ArtifactError
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.instruction import InstructionKey
@@ -68,7 +69,7 @@ def _check_actuator(plan: Plan, gpu: Gpu, path: Path) -> None:
     lower = next((i.frequency_mhz for _, i in plan.keyed if i.frequency_mhz != gpu.maximum_clock_mhz), None)
     if lower is not None:
         raise ArtifactError(f"{path}: sets {actuator}, and has an instruction at {lower} MHz; select the plan anew.")
-    if actuator.limit_w and actuator.limit_w != gpu.power_limit_w:
+    if actuator.kind is ActuatorKind.POWER and actuator.limit_w != gpu.power_limit_w:
         raise ArtifactError(
             f"{path}: sets {actuator}, its workload was planned at {gpu.power_limit_w:g} W; select the plan anew."
         )

@@ -125,7 +125,7 @@ def run_capped(rank: int, folder: Path) -> None:
     assert gpu.power_limit_w() == 651
     metrics.close()
     assert gpu.calls() == ["limit 651", "limit 700"]
-    with pytest.raises(ConfigError, match="must name one to 4 profiles"):
+    with pytest.raises(ConfigError, match="must be one to 4, each once"):
         ours.cap(configured("plain"), "profile=fast")
 
 

@@ -53,8 +53,8 @@ def test_the_example_runs():
         ("power=much", "write the limit of one GPU in watts"),
         ("power=nan", "^power limit=nan: must be"),
         ("power=-5W", "^power limit=-5.0: must be"),
-        ("profile", "must name one to 4 profiles"),
-        ("profile=max-q+max-q", "must name one to 4 profiles"),
+        ("profile", "must be one to 4, each once"),
+        ("profile=max-q+max-q", "must be one to 4, each once"),
         ("profile=max-speed", "allowed: max-p, max-q"),
     ],
 )

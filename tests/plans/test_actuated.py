@@ -8,6 +8,7 @@ from helpers.builders import resealed
 from helpers.doc_examples import run_examples
 from helpers.planned import SMALL, planned_folder
 
+from kareus.api import resolve
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.cli import main
@@ -96,7 +97,17 @@ def test_plans_of_clocks_have_no_actuator_in_their_files(folder, caplog):
     ("change", "said"),
     [
         (lambda plan: plan["actuator"].update(limit_w=300.0), "its workload was planned at 400 W"),
+        (lambda plan: plan["actuator"].update(limit_w=0.0), "sets a power limit, its workload was planned at 400 W"),
         (lambda plan: plan["actuator"].update(kind="clock"), "actuator.kind"),
+        (lambda plan: plan["actuator"].update(kind="clocks"), "kind clocks with limit_w=400 and 0 profiles"),
+        (
+            lambda plan: plan["actuator"].update(kind="profile", limit_w=0.0),
+            "limit_w=0 and 0 profiles",
+        ),
+        (
+            lambda plan: plan["actuator"].update(kind="profile", limit_w=0.0, profiles=["max-speed"]),
+            "power profiles max-speed: must be one to 4",
+        ),
         (lambda plan: plan["stages"][0]["instructions"][0].update(frequency_mhz=900), "has an instruction at 900 MHz"),
     ],
 )
@@ -113,6 +124,18 @@ def test_a_falsified_actuator_is_refused(folder, caplog, capsys, tmp_path, chang
 def test_another_limit_is_planned_with_it(folder, capsys):
     assert main(["select", "fastest", str(folder), "--actuator", "power=300W"]) == 2
     assert "was planned at 400 W; plan with gpu.power_limit_w=300." in capsys.readouterr().err
+
+
+def test_no_plan_is_for_more_than_the_gpu_has(capsys):
+    assert main(["plan", *SMALL, "--actuator", "power=401W"]) == 2
+    assert "must be at most the 400 W of A100" in capsys.readouterr().err
+
+
+def test_a_limit_is_the_same_as_actuator_and_as_override():
+    job = ("gpu=h100-sxm5-80gb", "software=megatron-core")
+    (whole,), (at_limit,) = resolve(job), resolve([*job, "gpu.power_limit_w=600"])
+    assert limited(whole, 600.0) == at_limit
+    assert limited(at_limit, whole.gpu.power_limit_w) == whole
 
 
 @pytest.mark.acceptance
