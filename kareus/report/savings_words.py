@@ -40,7 +40,7 @@ def savings_words(plans: Sequence[Compared], what: str) -> str:
     if not times or not energies:
         return ""
     saved = compared(_range(times, "time"), _range(energies, "energy"), BASELINE)
-    return f"At max throughput kareus saves for {what}: {saved}."
+    return f"At max throughput, in Kareus' engine, plans of {what}: {saved}."
 
 
 def _range(values: Sequence[float], of: str) -> str:

@@ -216,7 +216,7 @@ def test_fleets_are_named_by_what_they_are(page):
     html, _ = page
     blocks = Blocks(html)
     assert "".join(blocks.texts["h1"]) == "tiny: fleets of 64 and 32 GPUs, emulated"
-    assert "At max throughput kareus saves for 2 fleets: 25 % less time and 30 % less energy" in "".join(
+    assert "At max throughput, in Kareus' engine, plans of 2 fleets: 25 % less time and 30 % less energy" in "".join(
         blocks.texts["strong"]
     )
     rows = blocks.data["figures"]["fleet"]["data"]["frontiers"]

@@ -23,7 +23,7 @@ from kareus.report.page import page_html
 from kareus.report.savings_words import savings_words
 from kareus.report.workload.figures import figures, tables
 from kareus.report.workload.frontiers import gain_polygon, method_ends, microbatch_figure, plan_points
-from kareus.report.workload.headline import bottleneck, bottleneck_stage, model_words, workload_words
+from kareus.report.workload.headline import bottleneck, bottleneck_stage, model_words, trainer_words, workload_words
 from kareus.report.workload.inputs import ReportInputs, load
 from kareus.report.workload.page import export_command, in_trainer, workload_page
 from kareus.report.workload.schedules import schedules
@@ -59,13 +59,27 @@ def test_figures_are_specifications_of_vega_lite(page):
 def test_the_first_line_is_the_answer(blocks):
     assert "".join(blocks.texts["h1"]) == "Llama 3.2 3B on 16 A100-SXM4-40GB by megatron-paper, pipeline 2, tensor 8"
     answer = (
-        "Plan fastest (least energy within 0.3 % of the least time): 25 % less time and 30 % less energy than "
-        "the trainer's own execution: 3.00 s, 14.0 kJ."
+        "Plan fastest (least energy within 0.3 % of the least time), in Kareus' engine: 25 % less time and 30 % less "
+        "energy than the trainer's own execution: 3.00 s, 14.0 kJ."
     )
     assert "".join(blocks.texts["headline"]) == answer
     for value in ("3.00", "14.0", f"{2 * 8 * 4096 / 3:,.0f}", f"{14e6 / (2 * 8 * 4096):.3g}", "4.67"):
         assert value in blocks.texts["strong"], value
     assert "plans/fastest.json" in blocks.links("json")
+
+
+@pytest.mark.parametrize(
+    ("software", "method", "words"),
+    [
+        ("megatron-core", "kareus", ", in Kareus' engine"),
+        ("megatron-core", "sequential+perseus", ", in Megatron-Core"),
+        ("nanotron", "sequential+perseus", ", in Kareus' engine"),  # which has one clock for each step
+        ("nanotron", "sequential", ", in nanotron"),
+    ],
+)
+def test_the_answer_names_what_runs_the_plan(inputs, software, method, words):
+    workload = replace(inputs.configured, software=replace(inputs.configured.software, name=software))
+    assert trainer_words(workload, inputs.microbatch, method) == words
 
 
 def test_the_page_says_how_large_the_model_is(page, inputs):
@@ -147,7 +161,7 @@ def test_no_stage_is_called_slowed_beside_a_bottleneck_at_a_lower_clock(inputs, 
 )
 def test_savings_of_several_plans_name_gains_and_losses(percents, words):
     plans = [SimpleNamespace(time_reduction_percent=p, energy_reduction_percent=7.0) for p in percents]
-    assert f"for both: {words} and 7.0 % less energy" in savings_words(plans, "both")
+    assert f"plans of both: {words} and 7.0 % less energy" in savings_words(plans, "both")
 
 
 def test_the_export_command_names_the_file_of_the_plan(inputs):

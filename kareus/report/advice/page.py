@@ -61,18 +61,20 @@ def advice_page(advice: Advice) -> Page:
         tables=((ADVISED_LAYOUTS, layouts_frame(advice)), (ADVISED_PLANS, plans_frame(advice))),
         summary="\n".join(answer_lines(advice)),
         template="headline.html",
-        extra={"headline": headline(advice)},
+        extra={"headline": headline(advice), "lead": _lead(advice)},
     )
+
+
+def _lead(advice: Advice) -> str:
+    """Return what the plan saves, and how wrong that may be."""
+    return f"{_sentence(comparison(advice))} Error of the GPU model: {advice.ties.error}."
 
 
 def _answer(advice: Advice) -> Section:
-    lines = [comparison(advice), *frugal_lines(advice), full_line(advice), unset_line(advice)]
+    lines = [*frugal_lines(advice), full_line(advice), unset_line(advice), f"energies are of {chips(advice)}"]
     told = " ".join(_sentence(line) for line in lines if line)
-    text = (
-        f"{told} Energies are of {chips(advice)}. Error of the GPU model: "
-        f"{advice.ties.error}. To make the plan and export it, type:"
-    )
-    return Section(title="Against the trainer by itself", text=text, commands=tuple(commands(advice)))
+    text = f"{told} These commands make the plan, and export its layout for {advice.question.trainer.title}:"
+    return Section(title="The plan in the trainer", text=text, commands=tuple(commands(advice)))
 
 
 def _drawn(size: SizeAnswer) -> Section:

@@ -195,7 +195,7 @@ function headline(plan, command) {
   const { baseline, tokens } = data, kilo = (value, digits) => (value / 1e3).toFixed(digits);
   const title = plan.title ?? `Plan ${plan.selector}${plan.method === "kareus" ? "" : ` of ${plan.method}`}`;
   document.getElementById("headline").textContent =
-    `${title}: ${compared(plan, baseline, baseline.name)}: ${plan.time_s.toFixed(2)} s, ${kilo(plan.energy_j, 1)} kJ.`;
+    `${title}${data.trainers[plan.method] ?? ""}: ${compared(plan, baseline, baseline.name)}: ${plan.time_s.toFixed(2)} s, ${kilo(plan.energy_j, 1)} kJ.`;
   const values = [...document.querySelectorAll("#tiles strong")];
   const figures = [
     plan.time_s.toFixed(2), kilo(plan.energy_j, 1),

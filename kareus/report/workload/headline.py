@@ -3,14 +3,20 @@
 import re
 from dataclasses import dataclass
 
+import polars as pl
+
 from kareus.pipeline.compare import OURS
 from kareus.pipeline.config import PipelineSchedule
+from kareus.pipeline.methods import method_named
 from kareus.plans.answer import BASELINE, meaning
 from kareus.plans.document import Plan, StagePlan
 from kareus.plans.throughput import Throughput, throughput
 from kareus.plans.units import common_scale, compared, less, significant
+from kareus.profile.programs import Execution
 from kareus.report.workload.inputs import ReportInputs
 from kareus.report.workload.summary import PlanRow, plan_rows
+from kareus.runtime.architecture import engine_refusal
+from kareus.software.trainers import ENGINE, ClockPace, trainer_of
 from kareus.workload.config import Workload
 
 FAMILIES = {"llama": "Llama", "qwen": "Qwen"}
@@ -26,6 +32,8 @@ class Headline:
     runs: Throughput
     baseline: Plan
     baseline_runs: Throughput
+    trainer: str
+    """What runs the plan, as `trainer_words`."""
 
     @property
     def sentence(self) -> str:
@@ -33,7 +41,8 @@ class Headline:
         row = self.row
         time, energy = less(row.time_reduction_percent, "time"), less(row.energy_reduction_percent, "energy")
         saved = compared(time, energy, BASELINE)
-        return f"{plan_title(row.selector, row.method)}: {saved}: {row.time_s:.2f} s, {row.energy_j / 1e3:.1f} kJ"
+        title = f"{plan_title(row.selector, row.method)}{self.trainer}"
+        return f"{title}: {saved}: {row.time_s:.2f} s, {row.energy_j / 1e3:.1f} kJ"
 
     @property
     def facts(self) -> tuple[tuple[str, str, str], ...]:
@@ -71,6 +80,22 @@ def plan_title(selector: str, method: str) -> str:
     return f"Plan {selector}{'' if method == OURS else f' of {method}'}{meaning(selector)}"
 
 
+def trainer_words(workload: Workload, microbatch: pl.DataFrame, method: str) -> str:
+    """Return in which trainer plans of a method run, to go on with; nothing where Kareus' engine cannot run them.
+
+    Args:
+        workload: what is trained.
+        microbatch: its table `MICROBATCH`.
+        method: of the plans; other trainers than the engine run instructions whole.
+    """
+    trainer, made = trainer_of(workload.software.name), method_named(method)
+    points = microbatch.filter(pl.col("method") == made.points_of)
+    is_whole = (points["execution"] == Execution.SEQUENTIAL).all()
+    if is_whole and (trainer.clocks is ClockPace.INSTRUCTION or not made.has_frontier):
+        return f", in {trainer.title}"
+    return "" if engine_refusal(workload) else f", in {trainer_of(ENGINE).title}"
+
+
 def headline_of(inputs: ReportInputs, plan: Plan) -> Headline:
     """Return the headline of a report while it shows a plan."""
     (row,) = plan_rows(inputs.iteration, [plan])
@@ -80,6 +105,7 @@ def headline_of(inputs: ReportInputs, plan: Plan) -> Headline:
         runs=throughput(inputs.configured, row.time_s, row.energy_j),
         baseline=inputs.baseline,
         baseline_runs=throughput(inputs.configured, base.time_s, base.energy_j),
+        trainer=trainer_words(inputs.configured, inputs.microbatch, row.method),
     )
 
 

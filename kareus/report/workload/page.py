@@ -16,7 +16,14 @@ from kareus.prediction.errors import error_words
 from kareus.report.charts import Figure, columns_of
 from kareus.report.sections import Page, Section, Tables
 from kareus.report.sheets import Sheet, SheetRow, heads
-from kareus.report.workload.headline import bottleneck, headline_of, plan_title, waiting_least, workload_words
+from kareus.report.workload.headline import (
+    bottleneck,
+    headline_of,
+    plan_title,
+    trainer_words,
+    waiting_least,
+    workload_words,
+)
 from kareus.report.workload.inputs import ReportInputs
 from kareus.report.workload.schedules import schedules
 from kareus.report.workload.summary import (
@@ -82,6 +89,10 @@ def workload_page(
             "chosen": chosen,
             "schedules": schedules(inputs),
             "folder": shlex.quote(inputs.folder),
+            "trainers": {
+                method: trainer_words(inputs.configured, inputs.microbatch, method)
+                for method in inputs.iteration["method"].unique(maintain_order=True)
+            },
             "baseline": {**_costs(inputs.baseline), "name": BASELINE, "waiting_least": waiting_least(inputs.baseline)},
             "gpus": inputs.gpus,
             "stages": len(inputs.baseline.stages),

@@ -1,11 +1,13 @@
 """The page of the adviser: that it begins with the answer, and has a colour for each layout of the frontier."""
 
+import html
+
 import pytest
 from helpers.builders import CONFIG
 from helpers.pages import Blocks, check_specifications
 
 from kareus.adviser.advice import answer
-from kareus.adviser.lines import commands, headline
+from kareus.adviser.lines import commands, comparison, headline
 from kareus.adviser.question import ask
 from kareus.report.advice.page import write_page
 
@@ -28,6 +30,9 @@ def test_the_page_begins_with_the_answer_and_has_the_commands(written):
     page = path.read_text()
     before, plan, after = headline(advice).split("`")
     assert f"<strong>{before}<code>{plan}</code>{after}</strong>" in " ".join(page.split())
+    lead = html.unescape(page[page.index(after) : page.index("<h2")])
+    assert comparison(advice)[1:] in lead, "what it saves, before the first chart"
+    assert advice.ties.error in lead, "and how wrong that may be"
     for command in commands(advice):
         assert command in page
 
