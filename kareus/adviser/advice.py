@@ -163,7 +163,7 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     bounds_done = time.perf_counter()
     followed = follow(LayoutPredictor(base, costs, question.trainer), bounded)
     predicted = time.perf_counter()
-    logger.info("%d of them predicted in full; planning the best", len(followed.predictions))
+    logger.info("%d predicted in full, as bounds rule out the rest; planning the best", len(followed.predictions))
     planned = followed.plan()
     followed.split_otherwise(planned, question.trainer)
     done = time.perf_counter()

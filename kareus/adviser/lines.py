@@ -161,7 +161,7 @@ def frugal_lines(advice: Advice) -> Iterator[str]:
     )
     if said is not None:
         is_asked = advice.question.trainer.clocks is ClockPace.STEP
-        to_do = "what the line below asks for" if is_asked else f"take the selector {SLOWER} in what is printed last"
+        to_do = "what the line below asks for" if is_asked else f"plan it with --select {SLOWER} in the command below"
         yield f"{said}: {to_do}"
 
 
@@ -214,7 +214,8 @@ def turn_on_lines(advice: Advice) -> Iterator[str]:
     trainer = advice.question.trainer
     if trainer.overlaps and engine_refusal(advice.chosen.layout.candidate.workload):
         return
-    yield f"turned on in {trainer.title} ({trainer.page}) by:"
+    once = "" if trainer.clocks is ClockPace.STEP else ", once the commands below have made the plan"
+    yield f"turned on in {trainer.title} ({trainer.page}) by these lines{once}:"
     yield from (f"  {line}" for line in trainer.turn_on(str(plan_of(advice)), clock_goal(advice.selector)))
 
 

@@ -45,10 +45,18 @@ def read_settings(path: Path) -> ReadSettings:
     Raises:
         ConfigError: the file cannot be read, or is not in that syntax.
     """
+    syntax = SYNTAXES.get(path.suffix.lower(), SHELL)
     try:
-        return parse_settings(_text(path), SYNTAXES.get(path.suffix.lower(), SHELL))
+        text = _text(path)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {str(error).rstrip('.')}; correct it, or name the file by its syntax.") from error
+        raise ConfigError(f"{path}: {error}; give a script or configuration that you train with.") from error
+    try:
+        return parse_settings(text, syntax)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{path}: {str(error).rstrip('.')}; it is read as {syntax} because its name ends in {path.suffix}: correct "
+            "the file or its name."
+        ) from error
 
 
 def parse_settings(text: str, syntax: str) -> ReadSettings:

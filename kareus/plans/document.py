@@ -137,7 +137,7 @@ class Plan(Shown):
         >>> print(plan)
         llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_...: plan fastest of kareus [simulated testbed, A100-SXM4-40GB]
         ... s and ... kJ an iteration on 16 GPUs; at most ... % above the least energy ...
-        12 instructions on 2 stages, at ... to ... MHz; ... changes of clock an iteration in the stages...
+        12 instructions on 2 stages, at ... to ... MHz; changes of clock an iteration, stage by stage: ...
     """
 
     schema_version: Count
@@ -191,7 +191,7 @@ class Plan(Shown):
         Example:
             >>> import kareus
             >>> print(kareus.plan(*kareus.resolve(["num_microbatches=2"])).changes)
-            ... changes of clock an iteration in the stages, which make it up to ... longer
+            changes of clock an iteration, stage by stage: ..., which make it up to ... longer
         """
         if not self.actuator.sets_clocks:
             return "no change of clock: none is locked"
@@ -200,7 +200,7 @@ class Plan(Shown):
             return "no change of clock"
         longest_s = max(sum(i.change_s for i in stage.instructions) for stage in self.stages)
         priced = f", which make it up to {scaled(longest_s, 's')} longer" if longest_s else ""
-        return f"{counts} changes of clock an iteration in the stages{priced}"
+        return f"changes of clock an iteration, stage by stage: {counts}{priced}"
 
     @property
     def update_s(self) -> float:

@@ -206,13 +206,13 @@ def error_words(workload: Workload) -> str:
     shipped = next((one for kind in kinds for one in pairs if (one.models, one.precision) == kind), None)
     if shipped is not None:
         return (
-            f"never measured: {what} on this GPU with these settings; in {shipped.precision}{_with(shipped.models)} as "
-            f"it ships, {_within(shipped)}; energy was never measured"
+            f"never measured: {what} on this GPU with these settings; in {shipped.precision}{_with(shipped.models)} "
+            f"with usual ones, {_within(shipped)}; energy was never measured"
         )
     least, most = spread_percent(models)
     spread = f"{least:g} to {most:g} %" if least < most else f"{most:g} %"
     return (
-        f"never measured: {what} on this GPU; where software and GPU were, 9 of 10 iterations{_with(models)} are "
+        f"never measured: {what} on this GPU; elsewhere 9 of 10 measured iterations{_with(models)} are "
         f"within {spread} of time; energy was never measured"
     )
 

@@ -117,6 +117,11 @@ DECIDES: Mapping[str, tuple[str, ...]] = {
     "parallelism.pp": ("parallelism.layers_per_stage",),
 }
 """Keys of a file that an override of another key replaces."""
+OTHERWISE: Mapping[str, str] = {
+    "model": ", or the path of a Hugging Face config.json",
+    "parallelism": ", or each degree as a key, such as parallelism.tp=4",
+}
+"""What a key takes instead of an option, for those who ask for one that there is not."""
 WITHOUT_OPTIONS = ("iteration", "training")
 """Records whose values are in the primary file itself."""
 
@@ -315,7 +320,7 @@ def _check_option(setting: Setting, config_dir: Path) -> None:
     if option not in allowed and not is_file(group, option):
         close = closest(option, allowed)
         meant = f"perhaps you meant {close}; " if close else ""
-        or_file = ", or the path of a Hugging Face config.json" if group == "model" else ""
-        raise ConfigError(f"{setting.text}: unknown option; {meant}allowed: {', '.join(allowed)}{or_file}.")
+        otherwise = OTHERWISE.get(group, "")
+        raise ConfigError(f"{setting.text}: unknown option; {meant}allowed: {', '.join(allowed)}{otherwise}.")
     if is_file(group, option):
         check_path(option, group)

@@ -41,7 +41,7 @@ def test_a_first_look_says_what_the_plan_saves(looked, caplog):
     (first,) = outcome(looked).plans
     assert lines[1] == f"{first.answer.sentence} [simulated testbed, A100-SXM4-40GB]"
     assert lines[2].startswith("in Megatron-Core, which obeys clocks of forwards, backwards and updates: ")
-    assert lines[3].endswith(" changes of clock an iteration in the stages")
+    assert lines[3].startswith("changes of clock an iteration, stage by stage: ")
     assert lines[4].startswith("1,000,000,000 tokens: ")
     assert lines[5].startswith("that is ") and lines[5].endswith(" than the trainer's own execution")
     assert len(lines) == 6

@@ -86,7 +86,11 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
             "snakemake --config campaign=NAME.",
         ),
         ("microbatch_size=???", "microbatch_size=???: '???' means that a value is missing; replace it with a value."),
-        ("parallelism=tp8,tp9", "parallelism=tp9: unknown option; allowed: cp2tp4, pp10tp8, tp8."),
+        (
+            "parallelism=tp8,tp9",
+            "parallelism=tp9: unknown option; allowed: cp2tp4, pp10tp8, tp8, or each degree as a key, "
+            "such as parallelism.tp=4.",
+        ),
         (
             "model=qwen3",
             "model=qwen3: unknown option; perhaps you meant qwen3-1.7b; allowed: deepseek-v3, gpt-oss-120b, "
