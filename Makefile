@@ -84,6 +84,7 @@ clean: ## remove the environment and the caches, not the results (and .snakemake
 
 # Without compiling, which pip does on one core, 345 MB of it: Python compiles what it imports.
 $(VENV)/run.stamp: pyproject.toml constraints.txt
+	@echo "installing into $(VENV): a minute or two, without output"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable .
 	touch $@

@@ -189,7 +189,7 @@ class RowParallelLinear(Linear):
             self.register_buffer("added", torch.zeros(outputs, dtype=dtype), persistent=False)
 
     def settings(self) -> tuple[Any, ...]:
-        """As `Linear.settings`, of what this GPU adds."""
+        """As `Linear.settings`; the bias is `added` on all GPUs of the group but the first."""
         if not self.has_bias or self._adds:
             return super().settings()
         _, bias_gradient = weight_of(self, "bias", "bias_gradient")

@@ -267,9 +267,10 @@ class Software:
 
 
 def of_times(software: Software, *, experts: bool) -> Software:
-    """Return the software with the usual numbers of memory, which no time depends on, and of experts without any.
+    """Return the software with only the numbers that times of some models depend on; the others are the usual ones.
 
-    What a run chooses of experts' exchanges is left out in any case.
+    Usual are in any case those of memory, and what a run chooses of experts' exchanges; all of experts where the
+    models have none (`experts` false).
     """
     others = (*OF_MEMORY, *(CHOSEN_OF_EXPERTS if experts else OF_EXPERTS))
     usual: dict[str, Any] = {f.name: f.default for f in fields(software) if f.name in others}
