@@ -223,14 +223,14 @@ def step_costs(config: UpdateSubject, stage: int, passes: PassTimes, clocks_mhz:
     if options.cast_weights:
         gathers = _cast(gathers, config.precision)
     casts = FORMATS[config.precision].is_cast and not options.trains_adapters  # frozen weights stay cast
-    parts = {
-        "gradient norm": _operators(gpu, norm, clocks_mhz) + sums,
-        "optimizer step": _operators(gpu, step, clocks_mhz),
+    gathering = _gathering(config, stage, gathers, passes, clocks_mhz) if gathers else None
+    return {
+        "gradient norm": _sustained(config, _operators(gpu, norm, clocks_mhz) + sums),
+        "optimizer step": _sustained(config, _operators(gpu, step, clocks_mhz)),
         **({"optimizer on the host": _on_host(config, on_host, gradient, clocks_mhz)} if on_host else {}),
-        **({"weight gathering": _gathering(config, stage, gathers, passes, clocks_mhz)} if gathers else {}),
-        **({"weight casting": _weight_casts(config, stage, clocks_mhz)} if casts else {}),
+        **({"weight gathering": _sustained(config, gathering)} if gathering is not None else {}),
+        **({"weight casting": _sustained(config, _weight_casts(config, stage, clocks_mhz))} if casts else {}),
     }
-    return {name: _sustained(config, cost) for name, cost in parts.items()}
 
 
 def _sustained(config: UpdateSubject, cost: CostsByClock) -> CostsByClock:
@@ -262,7 +262,7 @@ def _on_host(config: UpdateSubject, parameters: int, gradient: int, clocks_mhz: 
 
     Gradients go there and new weights in 16 bits come back beside the step, piece by piece (Ren et al., ZeRO-Offload,
     ATC 2021, section 4); the host moves what `adamw` and `publish` move on a GPU. Meanwhile the GPU runs nothing, as
-    while it waits for another one. What the host draws is left out.
+    while it waits for another one, and draws what GPUs do that wait while they train. What the host draws is left out.
     """
     gpu = config.gpu
     moved = sum(o.bytes_read + o.bytes_written for o in _adamw(config.training, gradient, parameters))
