@@ -286,16 +286,24 @@ def test_a_model_whose_backward_cannot_be_seen_is_refused(alone) -> None:  # typ
         model(torch.ones(2, WIDTH))
 
 
-def test_what_the_page_and_the_example_show_runs(alone) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(
+    ("plan", "microbatches", "iterations", "shown"),
+    [
+        ("plan.json", 8, 1, lambda names: run_block(python_blocks("howto/fsdp.md")[0], names)),
+        ("plan/fastest_sequential+perseus.json", 4, 0, lambda names: run_examples(obey, names)),
+    ],
+    ids=["page", "example"],
+)
+def test_what_is_shown_runs(alone, plan: str, microbatches: int, iterations: int, shown) -> None:  # type: ignore[no-untyped-def]
     planned, model, optimizer, _, _ = alone
     planned.close()
-    write_plan(Path("plan/fastest_sequential+perseus.json"), driven_plan(1, 4, gpus=1, update=True))
+    write_plan(Path(plan), driven_plan(1, microbatches, gpus=1, update=True))
 
     @contextlib.contextmanager
     def training() -> Iterator[None]:
-        train(model, optimizer, 0, microbatches=4)
+        train(model, optimizer, 0, microbatches=microbatches)
         yield
 
-    names = {"model": model, "optimizer": optimizer, "training": training}
-    assert run_block(python_blocks("howto/fsdp.md")[0], names)["planned"].driver.iteration == 1
-    run_examples(obey, names)["planned"].close()
+    planned = shown({"model": model, "optimizer": optimizer, "training": training})["planned"]
+    planned.close()
+    assert planned.driver.iteration == iterations

@@ -247,7 +247,8 @@ def test_hugging_faces_trainer_follows_a_plan(tmp_path: Path, monkeypatch: pytes
     recording = FakeDevice(tmp_path)
     monkeypatch.setattr(driver, "gpu_of", lambda device: recording)
     plan = driven_plan(1, 2, gpus=1, update=True)
-    write_plan(tmp_path / "plan/fastest_sequential+perseus.json", plan)
+    for shown in ("plan.json", "plan/fastest_sequential+perseus.json"):
+        write_plan(tmp_path / shown, plan)
     arguments = hugging_face_arguments(SimpleNamespace(run=lambda share: None), tmp_path, 3)
     arguments["args"].gradient_accumulation_steps = 2
     for source in ("page", "example"):
