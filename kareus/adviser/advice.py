@@ -163,7 +163,8 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     bounds_done = time.perf_counter()
     followed = follow(LayoutPredictor(base, costs, question.trainer), bounded)
     predicted = time.perf_counter()
-    logger.info("%d predicted in full, as bounds rule out the rest; planning the best", len(followed.predictions))
+    ruled_out = ", since bounds rule out the others" if len(followed.predictions) < len(bounded) else ""
+    logger.info("%d predicted in full%s; planning the best", len(followed.predictions), ruled_out)
     planned = followed.plan()
     followed.split_otherwise(planned, question.trainer)
     done = time.perf_counter()
