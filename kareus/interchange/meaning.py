@@ -50,6 +50,7 @@ SHARDINGS = (*map(str, Sharding), HYBRID)
 """From nothing shared out to everything; of two settings the one that shares out more counts."""
 DEGREES = ("parallelism.tp", "parallelism.pp", "parallelism.cp")
 OPTIONS = tuple(f"training.{each.name}" for each in fields(TrainingOptions))
+TENSOR_OVERLAP = "software.tensor_overlap"
 PLAIN = (
     *DEGREES,
     "parallelism.ep",
@@ -64,7 +65,7 @@ PLAIN = (
     "global_batch_size",
     "sequence_length",
     "gpus",
-    "software.tensor_overlap",
+    TENSOR_OVERLAP,
     "software.reduction",
     "software.gather_beside_forward",
     "software.stream_dropout",
@@ -135,6 +136,8 @@ def keys_of(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
     keys = {name: terms[name] for name in PLAIN if terms.get(name) is not None}
     if (model := _model(terms)) is not None:
         keys["model"] = model
+    if keys.get("parallelism.tp", 1) == 1 or keys.get("parallelism.sequence_parallel") is False:  # nothing to overlap
+        keys.pop(TENSOR_OVERLAP, None)
     keys |= _expert_degrees(model, keys)
     nodes, per_node = terms.get("nodes") or 1, terms.get("gpus_per_node")
     if "gpus" not in keys and isinstance(nodes, int) and isinstance(per_node, int):
@@ -179,6 +182,8 @@ def terms_of(workload: Mapping[str, Any], gpus_per_node: int) -> dict[str, Any]:
         # Megatron-LM asks for it whatever the positions are, and for as many as a sequence has.
         "model.max_positions": workload.get("model.max_positions") or workload["sequence_length"],
     }
+    if workload["parallelism.tp"] == 1 or not workload["parallelism.sequence_parallel"]:
+        terms[TENSOR_OVERLAP] = None  # Megatron-LM refuses it
     terms |= dict(_expert_terms(workload))
     return terms | dict(_layer_terms(workload)) | _sharing_terms(workload) | dict(_option_terms(workload))
 

@@ -154,6 +154,16 @@ def test_arguments_of_megatron_give_back_the_whole_workload(model, tmp_path):
     assert {key: again.get(key) for key in same} == {key: first[key] for key in same}
 
 
+def test_arguments_of_megatron_are_none_that_it_refuses_or_that_slow_experts_down():
+    """It overlaps only with sequence parallelism, which it has from two GPUs on; products of experts are grouped."""
+    words = ("model=mixtral-8x7b", "software=megatron-core", "parallelism.ep=2", "parallelism.dp=2")
+    for tp, overlaps in ((1, False), (2, True)):
+        layout = (f"parallelism.tp={tp}", "parallelism.sequence_parallel=true", "parallelism.sharding=optimizer")
+        own, _ = settings_of("megatron-lm", usual(*words, *layout))
+        assert ("--tp-comm-overlap\n" in own.text) is overlaps
+        assert "--moe-grouped-gemm\n" in own.text
+
+
 def test_what_a_trainer_has_no_setting_for_is_named():
     workload = usual("parallelism.pp=4", "parallelism.tp=2", "pipeline=zb-h1", "parallelism.dp=2")
     for trainer, expected in {"nanotron": "1f1b", "torchtitan": "1f1b", "megatron-lm": "1f1b"}.items():
