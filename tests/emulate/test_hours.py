@@ -179,7 +179,7 @@ def test_a_series_may_come_from_a_spreadsheet(tmp_path):
         ("hour,carbon_g_per_kwh\n0,-400\n", "row 1: -400: a carbon_g_per_kwh of -400 is not plausible; must be from 0"),
         ("hour,carbon_g_per_kwh\n0,400000\n", "row 1: 400000: a carbon_g_per_kwh of 400,000 is not plausible"),
         ("hour;price\n0;0,10\n", "columns hour,price; expected hour,price_per_kwh or"),
-        ("hour,price\n0,1\n", "(of a MWh: hour,price_per_mwh or hour,carbon_kg_per_mwh), or an export of"),
+        ("hour,price\n0,1\n", "(of a MWh: hour,price_per_mwh or hour,carbon_kg_per_mwh), an export of"),
         (f"hour,price_per_kwh\n{'1' * 5000},1\n", "is not an hour and a number"),
         ("hour,price_per_kwh\n" + "".join(f"{n},1\n" for n in range(8785)), "has 8,785 hours; give at most 8,784"),
     ],
