@@ -44,7 +44,7 @@ def frontier_figure(advice: Advice, size: SizeAnswer) -> Figure:
 
 
 def _band_words(advice: Advice) -> str:
-    return f"Bands are the margin of ties: {advice.ties.words}. Error of the model: {advice.ties.error}."
+    return f"Bands are the margin of ties: {advice.ties.words}."
 
 
 def short_name(one: LayoutAnswer) -> str:
