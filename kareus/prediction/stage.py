@@ -44,7 +44,8 @@ def run(arguments: argparse.Namespace) -> None:
     resolved = resolve(workloads.overrides, arguments.config_dir)
     predicted = {one.name: _predictable(one) for one in resolved}
     check_any_runs({one.name: None if predicted[one.name] else one.refusal for one in resolved})
-    from kareus.prediction.workload_prediction import predict  # noqa: PLC0415 - bad overrides need not wait for it
+    from kareus.prediction.errors import error_words  # noqa: PLC0415 - bad overrides need not wait for it
+    from kareus.prediction.workload_prediction import predict  # noqa: PLC0415 - as above
 
     for number, one in enumerate(resolved):
         workload, refused = predicted[one.name], {"refused": one.refusal} if one.refusal else {}
@@ -56,7 +57,8 @@ def run(arguments: argparse.Namespace) -> None:
             if arguments.json:
                 model = sizes(one.composed.model, workload.sequence_length)
                 told = left_out | refused | ({"proposed": list(one.proposed)} if one.proposed else {})
-                lines = [json.dumps({"workload": one.name, **told, **model, **to_plain(found)}, allow_nan=False)]
+                plain = {**model, "error": error_words(workload), **to_plain(found)}
+                lines = [json.dumps({"workload": one.name, **told, **plain}, allow_nan=False)]
             else:
                 before = [*([""] if number else []), *proposals([one])]
                 lines = [*before, *prediction_lines(one, workload, found)]
