@@ -12,6 +12,7 @@ import polars as pl
 from kareus.device.actuators import Actuator, ActuatorKind
 from kareus.errors import ConfigError
 from kareus.gpu_model.gpu import Gpu
+from kareus.graph.number_formats import TensorCores
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
 from kareus.pipeline.methods import METHODS
 from kareus.plans.answer import LITTLE_SLOWER, answer_of
@@ -148,6 +149,8 @@ def actuated_lines(
         else f"{actuator}: adapters set nothing, and say at the end which clocks they saw"
     )
     if actuator.profiles:
+        if workload.gpu.speedup(TensorCores.MXFP8) == 1:  # which came with Blackwell, too
+            yield f"{workload.gpu.name} should have no power profiles: NVIDIA's drivers have them from Blackwell on"
         yield VENDOR_WORDS
     yield _lost(plan, *locked)
     if not (trainer.overlaps or runs_whole(plan)):

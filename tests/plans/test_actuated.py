@@ -80,6 +80,7 @@ def test_a_plan_without_clocks_says_what_locks_would_save_and_can_be_checked(
     (whole,) = [line for line in lines if line.startswith("in Megatron-Core, which runs instructions whole: ")]
     assert whole.endswith(f" --method sequential --actuator {actuator.option}")
     assert "no change of clock: none is locked" in lines
+    assert any("should have no power profiles" in line for line in lines) is (actuator.kind is ActuatorKind.PROFILE)
     path = lines[-1].removeprefix("plan   ")
     assert main(["check-plan", path]) == 0
     assert main(["export", path, "--format", "zeus"]) == 2
