@@ -349,12 +349,13 @@ def undo(device: Device, setting: DeviceSetting | None) -> None:
 
 def _reset_what_lasts(device: Device) -> None:
     """Set the power limit that a GPU has after boot, and clear its profiles, where it has them."""
-    try:
-        default_w, profiles = device.default_power_limit_w(), device.requested_power_profiles()
-        is_another = device.power_limit_w() != default_w
-    except DeviceError:  # neither can have been set
-        return
-    if is_another:
+    default_w = now_w = 0.0
+    profiles: tuple[str, ...] = ()
+    with contextlib.suppress(DeviceError):  # no limit can have been set
+        default_w, now_w = device.default_power_limit_w(), device.power_limit_w()
+    with contextlib.suppress(DeviceError):  # nor profiles
+        profiles = device.requested_power_profiles()
+    if now_w != default_w:
         device.set_power_limit(default_w)
         logger.warning(
             "%s: its power limit is %g W now, as after boot: the one before it is not known.", device.uuid, default_w

@@ -152,6 +152,20 @@ def test_a_damaged_claim_puts_back_clock_limit_and_profiles(device, content, tmp
     assert "its power limit is 700 W now, as after boot" in caplog.text
 
 
+def test_a_damaged_claim_puts_back_the_limit_where_profiles_cannot_be_read(device, tmp_path, monkeypatch):
+    (tmp_path / "claims").mkdir(exist_ok=True)
+    (tmp_path / "claims" / f"{device.uuid}.claim").write_text("rubbish")
+    device.set_power_limit(300.0)
+
+    def fail(self):
+        raise DeviceError("GPU-fake: not supported.")
+
+    monkeypatch.setattr(type(device), "requested_power_profiles", fail)
+    with actuated(device, Actuator(kind=ActuatorKind.NONE)):
+        pass
+    assert device.power_limit_w() == 700.0
+
+
 def test_a_damaged_claim_of_a_gpu_without_limits_resets_the_clock(device, tmp_path, monkeypatch):
     with claim(device.uuid):
         pass
