@@ -46,7 +46,7 @@ TRIED = (
         distribution="torch", oldest=OLDEST, too_new=TOO_NEW, needed_for="tracing models, training", is_required=True
     ),
     Tried(distribution="zeus", oldest=(0, 15), too_new=None, needed_for="setting clocks", is_required=True),
-    Tried(distribution="nvidia-ml-py", oldest=(12,), too_new=None, needed_for="reading GPUs", is_required=True),
+    Tried(distribution="nvidia-ml-py", oldest=(12, 570), too_new=None, needed_for="reading GPUs", is_required=True),
     Tried(distribution="triton", oldest=(3, 6), too_new=None, needed_for="fused kernels and loopbacks on GPUs"),
     Tried(distribution="mscclpp", oldest=None, too_new=None, needed_for="collectives whose SM count changes at once"),
     Tried(distribution="megatron-core", oldest=(0, 12), too_new=(0, 17), needed_for="plans in Megatron-LM"),

@@ -34,6 +34,10 @@ def test_versions_are_compared_as_numbers():
     assert [tried.has(v) for v in ("0.9", "0.17.0", "1.0", "main")] == [False] * 4
 
 
+def test_a_library_without_power_profiles_is_too_old():
+    assert [BY_NAME["nvidia-ml-py"].has(v) for v in ("12.560.30", "12.570.86")] == [False, True]
+
+
 def test_what_was_never_tried_has_no_version():
     assert not BY_NAME["mscclpp"].has("0.7.0")
     assert BY_NAME["mscclpp"].range == ""
