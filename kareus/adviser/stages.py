@@ -30,7 +30,15 @@ from kareus.profile.programs import StageShape, laid_out_shapes
 from kareus.runtime.architecture import engine_refusal
 from kareus.software.trainers import ObeyingTrainer, trainer_of
 from kareus.workload.config import Workload
-from kareus.workload.memory import estimate_memory, stage_memory
+from kareus.workload.memory import (
+    TIGHT,
+    MemoryFit,
+    check_memory,
+    estimate_memory,
+    fit_of,
+    stage_memory,
+    tightness,
+)
 from kareus.workload.slices import cut
 from kareus.workload.split import as_stages, blocks_words
 
@@ -45,15 +53,24 @@ MOST_TIMED = 200_000
 def with_searched_split(workload: Workload) -> tuple[Workload, str]:
     """Return a resolved workload with the blocks on its stages that suit its trainer best, and in words what they gain.
 
-    That is the workload itself where no others gain more than repeated measurements differ by.
+    That is the workload itself where no others gain more than repeated measurements differ by. Where it does not fit
+    into memory, these are blocks with which it does.
+
+    Raises:
+        RefusedWorkloadError: it does not fit, and no blocks on its stages are found with which it does.
     """
     trainer = trainer_of(workload.software.name)
     with threadpool_limits(limits=1):
         predictor = LayoutPredictor(workload, InstructionPrices(workload, trainer=trainer), trainer)
         candidate = Candidate(layout=layout_of(workload), workload=workload, memory=estimate_memory(workload))
+        if fit_of(workload, candidate.memory) is MemoryFit.REFUSED:
+            return _fitting_split(predictor, candidate, trainer)
         usual = predictor.predict(candidate, predictor.bound(workload))
         other = better_split(predictor, usual, trainer)
+        tried = next(searched_splits(predictor, workload, _limit_gib(candidate)), None) if other is None else None
     usual_words = blocks_words(workload.parallelism.placed)
+    if tried is not None and not _may_split(tried, trainer):
+        return workload, f"blocks on stages: {usual_words}; {workload.software.name} takes no others here"
     if other is None:
         return workload, f"blocks on stages: {usual_words}, which others are not better than by {100 * AS_FAST:g} %"
     before, after, proposed = usual.plans[0], other.plans[0], other.candidate
@@ -66,6 +83,27 @@ def with_searched_split(workload: Workload) -> tuple[Workload, str]:
     )
 
 
+def _fitting_split(predictor: LayoutPredictor, short: Candidate, trainer: ObeyingTrainer) -> tuple[Workload, str]:
+    """Return what `with_searched_split` does, of a layout whose usual blocks on stages do not fit into memory."""
+    gpu_gib = short.workload.gpu.memory_gib
+    limits_gib = gpu_gib, gpu_gib * (1 + TIGHT)  # the latter is not refused either
+    for workload in itertools.chain(*(searched_splits(predictor, short.workload, limit) for limit in limits_gib)):
+        if _may_split(workload, trainer):
+            memory = estimate_memory(workload)
+            return workload, (
+                f"blocks on stages: {blocks_words(workload.parallelism.placed)}, {memory.total_gib:.1f} of "
+                f"{gpu_gib:.1f} GiB{tightness(workload, memory)}; {blocks_words(short.workload.parallelism.placed)} "
+                f"would need {short.memory.total_gib:.1f}"
+            )
+    check_memory(short.workload, short.memory)
+    raise AssertionError("what is searched here does not fit")
+
+
+def _may_split(workload: Workload, trainer: ObeyingTrainer) -> bool:
+    """Return whether what trains a workload runs it with the blocks on stages that it has."""
+    return not engine_refusal(workload) if trainer.overlaps else splits(workload)
+
+
 def better_split(
     predictor: LayoutPredictor, prediction: LayoutPrediction, trainer: ObeyingTrainer
 ) -> LayoutPrediction | None:
@@ -74,9 +112,8 @@ def better_split(
     These fit into memory as well, and what trains can be told of them.
     """
     candidate = prediction.candidate
-    limit_gib = max(candidate.memory.total_gib, FULL_SHARE * candidate.workload.gpu.memory_gib)
-    for workload in searched_splits(predictor, candidate.workload, limit_gib):
-        if engine_refusal(workload) if trainer.overlaps else not splits(workload):
+    for workload in searched_splits(predictor, candidate.workload, _limit_gib(candidate)):
+        if not _may_split(workload, trainer):
             return None
         layout = replace(candidate.layout, layers_per_stage=workload.parallelism.placed)
         option = Candidate(layout=layout, workload=workload, memory=estimate_memory(workload))
@@ -84,6 +121,11 @@ def better_split(
         if is_worth(prediction.plans, other.plans):
             return other
     return None
+
+
+def _limit_gib(candidate: Candidate) -> float:
+    """Memory that other blocks on the stages of a layout may need."""
+    return max(candidate.memory.total_gib, FULL_SHARE * candidate.workload.gpu.memory_gib)
 
 
 def is_worth(plans: Sequence[LayoutCost], others: Sequence[LayoutCost]) -> bool:
@@ -119,7 +161,9 @@ def searched_splits(predictor: LayoutPredictor, workload: Workload, limit_gib: f
             continue
         proposed = _in_chunks(predictor, workload, frugal[1])
         if slower == SLOWER[0]:
-            proposed = _nearby(predictor, min(proposed, workload, key=predictor.fastest_s), costs, limit_gib)
+            starts = [each for each in (proposed, workload) if estimate_memory(each).total_gib <= limit_gib]
+            if starts:
+                proposed = _nearby(predictor, min(starts, key=predictor.fastest_s), costs, limit_gib)
         if proposed.parallelism.placed not in seen and estimate_memory(proposed).total_gib <= limit_gib:
             seen.add(proposed.parallelism.placed)
             yield proposed

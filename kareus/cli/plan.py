@@ -8,6 +8,7 @@ to be kept are its own.
 import argparse
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.outputs import check_folder, check_not_results
 from kareus.artifacts.records import suggest
 from kareus.device.actuators import ACTUATOR_HELP, ActuatorKind, parse_actuator
-from kareus.errors import ConfigError
+from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.plans.run_totals import check_tokens, run_savings, run_totals
 from kareus.plans.selectors import OVER_TIME, Goal, check_selectors, parse_selector
 from kareus.prediction.resolve_stage import proposals
@@ -23,7 +24,8 @@ from kareus.testbed.config import TestbedKind
 from kareus.workload.arguments import add_from, add_overrides, described
 from kareus.workload.config import Workload
 from kareus.workload.naming import plain_name
-from kareus.workload.resolve import check_any_accepted, resolve
+from kareus.workload.overrides import key_of
+from kareus.workload.resolve import Resolved, check_any_accepted, checked_but_for_memory, resolve
 
 if TYPE_CHECKING:
     from kareus.plans.document import Plan
@@ -72,29 +74,40 @@ def run(arguments: argparse.Namespace) -> None:
     workloads = described(arguments)
     for line in workloads.left_out:
         logger.info("%s", line)
-    overrides = [text for text in workloads.overrides if text != SEARCHED]
-    resolved = resolve(overrides, arguments.config_dir)
-    check_any_accepted(resolved)
-    for one in resolved:
+    for one in _resolved(workloads.overrides, arguments.config_dir):
         if one.workload is None:
             logger.info("%s: refused: %s", one.name, one.refusal)
         else:
             for line in proposals([one]):
                 logger.info("%s", line)
-            named = one.name, one.workload
-            if SEARCHED in workloads.overrides:
-                named = _with_searched_split(one.overrides, one.workload, arguments.config_dir)
-            _plan(*named, arguments)
+            _plan(one.name, one.workload, arguments)
 
 
-def _with_searched_split(overrides: Sequence[str], workload: Workload, config_dir: Path) -> tuple[str, Workload]:
-    """Return the name of a workload with the blocks on its stages that are best, and itself; say which they are."""
+def _resolved(given: Sequence[str], config_dir: Path | None) -> Sequence[Resolved]:
+    """Return every combination of overrides, with the blocks on its stages that are best where these are asked for."""
+    overrides = [text for text in given if text != SEARCHED]
+    resolved = resolve(overrides, config_dir)
+    if len(overrides) < len(given):
+        if again := next((text for text in overrides if key_of(text) == key_of(SEARCHED)), None):
+            raise ConfigError(f"{SEARCHED}: cannot be given beside {again}; leave one of them out.")
+        resolved = [_with_searched_split(one, config_dir) for one in resolved]
+    check_any_accepted(resolved)
+    return resolved
+
+
+def _with_searched_split(one: Resolved, config_dir: Path | None) -> Resolved:
+    """Return a combination with the blocks on its stages that are best, and say which; as it is if none can run."""
+    if one.memory is None:
+        return one
     from kareus.adviser.stages import with_searched_split  # noqa: PLC0415 - the adviser, which few need
 
-    workload, words = with_searched_split(workload)
-    logger.info("%s", words)
+    try:
+        workload, words = with_searched_split(one.workload or checked_but_for_memory(one.composed))
+    except RefusedWorkloadError:  # as it was for its usual blocks
+        return one
+    logger.info("%s: %s", one.name, words)
     split = f"parallelism.layers_per_stage={list(workload.parallelism.placed)}"
-    return resolve([*overrides, split], config_dir)[0].name, workload
+    return replace(resolve([*one.overrides, split], config_dir)[0], proposed=one.proposed)
 
 
 def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:

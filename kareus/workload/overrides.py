@@ -52,8 +52,8 @@ OPTIONS: Mapping[str, str] = {
 }
 """Keys of options of a training, by the names that people try first."""
 UNSUPPORTED: Mapping[str, str] = {
-    "parallelism.layers_per_stage=auto": "only kareus plan and kareus advise search blocks for stages; the "
-    "nearest is the list that they print",
+    "parallelism.layers_per_stage=auto": "kareus plan alone searches blocks for stages, with auto by itself "
+    "as the whole value, and kareus advise does without it; the nearest is the list that they print",
     "recomputation=offload": "the nearest are training.offload_blocks=N, by which activations wait on the host, and "
     "recomputation=full",
     "pipeline=dualpipe": "two copies of the weights are not planned; the nearest is pipeline=dualpipe-v",

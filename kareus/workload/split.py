@@ -35,7 +35,7 @@ def layers_per_stage(workload: Workload) -> tuple[int, ...]:
     if chunks > 1 and len(given) == parallelism.pp * chunks:
         placed = _checked("parallelism.layers_per_stage", given, workload.model, parallelism, chunks)
         return as_stages(parallelism, placed, chunks)
-    split = _checked("parallelism.layers_per_stage", given, workload.model, workload.parallelism)
+    split = _checked("parallelism.layers_per_stage", given, workload.model, workload.parallelism, of_stage=chunks)
     whole = workload.parallelism.folded and any(layers % chunks for layers in split)
     if whole or not _cuts_into(split, chunks):
         raise RefusedWorkloadError(
@@ -187,12 +187,13 @@ def blocks_words(placed: Sequence[int]) -> str:
 
 
 def _checked(
-    key: str, split: tuple[int, ...], model: Model, parallelism: Parallelism, chunks: int = 1
+    key: str, split: tuple[int, ...], model: Model, parallelism: Parallelism, chunks: int = 1, of_stage: int = 1
 ) -> tuple[int, ...]:
     shown = f"{key}={list(split)}"
     if len(split) != parallelism.pp * chunks:
+        each = f", or for each chunk of each (pipeline.chunks={of_stage})" if of_stage > 1 else ""
         raise RefusedWorkloadError(
-            f"{shown}: has {len(split)} entries; must have one for each stage (parallelism.pp={parallelism.pp})."
+            f"{shown}: has {len(split)} entries; must have one for each stage (parallelism.pp={parallelism.pp}){each}."
         )
     if min(split) < 1:
         raise RefusedWorkloadError(f"{shown}: every stage{' and chunk' * (chunks > 1)} must have 1 block or more.")

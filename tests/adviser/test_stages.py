@@ -17,6 +17,7 @@ from kareus.adviser.layouts import layout_of
 from kareus.adviser.predictions import LayoutCost, LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
 from kareus.adviser.stages import better_split, is_worth, least_split, searched_splits, with_searched_split
+from kareus.errors import RefusedWorkloadError
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.workload_prediction import predict_time_s
 from kareus.software.record import driven
@@ -54,6 +55,10 @@ def predictor_of(one: Workload) -> LayoutPredictor:
 def all_splits(blocks: int, stages: int) -> Iterator[tuple[int, ...]]:
     for cuts in itertools.combinations(range(1, blocks), stages - 1):
         yield tuple(after - before for before, after in itertools.pairwise((0, *cuts, blocks)))
+
+
+def memory_gib(one: Workload) -> float:
+    return estimate_memory(one).total_gib
 
 
 def with_split(one: Workload, split: tuple[int, ...]) -> Workload:
@@ -129,6 +134,21 @@ def test_stages_stay_within_the_memory() -> None:
     assert not list(searched_splits(predictor, one, 1.0))
 
 
+def test_blocks_that_fit_are_searched_where_the_usual_ones_do_not() -> None:
+    """The fastest of all that fit, whose words say what both need; refused as before where none fits."""
+    usual = workload(4, 4)
+    one = replace(usual, gpu=replace(usual.gpu, memory_gib=0.93 * estimate_memory(usual).total_gib))
+    found, words = with_searched_split(one)
+    predictor, splits = predictor_of(one), all_splits(one.model.num_layers, one.parallelism.pp)
+    near = [split for split in splits if min(split) > 1 and max(split) < 7]
+    fitting = [each for each in (with_split(one, split) for split in near) if memory_gib(each) <= one.gpu.memory_gib]
+    assert memory_gib(found) <= one.gpu.memory_gib
+    assert predictor.fastest_s(found) == pytest.approx(min(map(predictor.fastest_s, fitting)), rel=1e-3)
+    assert f"{memory_gib(found):.1f} of {one.gpu.memory_gib:.1f} GiB" in words
+    with pytest.raises(RefusedWorkloadError, match="out of memory"):
+        with_searched_split(replace(one, gpu=replace(one.gpu, memory_gib=8.0)))
+
+
 def test_a_trainer_that_cannot_be_told_blocks_keeps_its_own() -> None:
     one = workload(4, 4)
     candidate = Candidate(layout=layout_of(one), workload=one, memory=estimate_memory(one))
@@ -140,6 +160,7 @@ def test_a_trainer_that_cannot_be_told_blocks_keeps_its_own() -> None:
     nanotron = replace(one, software=replace(one.software, name="nanotron"))
     other = replace(prediction, candidate=replace(candidate, workload=nanotron))
     assert better_split(predictor, other, trainer_of("nanotron")) is None
+    assert with_searched_split(nanotron)[1].endswith("; nanotron takes no others here")
 
 
 def test_a_split_is_worth_it_beyond_noise() -> None:

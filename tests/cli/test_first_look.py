@@ -64,6 +64,14 @@ def test_a_selector_given_twice_is_refused_before_planning(capsys):
     assert capsys.readouterr().err == "kareus plan: select: 'edp' is given twice; leave one of the two out.\n"
 
 
+def test_blocks_are_searched_or_given(capsys):
+    split = "parallelism.layers_per_stage=[14,14]"
+    assert main(["plan", *WORDS, split, "parallelism.layers_per_stage=auto"]) == 2
+    assert capsys.readouterr().err == (
+        f"kareus plan: parallelism.layers_per_stage=auto: cannot be given beside {split}; leave one of them out.\n"
+    )
+
+
 def test_python_and_the_command_plan_the_same(looked):
     (workload,) = kareus.resolve(SMALL, CONFIG)
     plan = kareus.plan(workload, "min-energy")

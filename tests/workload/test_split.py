@@ -74,6 +74,11 @@ def test_the_split_is_configured_else_the_models_else_balanced() -> None:
             ["parallelism.layers_per_stage=[28]"],
             "=[28]: has 1 entries; must have one for each stage (parallelism.pp=2).",
         ),
+        (
+            ["parallelism.layers_per_stage=[9,9,10]", "pipeline=interleaved", "pipeline.chunks=2"],
+            "=[9, 9, 10]: has 3 entries; must have one for each stage (parallelism.pp=2), or for each chunk of each "
+            "(pipeline.chunks=2).",
+        ),
         (["parallelism.layers_per_stage=[28,0]"], "=[28, 0]: every stage must have 1 block or more."),
         (
             ["parallelism.layers_per_stage=[15,13]", "pipeline=interleaved", "pipeline.chunks=3"],
