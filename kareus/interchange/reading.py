@@ -17,6 +17,8 @@ from kareus.model.config import Model
 
 WORKLOADS = "workloads"
 """Key of a campaign, and of the workload files that `kareus from` writes: texts of overrides."""
+OF_A_MODEL = {"vocab_size", "architectures"}
+"""Keys that a `config.json` of transformers has beside `model_type`; Megatron-LM's arguments share others with it."""
 LEAST_ROWS = 2
 """Keys of a trainer that a file has at least."""
 SHORT = 48
@@ -148,8 +150,12 @@ def _table(read: Sequence[ReadSettings], paths: Sequence[Path]) -> TrainerTable:
     """Return the table that knows most of the keys of files.
 
     Raises:
-        ConfigError: none knows any of them.
+        ConfigError: none knows any of them, or one of them is the `config.json` of a model.
     """
+    for path, settings in zip(paths, read, strict=True):
+        is_json_of_a_model = settings.syntax == "json" and "model_type" in settings.values
+        if is_json_of_a_model and not OF_A_MODEL.isdisjoint(settings.values):
+            raise ConfigError(f"{path}: describes a model, not how it is trained; give model={path} in its place.")
     keys = [key for settings in read for key in settings.values]
     syntaxes = {settings.syntax for settings in read}
     tables = [table for table in map(trainer_named, trainers()) if syntaxes & set(table.syntaxes)]

@@ -522,6 +522,10 @@ def _load(file: Path) -> Mapping[str, Any]:
         ) from error
     if not isinstance(config, Mapping) or "model_type" not in config:
         raise ConfigError(f"{file}: has no 'model_type'; expected the config.json of a Hugging Face model.")
+    inner = config.get(TEXT)
+    for kind in (config["model_type"], *([inner.get("model_type", "")] if isinstance(inner, Mapping) else [])):
+        if not isinstance(kind, str):
+            raise ConfigError(f"{file}: model_type={kind!r}: expected a name, such as 'llama'.")
     return config
 
 

@@ -278,6 +278,11 @@ def test_stages_of_megatron_are_even_but_for_what_the_ends_are_told(read, argume
     ("text", "name", "said"),
     [
         ("nothing: here\n", "a.yaml", "not known as a file of any trainer"),
+        (
+            '{"model_type": "llama", "vocab_size": 32000, "hidden_size": 64, "num_attention_heads": 4}',
+            "config.json",
+            "describes a model, not how it is trained; give model=",
+        ),
         ("cfg.model.tensor_model_parallel_size = 2\n", "a.py", "give the configuration that a run writes"),
         ("a: [1\n", "a.yaml", "a.yaml"),
         ("- 1\n", "a.yaml", "no keys and values"),

@@ -183,6 +183,8 @@ GPT_NEO = {"model_type": "gpt_neo", "num_layers": 24, "num_heads": 32}
             {"partial_rotary_factor": 0.5},
             "partial_rotary_factor=0.5: changes the architecture; heads of this type rotate as a whole.",
         ),
+        ({"model_type": ["llama"]}, "model_type=['llama']: expected a name, such as 'llama'."),
+        ({"text_config": {"model_type": {}}}, "model_type={}: expected a name, such as 'llama'."),
         (
             {"model_type": "internlm4"},
             "model_type 'internlm4': its block is in no table; the nearest to plan without a job: model_type "
