@@ -99,7 +99,7 @@ def test_many_nodes_gain_by_gathering_within_them():
         (["parallelism.shards=5"], RefusedWorkloadError, r"parallelism\.shards=5: must divide parallelism\.dp \(32\)"),
         (["parallelism.shards=1"], ConfigError, "shards=1: must be from 2"),
         (["parallelism.shards=8", "parallelism.sharding=none"], ConfigError, "nothing is shared out"),
-        (["parallelism.sharding=hybrid"], ConfigError, r"parallelism\.sharding=full with parallelism\.shards=N"),
+        (["parallelism.sharding=hybrid", "parallelism.tp=8"], ConfigError, "fills the 8 GPUs of a node; give"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(overrides, error, message):
