@@ -28,11 +28,11 @@ def check_combinations(workload: Workload) -> None:
             f"testbed: operators of {', '.join(features)} are not measured on GPUs, since the profiler has none of "
             "them; plan with testbed=simulated, or profile a job of another trainer in place (docs/howto/inplace.md)."
         )
-    if workload.recomputation is Recomputation.FULL and parallelism.cp > 1 and parallelism.tp == 1:
+    if _spans_blocks(workload):
         raise RefusedWorkloadError(
             f"recomputation=full: with context parallelism alone (parallelism.cp={parallelism.cp}, tp=1) every segment "
-            "between two collectives spans two blocks, so that a block cannot be recomputed by itself; use "
-            "recomputation=selective or stage."
+            "between two collectives spans two blocks, so that Kareus' engine cannot recompute a block by itself; use "
+            "recomputation=selective or stage, or predict another software (software=megatron-core)."
         )
     if parallelism.shards_gradients and parallelism.cp > 1 and not workload.software.shares_over_context:
         raise RefusedWorkloadError(
@@ -49,6 +49,12 @@ def check_combinations(workload: Workload) -> None:
             "collectives of several; use parallelism.sharding=optimizer, or plan with testbed=simulated and train by "
             "that plan with --communicator nccl."
         )
+
+
+def _spans_blocks(workload: Workload) -> bool:
+    """Whether the engine would recompute segments that span two blocks; other trainers wrap a block as a module."""
+    parallelism, is_full = workload.parallelism, workload.recomputation is Recomputation.FULL
+    return is_full and parallelism.cp > 1 and parallelism.tp == 1 and workload.software.name == ENGINE
 
 
 def _check_experts(workload: Workload) -> None:
