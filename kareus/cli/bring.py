@@ -18,10 +18,13 @@ from kareus.artifacts.outputs import OutputKind, add_force, check_files
 from kareus.errors import ArtifactError, ConfigError, printable
 from kareus.interchange.reading import WORKLOADS, Training
 from kareus.workload.arguments import add_config_dir, brought, check_has_model, sorted_inputs, unsaid
+from kareus.workload.overrides import key_of, options
 from kareus.workload.resolve import resolve
 
 logger = logging.getLogger(__name__)
 
+GPU = "gpu"
+"""Group of what a trainer's files do not say."""
 WIDTH, NARROWEST = 110, 40
 """Columns of a list of keys, where nothing says how many there are, and the fewest."""
 
@@ -53,9 +56,36 @@ def run(arguments: argparse.Namespace) -> None:
     check_has_model(files, training, overrides)
     if arguments.output is not None:
         write_text(arguments.output, workload_file(files, training, overrides))
-        logger.info("%s: written; kareus predict --from %s", arguments.output, shlex.quote(str(arguments.output)))
-    for one in resolve(overrides, arguments.config_dir):
-        logger.info("%s", f"as it is refused: {one.refusal}" if one.refusal else f"workload: {one.name}")
+        needed = "" if names_gpu(overrides) else f" {GPU}=NAME"
+        command = f"kareus predict --from {shlex.quote(str(arguments.output))}{needed}"
+        logger.info("%s: written; %s", arguments.output, command)
+    for line in verdicts(files, overrides, arguments.config_dir):
+        logger.info("%s", line)
+
+
+def verdicts(files: Sequence[Path], overrides: Sequence[str], config_dir: Path) -> Iterator[str]:
+    """Yield whether what is trained can run; where no GPU is named, on which: the default one may be another's."""
+    if names_gpu(overrides):
+        for one in resolve(overrides, config_dir):
+            yield f"as it is refused: {one.refusal}" if one.refusal else f"workload: {one.name}"
+        return
+    names = options(GPU, config_dir)
+    on_each = resolve([*overrides, f"{GPU}={','.join(names)}"], config_dir)
+    fitting = [
+        text.partition("=")[2] for one in on_each for text in one.overrides if not one.refusal and names_gpu([text])
+    ]
+    yield (
+        f"GPU: not named in {' '.join(map(str, files))}; add {GPU}=NAME to the command, "
+        + (f"which as it is fits {', '.join(fitting)}" if fitting else f"of {', '.join(names)}")
+    )
+    if not fitting:
+        largest = max(on_each, key=lambda one: one.composed.gpu.memory_gib)
+        yield f"as it is refused, on {largest.composed.gpu.name} too: {largest.refusal}"
+
+
+def names_gpu(overrides: Sequence[str]) -> bool:
+    """Return whether overrides choose a GPU."""
+    return any(key_of(text) == GPU for text in overrides)
 
 
 def lines(files: Sequence[Path], training: Training, overrides: Sequence[str], given: Sequence[str]) -> Iterator[str]:

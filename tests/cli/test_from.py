@@ -82,6 +82,23 @@ def test_a_refused_layout_of_a_file_is_told_by_its_reason(said):
     assert said()[-1].startswith("as it is refused: parallelism.tp=64")
 
 
+def test_a_file_that_names_no_gpu_is_written_and_asks_for_one(tmp_path, said):
+    """The default GPU's memory says nothing of the user's."""
+    large, made = tmp_path / "train_70b.sh", tmp_path / "large.yaml"
+    sizes = "--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --ffn-hidden-size 28672 --swiglu"
+    rest = "--seq-length 4096 --vocab-size 32000 --tensor-model-parallel-size 8 --micro-batch-size 1"
+    large.write_text(f"torchrun pretrain_gpt.py {sizes} {rest} --global-batch-size 64 --position-embedding-type rope\n")
+    words = ["gpus=8", "--config-dir", str(CONFIG)]
+    assert main(["from", str(large), *words, "--output", str(made)]) == 0
+    written, named = said()[-2:]
+    assert written == f"{made}: written; kareus predict --from {made} gpu=NAME"
+    assert named == f"GPU: not named in {large}; add gpu=NAME to the command, which as it is fits b300, gb300"
+    assert main(["from", str(made), *words[1:], "parallelism.tp=3", "gpus=3"]) == 0
+    named, refused = said()[-2:]
+    assert "add gpu=NAME to the command, of a100-sxm4-40gb, " in named
+    assert refused.startswith("as it is refused, on GB300 too: parallelism.tp=3: must ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
