@@ -6,6 +6,7 @@ from dataclasses import replace
 from kareus.graph.records import Scope
 from kareus.model.config import Model, Parallelism, Sharding
 from kareus.model.experts import Experts
+from kareus.model.precision import BF16_BYTES
 from kareus.model.training_options import PLAIN, TrainingOptions, adapters
 
 
@@ -176,6 +177,19 @@ def trained_parameters(model: Model, parallelism: Parallelism, options: Training
         return scope_parameters(model, parallelism)
     own = sum(adapter.parameters for adapter in adapters(model, parallelism, options))
     return {Scope.BLOCK: own, Scope.EMBEDDING: 0, Scope.HEAD: 0}
+
+
+def gathered_bytes(model: Model, parallelism: Parallelism, options: TrainingOptions) -> dict[Scope, float]:
+    """Return the bytes in which replicas that share out weights gather each of `scope_parameters`, with its adapters.
+
+    Frozen weights of blocks are gathered as they are kept, in 4 bits with their scales (torchao's NF4 tensors under
+    `fully_shard`), and cast where they are.
+    """
+    found: dict[Scope, float] = {scope: BF16_BYTES * n for scope, n in scope_parameters(model, parallelism).items()}
+    if options.trains_adapters:
+        beside = BF16_BYTES * trained_parameters(model, parallelism, options)[Scope.BLOCK]
+        found[Scope.BLOCK] = options.frozen_weights.value_bytes / BF16_BYTES * found[Scope.BLOCK] + beside
+    return found
 
 
 def trained_expert_parameters(model: Model, parallelism: Parallelism, options: TrainingOptions) -> dict[Scope, int]:

@@ -243,7 +243,8 @@ def instruction_program(
         assert execution is Execution.SEQUENTIAL, "collectives of weights run beside whole blocks"
         steps = [sequential_steps(of_pass, default_sm_count) for of_pass in passes]
         computed = [of_pass[-1].direction in COMPUTING_GRADIENTS for of_pass in passes]
-        middle = overlapped(with_sharded_weights(steps, direction, computed, weights), software)
+        dense = [of_pass[-1].scope is Scope.DENSE_BLOCK for of_pass in passes]
+        middle = overlapped(with_sharded_weights(steps, direction, computed, dense, weights), software)
     elif execution is Execution.SEQUENTIAL:
         middle = overlapped(sequential_steps(itertools.chain(*passes), default_sm_count), software)
     else:

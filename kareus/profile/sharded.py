@@ -8,9 +8,13 @@ computation of another block; where they take longer, the next block waits. Expo
 first block, the reduction of its last one, and, of stages that have them, gather and reduction of embedding and head,
 which are one group: gathered before a forward, kept until the end of the backward.
 
+Experts are shared out over the GPUs that hold the same ones: over all replicas where none are divided (every GPU then
+gathers all experts of a block), else over fewer, by a collective of their own (torchtitan's mesh `efsdp`).
+
 A step of a program has one collective, so the blocks' own collectives get steps of their own, and gather and reduction
 are put beside different operators of a block: the gather beside the first, the reduction beside the rest, in parts
-where these are in many steps. Blocks run sequentially.
+where these are in many steps; where experts have collectives of their own, the larger beside more FLOPs. Blocks run
+sequentially.
 """
 
 import itertools
@@ -20,11 +24,11 @@ from functools import partial
 from typing import Protocol
 
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.network import Placement, placement_of
+from kareus.gpu_model.network import placement_of
 from kareus.graph.program import Step
 from kareus.graph.records import CollectiveKind, Direction, Operator, PlacedCollective, Scope
 from kareus.model.config import Model, Parallelism
-from kareus.model.parameters import scope_parameters, trained_parameters
+from kareus.model.parameters import gathered_bytes, trained_expert_parameters, trained_parameters
 from kareus.model.precision import BF16_BYTES
 from kareus.model.training_options import TrainingOptions
 from kareus.software.record import Software
@@ -62,18 +66,30 @@ class WeightLayout(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardedWeights:
-    """Collectives of the weights of a stage; None where nothing is exchanged."""
+class PartWeights:
+    """Collectives of the weights of a part of a stage, one after the other; none where nothing is exchanged."""
 
-    gather: PlacedCollective | None
-    """Of a block's bf16 weights."""
-    reduce: PlacedCollective
-    """Of a block's gradients."""
-    outer_gather: PlacedCollective | None
+    gather: tuple[PlacedCollective, ...]
+    """Of weights, as they are kept: of what all replicas share, and of experts."""
+    reduce: tuple[PlacedCollective, ...]
+    """Likewise of gradients."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardedWeights:
+    """Collectives of the weights of a stage."""
+
+    block: PartWeights
+    dense_block: PartWeights | None
+    """Of a block without experts where others have them."""
+    outer: PartWeights
     """Of embedding and head, as far as the stage has them."""
-    outer_reduce: PlacedCollective | None
     sm_count: int
     """SMs of each."""
+
+    def of_block(self, *, dense: bool) -> PartWeights:
+        """Return those of a block, with experts or `dense`."""
+        return self.dense_block if dense and self.dense_block else self.block
 
 
 def sharded_weights(
@@ -88,30 +104,65 @@ def sharded_weights(
         first: whether the stage has the embedding.
         last: whether it has final norm and head.
     """
-    parallelism, software = config.parallelism, config.software
+    parallelism = config.parallelism
     if not parallelism.shards_gradients:
         return None
-    parts = scope_parameters(config.model, parallelism)
-    ranks = parallelism.sharing_ranks(stage, over_context=software.shares_over_context)
-    placement = placement_of(ranks, config.gpu.linked_gpus(parallelism.gpus))
-    gather = partial(_placed, CollectiveKind.ALL_GATHER, BF16_BYTES, len(ranks), placement)
-    gradient_bytes = config.training.gradient_bytes(software.gradient_bytes)
-    reduce = partial(_placed, CollectiveKind.REDUCE_SCATTER, gradient_bytes, len(ranks), placement)
     trained = trained_parameters(config.model, parallelism, config.training)
-    outer = first * parts[Scope.EMBEDDING] + last * parts[Scope.HEAD]
-    outer_trained = first * trained[Scope.EMBEDDING] + last * trained[Scope.HEAD]
-    gathers = parallelism.shards_weights
+    gathered = gathered_bytes(config.model, parallelism, config.training)
+    experts = trained_expert_parameters(config.model, parallelism, config.training)
+    dense, scopes = Scope.DENSE_BLOCK, [Scope.EMBEDDING] * first + [Scope.HEAD] * last
+    exchanged = partial(_exchanged, config, stage)
     return ShardedWeights(
-        gather=gather(parts[Scope.BLOCK]) if gathers else None,
-        reduce=reduce(trained[Scope.BLOCK]),
-        outer_gather=gather(outer) if gathers and outer else None,
-        outer_reduce=reduce(outer_trained) if outer_trained else None,
+        block=exchanged(gathered[Scope.BLOCK], trained[Scope.BLOCK], experts.get(Scope.BLOCK, 0)),
+        dense_block=exchanged(gathered[dense], trained[dense], 0) if dense in trained else None,
+        outer=exchanged(
+            sum(gathered[scope] for scope in scopes),
+            sum(trained[scope] for scope in scopes),
+            sum(experts.get(scope, 0) for scope in scopes),
+        ),
         sm_count=sm_count,
     )
 
 
+def _exchanged(config: WeightLayout, stage: int, gathered: float, trained: int, experts: int) -> PartWeights:
+    """Return the collectives of a part, `experts` of whose `trained` parameters are routed experts'."""
+    parallelism, software, linked = config.parallelism, config.software, config.gpu.linked_gpus(config.parallelism.gpus)
+    ranks = parallelism.sharing_ranks(stage, over_context=software.shares_over_context)
+    of_experts = parallelism.expert_replica_ranks(stage)
+    if len(of_experts) == len(ranks):  # the same ones: what is of a block is one group
+        experts = 0
+    gradient_bytes = config.training.gradient_bytes(software.gradient_bytes)
+    found: dict[CollectiveKind, list[PlacedCollective]] = {}
+    for group, members, weights, values in (
+        ("dp", ranks, gathered - BF16_BYTES * experts, trained - experts),
+        ("expert-dp", of_experts, BF16_BYTES * experts, experts),
+    ):
+        placement = placement_of(members, linked)
+        for kind, message_bytes in (
+            (CollectiveKind.ALL_GATHER, round(weights) * parallelism.shards_weights),
+            (CollectiveKind.REDUCE_SCATTER, gradient_bytes * values),
+        ):
+            one = PlacedCollective(
+                kind=kind,
+                group=group,
+                group_size=len(members),
+                message_bytes=message_bytes,
+                fused=1,
+                nodes=placement.nodes,
+                per_node=placement.per_node,
+            )
+            found.setdefault(kind, []).extend([one] if message_bytes and len(members) > 1 else [])
+    return PartWeights(
+        gather=tuple(found[CollectiveKind.ALL_GATHER]), reduce=tuple(found[CollectiveKind.REDUCE_SCATTER])
+    )
+
+
 def with_sharded_weights(
-    blocks: Sequence[Sequence[Step]], direction: Direction, reduces: Sequence[bool], weights: ShardedWeights
+    blocks: Sequence[Sequence[Step]],
+    direction: Direction,
+    reduces: Sequence[bool],
+    dense: Sequence[bool],
+    weights: ShardedWeights,
 ) -> list[Step]:
     """Return the steps of an instruction's blocks with the collectives of their weights.
 
@@ -119,25 +170,30 @@ def with_sharded_weights(
         blocks: steps of each pass through a block, in order of execution.
         direction: of the instruction.
         reduces: whether each pass computes weight gradients.
+        dense: whether each pass is through a block without experts.
         weights: the collectives.
     """
-    opening = [weights.outer_gather] if direction is Direction.FORWARD else []
-    gathered = None if direction is Direction.WEIGHT_GRADIENT else weights.gather  # it reads activations only
-    steps = [_alone(collective, weights) for collective in [*opening, gathered] if collective]
+    of_passes = [weights.of_block(dense=one) for one in dense]
+    gathers = direction is not Direction.WEIGHT_GRADIENT  # which reads activations only
+    opening = [*weights.outer.gather] if direction is Direction.FORWARD else []
+    opening += of_passes[0].gather if gathers else ()
+    steps = [_alone(collective, weights) for collective in opening]
     for number, block in enumerate(blocks):
-        gather = gathered if number + 1 < len(blocks) else None
-        reduce = weights.reduce if number and reduces[number - 1] else None
-        steps += _beside(block, gather, reduce, weights.sm_count)
-    computes = direction in COMPUTING_GRADIENTS
-    closing = [weights.reduce, weights.outer_reduce] if computes else []
-    return [*steps, *(_alone(collective, weights) for collective in closing if collective)]
+        ahead = of_passes[number + 1].gather if gathers and number + 1 < len(blocks) else ()
+        behind = of_passes[number - 1].reduce if number and reduces[number - 1] else ()
+        steps += _beside(block, ahead, behind, weights.sm_count)
+    closing = (*of_passes[-1].reduce, *weights.outer.reduce) if direction in COMPUTING_GRADIENTS else ()
+    return [*steps, *(_alone(collective, weights) for collective in closing)]
 
 
 def _beside(
-    steps: Sequence[Step], gather: PlacedCollective | None, reduce: PlacedCollective | None, sm_count: int
+    steps: Sequence[Step], gathers: Sequence[PlacedCollective], reduces: Sequence[PlacedCollective], sm_count: int
 ) -> list[Step]:
-    """Put at most two collectives beside the operators of a block."""
+    """Put collectives beside the operators of a block."""
     runs = [run for step in steps for run in _apart(step)]
+    if max(len(gathers), len(reduces)) > 1:
+        return _by_size(runs, [*gathers, *reduces], sm_count)
+    gather, reduce = next(iter(gathers), None), next(iter(reduces), None)
     if gather and reduce:
         runs = _cut_first(runs)
     free = [number for number, run in enumerate(runs) if run.collective is None and run.operators]
@@ -197,20 +253,31 @@ def _cut_first(runs: list[Step]) -> list[Step]:
     return [*runs[:place], Step(operators=operators[:cut]), Step(operators=operators[cut:]), *runs[place + 1 :]]
 
 
+def _by_size(runs: list[Step], collectives: Sequence[PlacedCollective], sm_count: int) -> list[Step]:
+    """Put collectives beside operators, the larger beside those of more FLOPs, of which each has some where it can."""
+    runs = _cut(runs, len(collectives))
+    free = [n for n, run in enumerate(runs) if run.collective is None and run.operators]
+    free.sort(key=lambda n: -_flops(runs[n].operators))
+    for place, one in enumerate(sorted(collectives, key=lambda one: -one.message_bytes)):
+        if place < len(free):
+            runs[free[place]] = replace(runs[free[place]], collective=one, launch=0, sm_count=sm_count)
+        else:
+            runs.append(Step(collective=one, sm_count=sm_count))
+    return runs
+
+
+def _cut(runs: list[Step], collectives: int) -> list[Step]:
+    """Cut operators that have no collective until each of `collectives` has some: a third for what moves half."""
+    free = [n for n, run in enumerate(runs) if run.collective is None and run.operators]
+    longest = max(free, key=lambda n: _flops(runs[n].operators) * (len(runs[n].operators) > 1), default=None)
+    if longest is None or len(free) >= collectives or len(runs[longest].operators) == 1:
+        return runs
+    operators, total = runs[longest].operators, _flops(runs[longest].operators)
+    cut = next(n for n in range(1, len(operators) + 1) if 3 * _flops(operators[:n]) >= total)
+    cut = min(cut, len(operators) - 1)
+    parts = [Step(operators=operators[:cut]), Step(operators=operators[cut:])]
+    return _cut([*runs[:longest], *parts, *runs[longest + 1 :]], collectives)
+
+
 def _alone(collective: PlacedCollective, weights: ShardedWeights) -> Step:
     return Step(collective=collective, sm_count=weights.sm_count)
-
-
-def _placed(
-    kind: CollectiveKind, bytes_each: int, replicas: int, placement: Placement, parameters: int
-) -> PlacedCollective:
-    """Over the replicas, of so many bytes of each parameter."""
-    return PlacedCollective(
-        kind=kind,
-        group="dp",
-        group_size=replicas,
-        message_bytes=bytes_each * parameters,
-        fused=1,
-        nodes=placement.nodes,
-        per_node=placement.per_node,
-    )

@@ -71,11 +71,6 @@ def _check_experts(workload: Workload) -> None:
             f"parallelism.sequence_parallel=false: with experts, GPUs of a tensor-parallel group (parallelism.tp="
             f"{parallelism.tp}) route their own tokens each; set it to true."
         )
-    if parallelism.shards_gradients:
-        raise RefusedWorkloadError(
-            f"parallelism.sharding={parallelism.sharding}: gradients of experts are reduced over GPUs of their own, "
-            "and what shares them out in every microbatch is not predicted; use parallelism.sharding=optimizer."
-        )
     if parallelism.shards is not None:
         raise RefusedWorkloadError(
             f"parallelism.shards={parallelism.shards}: with experts, optimizer states are shared out over all "

@@ -8,7 +8,7 @@ neither gradients nor states; adapters beside them have both.
 from kareus.graph.number_formats import FORMATS
 from kareus.graph.records import Scope
 from kareus.model.config import Model, Parallelism, Sharding
-from kareus.model.parameters import scope_parameters, trained_expert_parameters, trained_parameters
+from kareus.model.parameters import gathered_bytes, scope_parameters, trained_expert_parameters, trained_parameters
 from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.model.training_options import MasterWeights
 from kareus.profile.programs import laid_out_shapes
@@ -19,8 +19,9 @@ def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, flo
     """Bytes of weights, gradients and states of the optimizer on one GPU of a stage.
 
     Weights of blocks that products take in fewer bits are kept cast and transposed beside those in 16 bits.
-    What is sharded is divided by the replicas. Where gradients are, the fp32 shards of the weights are the master
-    weights, which count among the states; weights and gradients that are whole for a while: see `_whole_bytes`.
+    What is sharded is divided by the replicas, of experts by the GPUs that hold the same. Where gradients are, the fp32
+    shards of the weights are the master weights, which count among the states; weights and gradients that are whole for
+    a while: see `_whole_bytes`.
     """
     model, parallelism, software = workload.model, workload.parallelism, workload.software
     options, dense = workload.training, stage_dense_blocks(workload, stage)
@@ -44,30 +45,34 @@ def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, flo
     states = options.state_bytes * (trained - experts) / (1 if whole else sharing)
     states += options.state_bytes * experts / (1 if whole else parallelism.expert_replicas)
     if parallelism.shards_gradients:
-        weights, unreduced = _whole_bytes(workload, stage, layers)
-        gradients = gradients / sharing + unreduced
-    if parallelism.shards_weights:
-        sixteen_bit = parameters - (trained if options.master_weights is MasterWeights.FP32 else 0)
-        weights += BF16_BYTES * sixteen_bit / sharing
+        of_experts = experts / parallelism.expert_replicas
+        kept = weights - BF16_BYTES * trained  # frozen ones
+        weights, unreduced = _whole_bytes(workload, stage, layers, dense)
+        gradients = gradient_bytes * ((trained - experts) / sharing + of_experts) + unreduced
+        if parallelism.shards_weights:
+            weights += kept / sharing
+        if parallelism.shards_weights and options.master_weights is not MasterWeights.FP32:
+            weights += BF16_BYTES * ((trained - experts) / sharing + of_experts)
     kept_states = (1 - options.offload_optimizer) * states
     return weights + (cast if number_format.is_cast else 0), gradients, kept_states
 
 
-def _whole_bytes(workload: Workload, stage: int, layers: int) -> tuple[int, int]:
-    """Bytes of gathered bf16 weights, and the most of gradients beside them that are not reduced yet.
+def _whole_bytes(workload: Workload, stage: int, layers: int, dense: int) -> tuple[float, float]:
+    """Bytes of gathered weights, and the most of gradients beside them that are not reduced yet.
 
     Gathered are, with sharded weights, two blocks, the one that runs and the next, and embedding and head; with sharded
-    gradients alone all. In the backward of a block, that of the block before is being reduced (fp32 buffers of both),
-    and the head's gradient waits in bf16 for that of the embedding, with which it is reduced. Then embedding and head
-    have their turn: their bf16 gradients, and the same in fp32 as they are computed, one after the other, and reduced,
-    when what was gathered of sharded weights is given back.
+    gradients alone all; of a block's experts, those that the GPU computes with. In the backward of a block, that of the
+    block before is being reduced (fp32 buffers of both), and the head's gradient waits in bf16 for that of the
+    embedding, with which it is reduced. Then embedding and head have their turn: their bf16 gradients, and the same in
+    fp32 as they are computed, one after the other, and reduced, when what was gathered of sharded weights is given
+    back.
     """
     model, parallelism = workload.model, workload.parallelism
     parts, trained = scope_parameters(model, parallelism), trained_parameters(model, parallelism, workload.training)
     is_first, is_last = stage == 0, stage == parallelism.head_stage
-    whole_block = parts[Scope.BLOCK]
     whole_outer = is_first * parts[Scope.EMBEDDING] + is_last * parts[Scope.HEAD]
-    gathered = BF16_BYTES * (min(layers, 2) * whole_block + whole_outer)
+    block_bytes = gathered_bytes(model, parallelism, workload.training)[Scope.BLOCK]
+    gathered = min(layers, 2) * block_bytes + BF16_BYTES * whole_outer
     given_back = gathered if parallelism.shards_weights else 0
     blocks_given_back = given_back - BF16_BYTES * whole_outer if given_back else 0
     block, embedding = trained[Scope.BLOCK], is_first * trained[Scope.EMBEDDING]
@@ -80,7 +85,8 @@ def _whole_bytes(workload: Workload, stage: int, layers: int) -> tuple[int, int]
         both * embedding + BF16_BYTES * head + FP32_BYTES * block - blocks_given_back,
         both * outer - given_back,
     )
-    everything = BF16_BYTES * (layers * whole_block + whole_outer)
+    dense_bytes = BF16_BYTES * parts.get(Scope.DENSE_BLOCK, 0)
+    everything = (layers - dense) * block_bytes + dense * dense_bytes + BF16_BYTES * whole_outer
     return gathered if parallelism.shards_weights else everything, gradients
 
 

@@ -56,11 +56,6 @@ def _quantised(workload: Workload) -> Iterator[str]:
     frozen = workload.training.frozen_weights
     if frozen is FrozenWeights.BF16:
         return
-    if workload.parallelism.shards_weights:
-        yield (
-            f"frozen_weights={frozen}: with parallelism.sharding=full weights are gathered in 16 bits, and gathering "
-            "them in 4 is not predicted; use parallelism.sharding=optimizer."
-        )
     if FORMATS[workload.precision].is_cast:
         yield (
             f"frozen_weights={frozen}: is cast to 16 bits, and precision={workload.precision} takes others; use "

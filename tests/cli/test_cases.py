@@ -39,7 +39,7 @@ EXPERTS = (
     "default--granitemoe",
     "meta-llama--Llama-4-Scout-17B-16E-Instruct",
 )
-"""Models that are read, in a layout whose sharding experts are not predicted with."""
+"""Models with experts; one of them does not fit in 64 GPUs."""
 
 
 class Called:
@@ -102,8 +102,9 @@ def a_model(row: Row) -> None:
         return
     one = resolved(row["command"])
     if name in EXPERTS:
-        assert one.refusal is not None and "parallelism.sharding=full: gradients of experts" in one.refusal
         assert one.composed.model.experts is not None
+        assert (one.refusal is not None) == name.endswith("DeepSeek-V3"), one.refusal
+        assert "out of memory" in (one.refusal or "out of memory")
         return
     assert "accepted" in expected or expected.startswith("supported")
     if expected == "accepted as architecture":  # of 405 billion parameters, in a layout that does not hold them

@@ -11,12 +11,12 @@ from kareus.graph.program import Program
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph, CollectiveKind, Direction, PlacedCollective, Scope
 from kareus.model.config import Sharding
-from kareus.model.parameters import scope_parameters
+from kareus.model.parameters import expert_parameters, scope_parameters
 from kareus.partition.extract import extract
-from kareus.prediction.workload_prediction import predict
+from kareus.prediction.workload_prediction import instruction_programs, predict
 from kareus.profile.programs import Execution, StageShape, instruction_program, weights_of
 from kareus.workload.config import Workload
-from kareus.workload.resolve import resolve
+from kareus.workload.resolve import checked_but_for_memory, resolve
 
 LAYERS = 4
 WHOLE = StageShape(layers=LAYERS, first=True, last=True)
@@ -71,6 +71,60 @@ def test_each_block_is_gathered_and_reduced_once_a_pass(recomputation: Recomputa
     assert exchanged(program("full", Direction.FORWARD)) == gathers | {(CollectiveKind.ALL_GATHER, 2 * outer): 1}
     assert exchanged(program("gradients", Direction.BACKWARD, recomputation)) == reduces
     assert not exchanged(program("gradients", Direction.FORWARD))
+
+
+@pytest.mark.parametrize(("ep", "group"), [(1, 16), (8, 2), (16, 1)])
+def test_experts_are_gathered_over_those_that_hold_the_same(ep: int, group: int) -> None:
+    """Without `ep` with the rest of their block; where each GPU has other ones, not at all."""
+    own = experts("qwen3-30b-a3b", ep)
+    block, routed = (
+        scope_parameters(own.model, own.parallelism)[Scope.BLOCK],
+        expert_parameters(own.model, own.parallelism),
+    )
+    weights = weights_of(own, 0, WHOLE, 20)
+    assert weights is not None
+    sizes = [(block, 16)] if ep == 1 else [(block - routed, 16), *([(routed, group)] if group > 1 else [])]
+    assert [(one.message_bytes / 2, one.group_size) for one in weights.block.gather] == sizes
+    summed = own.software.gradient_bytes
+    assert [(one.message_bytes / summed, one.group_size) for one in weights.block.reduce] == sizes
+    ((ends,), (ends_reduced,)) = weights.outer.gather, weights.outer.reduce
+    assert ends.group_size == ends_reduced.group_size == 16
+    exchanged_bytes = Counter[tuple[CollectiveKind, int]]()
+    for made in instruction_programs(own, Execution.SEQUENTIAL).of_kind.values():
+        for collective in (step.collective for step in made.steps if isinstance(step.collective, PlacedCollective)):
+            exchanged_bytes[collective.kind, collective.group_size] += collective.message_bytes
+    layers, parts = own.model.num_layers, scope_parameters(own.model, own.parallelism)
+    ends_parameters = parts[Scope.EMBEDDING] + parts[Scope.HEAD]
+    expected = Counter[tuple[CollectiveKind, int]]()
+    for values, size in sizes:
+        ends_too = ends_parameters if size == 16 else 0
+        expected[CollectiveKind.ALL_GATHER, size] += 2 * (2 * layers * values + ends_too)
+        expected[CollectiveKind.REDUCE_SCATTER, size] += summed * (layers * values + ends_too)
+    assert {key: exchanged_bytes[key] for key in expected} == expected
+
+
+def test_blocks_without_experts_gather_what_they_have() -> None:
+    own = experts("deepseek-v3", 16)
+    parts = scope_parameters(own.model, own.parallelism)
+    made = instruction_programs(own, Execution.SEQUENTIAL).of_kind
+    forward = next(made[kind] for kind in made if kind.direction is Direction.FORWARD)
+    gathered = sum(s.collective.message_bytes for s in forward.steps if _is(s.collective, CollectiveKind.ALL_GATHER))
+    others = parts[Scope.BLOCK] - expert_parameters(own.model, own.parallelism)  # each GPU has other experts
+    whole = 58 * others + 3 * parts[Scope.DENSE_BLOCK] + parts[Scope.EMBEDDING] + parts[Scope.HEAD]
+    assert gathered == 2 * whole
+
+
+@cache
+def experts(model: str, ep: int, *overrides: str) -> Workload:
+    layout = ["parallelism.tp=1", "parallelism.dp=16", "recomputation=full", "parallelism.sharding=full", *overrides]
+    given = [*LAYOUT[:1], "parallelism.pp=1", "microbatch_size=1", "software=torchtitan-eager", *layout]
+    (one,) = resolve([*given, f"model={model}", f"parallelism.ep={ep}"], CONFIG)
+    assert one.composed is not None
+    return checked_but_for_memory(one.composed)
+
+
+def _is(collective: object, kind: CollectiveKind) -> bool:
+    return isinstance(collective, PlacedCollective) and collective.kind is kind
 
 
 def test_recomputing_the_stage_gathers_each_block_twice() -> None:
@@ -145,5 +199,5 @@ def test_replicas_of_each_stage_lie_where_its_ranks_do() -> None:
     own = workload("full", tp=2, dp=3)
     deep = dataclasses.replace(own.parallelism, pp=2, layers_per_stage=(2, 2))
     weights = [weights_of(dataclasses.replace(own, parallelism=deep), stage, WHOLE, 20) for stage in (0, 1)]
-    placed = [(own.reduce.nodes, own.reduce.per_node) for own in weights if own is not None]
+    placed = [(one.nodes, one.per_node) for own in weights if own is not None for one in own.block.reduce]
     assert placed == [(1, 3), (2, 1)]

@@ -60,7 +60,8 @@ def test_gathers_stay_in_the_group_and_shards_are_summed_over_copies():
     workload = job("parallelism.shards=8")
     (shape,) = chunk_shapes(workload.parallelism.split, workload.chunks).values()
     weights = weights_of(workload, 0, shape, 20)
-    assert (weights.gather.group_size, weights.gather.nodes, weights.reduce.group_size) == (8, 1, 8)
+    ((gather,), (reduce,)) = weights.block.gather, weights.block.reduce
+    assert (gather.group_size, gather.nodes, reduce.group_size) == (8, 1, 8)
     ((summed, placement),) = reduction_collectives(
         workload.parallelism, workload.gpu, workload.software, 0, parameters=8_000
     )

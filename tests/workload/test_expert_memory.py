@@ -8,7 +8,7 @@ from helpers.builders import CONFIG
 
 from kareus.errors import EngineError, RefusedWorkloadError
 from kareus.model.parameters import embedding_parameters, expert_parameters, mtp_parameters, total_parameters
-from kareus.runtime.architecture import check_trains
+from kareus.runtime.architecture import check_runs, check_trains
 from kareus.update.costs import stage_expert_parameters
 from kareus.update.costs import stage_parameters as held_parameters
 from kareus.workload.activation_memory import expert_activation_bytes, kept_bytes
@@ -81,6 +81,26 @@ def test_states_of_experts_are_shared_by_those_that_hold_the_same() -> None:
     assert (both.expert_ranks(0), both.expert_replica_ranks(0)) == ([0, 4], [0, 8])
 
 
+@pytest.mark.parametrize("ep", [1, 8])
+def test_whole_shares_of_experts_are_those_of_gpus_with_the_same(ep: int) -> None:
+    """FSDP of experts: shards as of states, and two blocks as the GPU computes with them, all experts without `ep`."""
+    full, gradients = (
+        workload("mixtral-8x7b", f"parallelism.sharding={s}", dp=16, ep=ep) for s in ("full", "gradients")
+    )
+    states = workload("mixtral-8x7b", dp=16, ep=ep)
+    one = expert_parameters(full.model, full.parallelism)
+    attention, rows = 2 * 4096 * (4096 + 1024) + 2 * 4096 + 8 * 4096, 32_000 * 4096
+    head = 4 * (attention + one) * 2 + 2 * (rows + 4096)  # two blocks in fp32, the head in 16 bits
+    assert state_bytes(full, 0, 32)[0] == 2 * (2 * (attention + one) + 2 * rows + 4096)
+    assert state_bytes(gradients, 0, 32)[0] == state_bytes(states, 0, 32)[0]
+    others = 32 * attention + 2 * rows + 4096
+    summed = full.software.gradient_bytes * (others / 16 + 32 * one / full.parallelism.expert_replicas)
+    assert state_bytes(full, 0, 32)[1] == pytest.approx(summed + head)
+    assert state_bytes(full, 0, 32)[2] == state_bytes(states, 0, 32)[2]
+    with pytest.raises(EngineError, match="does not share out experts in every microbatch"):
+        check_runs(full)
+
+
 def test_copies_of_tokens_are_kept() -> None:
     one = workload("qwen3-30b-a3b", dp=8, ep=8)
     one = dataclasses.replace(one, software=dataclasses.replace(one.software, expert_imbalance=1.0))
@@ -111,7 +131,6 @@ def test_names_and_refusals() -> None:
         ("mixtral-8x7b", (), {"dp": 2, "ep": 4}, "ep x etp must divide the 2 GPUs of a stage"),
         ("mixtral-8x7b", (), {"dp": 8, "tp": 2, "ep": 8}, "parallelism.sequence_parallel=false: with experts"),
         ("llama3.2-3b", (), {"dp": 8, "ep": 8}, "parallelism.ep=8: llama3.2-3b has no experts; use 1."),
-        ("mixtral-8x7b", ("parallelism.sharding=full",), {"dp": 8}, "parallelism.sharding=full: gradients of experts"),
         ("mixtral-8x7b", ("pipeline=zb-h1",), {"pp": 2}, "a backward of experts is not split"),
         ("mixtral-8x7b", (), {"dp": 8}, "out of memory"),
     ],
