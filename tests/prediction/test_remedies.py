@@ -26,7 +26,7 @@ CASES = {
         "pipeline.chunks=2",
         "microbatch_size=2",
         "num_microbatches=16",
-        "sequence_length=8192",
+        "sequence_length=10240",
         "recomputation=none",
     ),
     "experts": (

@@ -35,6 +35,15 @@ def test_an_axis_has_a_communicator_for_every_number_of_sms(degrees: dict[str, i
     assert bytes_of(tiny_workload(**degrees), 0) == channels * RING_BYTES
 
 
+@pytest.mark.parametrize(
+    ("degrees", "channels"), [({"tp": 4}, OWN + 1), ({"cp": 2}, OWN), ({"tp": 4, "dp": 2}, 2 * OWN + 1)]
+)
+def test_a_trainer_that_chooses_no_sms_makes_one_an_axis(degrees: dict[str, int], channels: int) -> None:
+    workload = tiny_workload(**degrees)
+    trainer = dataclasses.replace(workload, software=dataclasses.replace(workload.software, name="megatron-core"))
+    assert bytes_of(trainer, 0) == channels * RING_BYTES
+
+
 def test_a_stage_is_connected_to_its_neighbours_in_both_directions() -> None:
     workload = tiny_workload(pp=3)
     workload = dataclasses.replace(workload, model=dataclasses.replace(workload.model, tie_embeddings=False))
