@@ -56,12 +56,12 @@ def test_what_predicts_further_tokens_is_where_the_head_is() -> None:
     table = embedding_parameters(model, layout)
     assert held == mtp_parameters(model) - 7 * experts + table
     same = dataclasses.replace(plain, parallelism=dataclasses.replace(plain.parallelism, layers_per_stage=layout.split))
-    last, before = (stage_memory(w, 3, layout.split[3]) for w in (one, same))
+    last, before = (stage_memory(w, 3) for w in (one, same))
     shared = 12 * experts / layout.expert_replicas + 12 * (held - experts) / 8
     states = 6 * held + shared
     assert (last.states_gib - before.states_gib) * 2**30 == pytest.approx(states, rel=1e-6)
     assert last.head_gib > 2 * before.head_gib
-    assert stage_memory(one, 0, layout.split[0]) == stage_memory(same, 0, layout.split[0])
+    assert stage_memory(one, 0) == stage_memory(same, 0)
     mixtral = workload("mixtral-8x7b", "model.mtp_layers=1", dp=8, ep=8).model
     with pytest.raises(EngineError, match=r"the engine does not train mtp_layers=1; it is planned and predicted"):
         check_trains(mixtral, 1024, "cpu")
