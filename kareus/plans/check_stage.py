@@ -45,10 +45,9 @@ def run(arguments: argparse.Namespace) -> None:
         check_limit(plan, arguments.plan)
         logger.info(
             "%s: a plan as it was written, of %d instructions for %s; not checked against its workload and frontiers, "
-            "since it is not in a results folder: name that with --folder, such as --folder results/%s",
+            "since it is not in a results folder: name that of the workload with --folder FOLDER",
             arguments.plan,
             plan.instructions,
-            plan.workload,
             plan.workload,
         )
         return
@@ -68,8 +67,7 @@ def read_checked_plan(path: Path, folder: Path | None) -> tuple[Plan, Workload]:
     plan = read_plan(path)
     if folder is None and not home.has("config/plan.yaml"):
         raise ArtifactError(
-            f"{path}: is not in the folder of its workload; name that with --folder, such as "
-            f"--folder results/{plan.workload}."
+            f"{path}: is not in the results folder of its workload, {plan.workload}; name that with --folder FOLDER."
         )
     workload = load_slice(home.config("plan"), PlanSlice).workload
     overlaps = any(i.execution is Execution.OVERLAP for stage in plan.stages for i in stage.instructions)

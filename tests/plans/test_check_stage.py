@@ -298,6 +298,7 @@ def test_a_plan_outside_its_folder_is_checked_in_itself_only(folder, tmp_path, c
     moved.write_bytes((folder / "plan/deadline=2500ms.json").read_bytes())
     assert main(["check-plan", str(moved)]) == 0
     assert "not checked against its workload and frontiers, since it is not in a results folder" in caplog.text
+    assert "results/" not in caplog.text, "no folder is named that may not be there"
     path = falsified(folder, tmp_path, lambda p: p.update(selector="deadline=1s"))
     assert main(["check-plan", str(path)]) == 2
     assert "selector: 'deadline=1s' allows 1 s" in capsys.readouterr().err
