@@ -97,7 +97,7 @@ def _markdown(exported: ExportedPlan) -> list[str | None]:
 def _layout(trainer: str, syntax: str, suffix: str) -> ExportFormat:
     """Return the format of a layout as the settings of a trainer."""
     return ExportFormat(
-        meaning=f"the layout as settings of {trainer}, which kareus from reads as the same",
+        meaning=f"the layout alone, as settings of {trainer}, which kareus from reads as the same",
         kinds={suffix: OutputKind(f"a layout for {trainer}", lambda path: starts_with(path, FIRST.format(trainer)))},
         texts=lambda exported: [layout_text(exported.plan, exported.workload, trainer, syntax)],
     )
@@ -120,7 +120,7 @@ FORMATS = {
     "torchtitan-toml": _layout("torchtitan", "toml", ".torchtitan.toml"),
     "megatron": ExportFormat(
         meaning="SM counts for Megatron-LM's --nccl-communicator-config-path and --tp-comm-overlap-cfg (YAML), with "
-        "what constant counts lose against the plan",
+        "what constant counts lose against the plan; for the layout: megatron-args",
         kinds={
             ".nccl.yaml": OutputKind("SM counts of communicators", is_communicator_config),
             ".tp-overlap.yaml": OutputKind("SM counts of tensor-parallel overlap", is_overlap_config),
@@ -129,7 +129,7 @@ FORMATS = {
     ),
     "torchtitan": ExportFormat(
         meaning="order of the pipeline for torchtitan's pipeline_parallel_schedule_csv, and notes on the settings that "
-        "belong to it",
+        "belong to it; for the layout: torchtitan-toml",
         kinds={
             ".schedule.csv": OutputKind("a pipeline schedule", is_schedule_csv),
             ".schedule.txt": OutputKind("notes on a pipeline schedule", is_schedule_notes),
