@@ -5,7 +5,7 @@ The table is `trainers.yaml`. Ranking, answers and the commands that are printed
 
 import json
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -47,6 +47,8 @@ class ObeyingTrainer:
     """What turns a plan on there: `{plan}` is its path, `{goal}` a selector."""
     page: str
     """Where that is described."""
+    words: dict[str, str] = field(default_factory=dict)
+    """Names in titles of profiles that are not the trainer as it is today."""
 
     @property
     def method(self) -> str:
@@ -103,3 +105,14 @@ def trainer_of(software: str) -> ObeyingTrainer:
     """Return the trainer that a profile of software stands for; one's own profiles are taken to be Megatron-Core's."""
     known = trainers()
     return next((one for one in known.values() if software in one.software), known["megatron-core"])
+
+
+def software_words(software: str) -> str:
+    """Return a profile of software in words, for titles; one's own profiles by their name.
+
+    Example:
+        >>> [software_words(name) for name in ("megatron-core", "megatron-paper", "mine")]
+        ['Megatron-Core', "the paper's Megatron-LM", 'mine']
+    """
+    trainer = trainer_of(software)
+    return trainer.words.get(software, trainer.title if software in trainer.software else software)

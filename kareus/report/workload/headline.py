@@ -16,7 +16,7 @@ from kareus.profile.programs import Execution
 from kareus.report.workload.inputs import ReportInputs
 from kareus.report.workload.summary import PlanRow, plan_rows
 from kareus.runtime.architecture import engine_refusal
-from kareus.software.trainers import ENGINE, ClockPace, trainer_of
+from kareus.software.trainers import ENGINE, ClockPace, software_words, trainer_of
 from kareus.workload.config import Workload
 
 FAMILIES = {"llama": "Llama", "qwen": "Qwen"}
@@ -110,7 +110,7 @@ def headline_of(inputs: ReportInputs, plan: Plan) -> Headline:
 
 
 def workload_words(workload: Workload) -> str:
-    """Return a workload in words, such as `Llama 3.2 3B on 16 A100-SXM4-40GB by megatron-paper, pipeline 2`."""
+    """Return a workload in words, such as `Llama 3.2 3B on 16 A100-SXM4-40GB by Megatron-Core, pipeline 2`."""
     p, schedule = workload.parallelism, workload.pipeline.schedule
     degrees = [("data", p.dp), ("pipeline", p.pp), ("context", p.cp), ("tensor", p.tp)]
     shown = [f"{name} {degree}" for name, degree in degrees if degree > 1]
@@ -118,8 +118,8 @@ def workload_words(workload: Workload) -> str:
         shown.append(f"schedule {schedule}")
     if p.token_shards > 1:
         shown.append("sequence parallel")
-    trained = f"{model_words(workload.model.name)} on {p.gpus} {workload.gpu.name} by {workload.software.name}"
-    return ", ".join([trained, *shown])
+    place = f"{p.gpus} {workload.gpu.name} by {software_words(workload.software.name)}"
+    return ", ".join([f"{model_words(workload.model.name)} on {place}", *shown])
 
 
 def model_words(name: str) -> str:
