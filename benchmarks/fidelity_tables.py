@@ -64,6 +64,8 @@ PLANNED_ROWS = "105 rows, 5 workloads"
 """Planned frontiers that the A100 40GB was fitted to, which do not ship."""
 POWER_GPUS = ("h100-sxm5-80gb",)
 """Options of the GPUs in nodes whose power was measured."""
+MOST_QUOTED, MOST_RANKED = 10.0, 20.0
+"""Percent of error up to which seconds may be quoted, and up to which layouts may be ranked without a measurement."""
 NOT_MEASURED = "not measured"
 MODEL_WITH_EXPERTS = "mixtral-8x7b"
 UNKNOWN_TIME = f"{NOT_MEASURED}: take {spread_percent()[1]:.1f} %"
@@ -122,13 +124,19 @@ def _trust_row(
         so = "rank layouts: measure five; quote: no"
     elif rows < LEAST_ROWS:
         so = "rank layouts: measure two; quote kWh: no"
-    elif energy is None:
-        so = "rank layouts: yes; quote seconds: yes; kWh: no"
     else:
-        so = "rank layouts: yes; quote seconds, kWh: yes"
+        ranked = "yes" if time <= MOST_RANKED else "measure two"
+        seconds, joules = (_quoted(percent) for percent in (time, energy))
+        quoted = f"seconds, kWh: {joules}" if seconds == joules else f"seconds: {seconds}; kWh: {joules}"
+        so = f"rank layouts: {ranked}; quote {quoted}"
     energies = NOT_MEASURED if energy is None else f"{energy:.1f} %"
     saved = NOT_MEASURED if energy is None else "as in the paper's tables, in sample"
     return f"| {gpu} | {software} | {times} | {energies} | {saved} | {source} | {so} |"
+
+
+def _quoted(percent: float | None) -> str:
+    """Return whether a figure of this error may be quoted; none of an error that was not measured may."""
+    return "yes" if percent is not None and percent <= MOST_QUOTED else "no"
 
 
 def others_of(pair: PairError) -> str:

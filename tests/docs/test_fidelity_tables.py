@@ -90,6 +90,15 @@ def test_a_gpu_and_its_software_have_one_error_wherever_it_is_said(path):
     assert ("never measured: " in said) == row[2].startswith("not measured")
 
 
+def test_what_may_be_quoted_follows_the_error():
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in fidelity_tables.trust_rows()]
+    measured = [(float(cell[2].split()[0]), cell[-1]) for cell in cells if cell[2][0].isdigit()]
+    assert {percent <= 10 for percent, _ in measured} == {True, False}, "the table has both"
+    for percent, so in measured:
+        assert ("quote seconds: yes" in so or "quote seconds, kWh: yes" in so) == (percent <= 10), so
+        assert ("rank layouts: yes" in so) == (percent <= 20), so
+
+
 def test_the_readme_has_the_error_of_the_table():
     pair = next(one for one in pair_errors() if (one.gpu, one.software) == ("H100-SXM5-80GB", "megatron-core"))
     claim = " ".join((DOCS.parent / "README.md").read_text().split())
