@@ -52,6 +52,11 @@ def time_numbers_of(gpu: Gpu) -> str:
     return _name_of(gpu, _OF_NO_PREDICTION | _OF_NO_TIME)
 
 
+def time_values(gpu: Gpu) -> dict[str, Any]:
+    """Return the fields of a GPU that predicted times are made from, by name, but for those at their default."""
+    return _numbers(gpu, _OF_NO_PREDICTION | _OF_NO_TIME)
+
+
 def _name_of(gpu: Gpu, left_out: frozenset[str]) -> str:
     return f"version-{MODEL_VERSION}-{content_hash(_numbers(gpu, left_out))}"
 

@@ -9,16 +9,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from kareus.arrays import Array
-from kareus.artifacts.records import content_hash
-from kareus.gpu_model.trust import known_uncertainty, time_numbers_of, trust
+from kareus.artifacts.records import content_hash, leaves, to_plain
+from kareus.errors import ConfigError
+from kareus.gpu_model.trust import known_uncertainty, time_numbers_of, time_values, trust
 from kareus.graph.number_formats import Precision
 from kareus.model.training_options import PLAIN
 from kareus.prediction.lines import read_lines, table_text
 from kareus.software.record import of_times
+from kareus.workload.compose import KEYS_OF_SOFTWARE, compose
 from kareus.workload.config import Workload
 
 TABLE = Path(__file__).parent / "data/iteration_errors.csv"
@@ -26,6 +29,10 @@ SHARE = 0.9
 """Share of iterations that an interval holds."""
 DENSE, EXPERTS = "dense", "experts"
 """Models whose errors stand apart."""
+FOLLOWS = "gpu.coefficients.reference_temperature_c"
+"""Value that follows from the GPU's power limit."""
+MOST_NAMED = 3
+"""Settings that a sentence names."""
 LEAST_ROWS = 10
 """Rows from which on a pair has a quantile of its own; of fewer the largest error counts."""
 
@@ -206,8 +213,8 @@ def error_words(workload: Workload) -> str:
     shipped = next((one for kind in kinds for one in pairs if (one.models, one.precision) == kind), None)
     if shipped is not None:
         return (
-            f"never measured: {what} on this GPU with these settings; in {shipped.precision}{_with(shipped.models)} "
-            f"with usual ones, {_within(shipped)}; energy was never measured"
+            f"never measured: {what} on this GPU{_unusual(workload)}; in {shipped.precision}{_with(shipped.models)} "
+            f"with usual settings, {_within(shipped)}; energy was never measured"
         )
     least, most = spread_percent(models)
     spread = f"{least:g} to {most:g} %" if least < most else f"{most:g} %"
@@ -215,6 +222,26 @@ def error_words(workload: Workload) -> str:
         f"never measured: {what} on this GPU; elsewhere 9 of 10 measured iterations{_with(models)} are "
         f"within {spread} of time; energy was never measured"
     )
+
+
+def _unusual(workload: Workload) -> str:
+    """Return which settings of a GPU and a software are others than those that errors were measured with, in words."""
+    overrides = [f"gpu={workload.gpu.name.lower()}", f"software={workload.software.name}"]
+    try:
+        (usual,) = compose(overrides, None)
+    except ConfigError:  # of a configuration of one's own, with other names
+        return " with these settings"
+    values, others = (_settings(one, models_of(workload)) for one in (workload, usual.workload))
+    differ = sorted(key for key in {*values, *others} if values.get(key) != others.get(key))
+    named = ", ".join(differ[:MOST_NAMED]) + (f" and {len(differ) - MOST_NAMED} more" * (len(differ) > MOST_NAMED))
+    return f" with another {named}" if differ else ""
+
+
+def _settings(workload: Workload, models: str) -> dict[str, Any]:
+    """Return the values of a GPU and a software that times of such models depend on, by the key that sets them."""
+    software = of_times(workload.software, experts=models == EXPERTS)
+    values = dict(leaves(to_plain({"gpu": time_values(workload.gpu), "software": replace(software, measured=None)})))
+    return {key: value for key, value in values.items() if key not in {*KEYS_OF_SOFTWARE, FOLLOWS}}
 
 
 def _with(models: str) -> str:

@@ -55,7 +55,7 @@ def test_experts_have_errors_of_their_own_that_their_numbers_name() -> None:
     assert f"time within {pair.percent_90:g} % in 9 of 10 of {pair.rows}" in error_words(experts)
     assert "in bf16 with experts on this GPU, of models that the fit had not seen" in error_words(experts)
     assert error_of(other) is None
-    assert "never measured: megatron-core in bf16 with experts on this GPU with these settings" in error_words(other)
+    assert "bf16 with experts on this GPU with another software.expert_kernels; in bf16 with" in error_words(other)
     assert numbers_for(dense) == numbers_for(compose([*given, "software.expert_kernels=1"], CONFIG)[0].workload)
     again = pair_error(experts, np.log([1.1, 0.9]), ["a", "b"])
     assert (again.models, again.rows, models_of(dense)) == (EXPERTS, 2, "dense")
