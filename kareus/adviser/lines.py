@@ -117,15 +117,30 @@ def costs(advice: Advice, choice: LayoutChoice) -> list[str]:
 
 def comparison(advice: Advice) -> str:
     """Return what the chosen plan saves in its trainer, against the fastest layout that this runs by itself."""
-    chosen, baseline = advice.chosen.cost, advice.size.baseline
-    time = less(100 * (1 - chosen.time_s / baseline.cost.time_s), "time")
-    energy = less(100 * (1 - chosen.energy_j / baseline.cost.energy_j), "energy")
+    baseline = advice.size.baseline
     own = baseline.layout.candidate.layout == advice.chosen.layout.candidate.layout
     of = f"of the fastest layout for it ({'the same' if own else baseline.layout.candidate.layout.words})"
     return (
         f"in {advice.question.trainer.title}, which obeys {advice.question.trainer.obeys}: "
-        f"{compared(time, energy, f'{BASELINE} {of}')}: "
+        f"{_savings(advice, f'{BASELINE} {of}')}: "
         f"{scaled(baseline.cost.time_s, 's', digits=4)} and {scaled(baseline.cost.energy_j, 'J', digits=4)}"
+    )
+
+
+def _savings(advice: Advice, reference: str) -> str:
+    """Return what the chosen plan saves against the fastest layout by itself, which `reference` names."""
+    chosen, baseline = advice.chosen.cost, advice.size.baseline.cost
+    time = less(100 * (1 - chosen.time_s / baseline.time_s), "time")
+    energy = less(100 * (1 - chosen.energy_j / baseline.energy_j), "energy")
+    return compared(time, energy, reference)
+
+
+def plain_headline(advice: Advice) -> str:
+    """Return what the chosen plan costs and saves, and in which trainer, without the words of its layout."""
+    question, chosen = advice.question, advice.chosen
+    return (
+        f"{question.base.model.name} on {chosen.layout.candidate.layout.gpus} {question.base.gpu.name} in "
+        f"{question.trainer.title}: {', '.join(costs(advice, chosen))}; {_savings(advice, BASELINE)}"
     )
 
 

@@ -125,11 +125,18 @@ def _chart(data: str, given: dict[str, Look]) -> alt.LayerChart:
     )
     marks = chart_of(f"{data}_marked", f"{data}_marks").encode(x=x, y=y)
     rings = marks.mark_point(style="ink-line", size=190, strokeWidth=2, filled=False)
+    bottom = alt.YValue("height")  # below the lines, where the bands have made room
+    down = (
+        marks.transform_filter("datum.is_chosen")
+        .mark_rule(style="ink-line", strokeDash=[2, 3])
+        .encode(y2=alt.Y2Value("height"))
+        .properties(name=f"{data}_down")
+    )
     names = [
         marks.transform_filter(f"{'' if is_chosen else '!'}datum.is_chosen")
-        .mark_text(align="right", dx=-13, dy=dy, style="name")
-        .encode(text=alt.Text("name:N"))
+        .mark_text(align="right", dx=dx, dy=dy, style="name")
+        .encode(text=alt.Text("name:N"), y=place)
         .properties(name=f"{data}_{'chosen' if is_chosen else 'trainer'}")
-        for is_chosen, dy in ((True, 26), (False, -14))
+        for is_chosen, place, dx, dy in ((True, bottom, -5, -10), (False, y, -13, -14))
     ]
-    return alt.layer(bands, lines, points, rings, *names).properties(width=720, height=380)
+    return alt.layer(bands, lines, points, rings, down, *names).properties(width=720, height=380)

@@ -13,13 +13,14 @@ from kareus.adviser.lines import (
     comparison,
     frugal_lines,
     full_line,
-    headline,
+    plain_headline,
     unset_line,
 )
 from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
 from kareus.adviser.writing import ANSWER, provenance_of, write_advice
 from kareus.artifacts.files import write_text
 from kareus.artifacts.manifest import write_manifest
+from kareus.plans.answer import meaning
 from kareus.report.advice.figure import frontier_figure
 from kareus.report.contents import ADVICE_TABLES, SUMMARY, report_contents
 from kareus.report.downloads import write_downloads
@@ -61,19 +62,20 @@ def advice_page(advice: Advice) -> Page:
         tables=((ADVISED_LAYOUTS, layouts_frame(advice)), (ADVISED_PLANS, plans_frame(advice))),
         summary="\n".join(answer_lines(advice)),
         template="headline.html",
-        extra={"headline": headline(advice), "lead": _lead(advice)},
+        extra={"headline": plain_headline(advice), "lead": _lead(advice)},
     )
 
 
 def _lead(advice: Advice) -> str:
-    """Return what the plan saves, and how wrong that may be."""
-    return f"{_sentence(comparison(advice))} Error of the GPU model: {advice.ties.error}."
+    """Return which layout and plan it is, what it is compared with, and how wrong that may be."""
+    plan = f"Layout: {advice.chosen.layout.candidate.layout.words}; plan `{advice.selector}`{meaning(advice.selector)}."
+    return f"{plan} {_sentence(comparison(advice))} Error of the GPU model: {advice.ties.error}."
 
 
 def _answer(advice: Advice) -> Section:
     lines = [*frugal_lines(advice), full_line(advice), unset_line(advice), f"energies are of {chips(advice)}"]
     told = " ".join(_sentence(line) for line in lines if line)
-    text = f"{told} These commands make the plan, and export its layout for {advice.question.trainer.title}:"
+    text = f"{told} These commands make the plan, and write its layout as settings of {advice.question.trainer.title}:"
     return Section(title="The plan in the trainer", text=text, commands=tuple(commands(advice)))
 
 
@@ -102,16 +104,15 @@ def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer])
     on_frontier = {choice.layout.number for choice in size.frontier}
     rows = tuple(
         SheetRow(
-            cells=(f"{cells(one)[0]} {one.candidate.layout.words}", _state(one, on_frontier), *cells(one)[1:]),
+            cells=(f"{cells(one)[0]} {one.candidate.layout.words} ({_state(one, on_frontier)})", *cells(one)[1:]),
             is_ours=one.number == advice.chosen.layout.number and size.gpus == advice.chosen_gpus,
         )
         for one in followed
     )
     return Sheet(
         caption="Every layout that was predicted or planned, by its fastest plan",
-        heads=(("", "layout"), ("", "place"), *(("", name) for name in HEADS[1:])),
+        heads=(("", "layout"), *(("", name) for name in HEADS[1:])),
         rows=rows,
-        texts=2,
         source=ADVISED_LAYOUTS.name,
         note=f"Tied: on the frontier with {advice.ties.words}. Measure the fastest two or "
         "three before a long training.",

@@ -7,7 +7,7 @@ from helpers.builders import CONFIG
 from helpers.pages import Blocks, check_specifications
 
 from kareus.adviser.advice import answer
-from kareus.adviser.lines import commands, comparison, headline
+from kareus.adviser.lines import commands, comparison, plain_headline
 from kareus.adviser.question import ask
 from kareus.report.advice.page import write_page
 
@@ -28,9 +28,11 @@ def test_figures_are_specifications_of_vega_lite(written):
 def test_the_page_begins_with_the_answer_and_has_the_commands(written):
     advice, path = written
     page = path.read_text()
-    before, plan, after = headline(advice).split("`")
-    assert f"<strong>{before}<code>{plan}</code>{after}</strong>" in " ".join(page.split())
-    lead = html.unescape(page[page.index(after) : page.index("<h2")])
+    said = html.escape(plain_headline(advice))
+    assert f"<strong>{said}</strong>" in " ".join(page.split()).replace("&#39;", "&#x27;")
+    lead = html.unescape(page[page.index("</strong>", page.index('class="answer"')) : page.index("<h2")])
+    assert advice.chosen.layout.candidate.layout.words not in said, "words of trainers come after the answer"
+    assert f"Layout: {advice.chosen.layout.candidate.layout.words}; plan <code>{advice.selector}</code>" in lead
     assert comparison(advice)[1:] in lead, "what it saves, before the first chart"
     assert advice.ties.error in lead, "and how wrong that may be"
     for command in commands(advice):
@@ -39,7 +41,7 @@ def test_the_page_begins_with_the_answer_and_has_the_commands(written):
 
 def test_the_chosen_layout_is_emphasised_among_all(written):
     advice, path = written
-    table = next(t for t in Blocks(path.read_text()).tables if t.names[:2] == ["layout", "place"])
+    table = next(t for t in Blocks(path.read_text()).tables if t.names[:3] == ["layout", "s", "kJ"])
     assert len(table.rows) == sum(bool(one.plans) for one in advice.size.layouts)
     assert table.ours.count(True) == 1
 
