@@ -117,7 +117,7 @@ def test_experts_latent_attention_and_a_text_of_stages_follow_the_columns(tmp_pa
 @pytest.mark.parametrize("replicas", [2, 4, 8])
 def test_replicas_that_no_column_has_are_told_by_what_stays_allocated(tmp_path: Path, replicas: int) -> None:
     told = mixture(tmp_path, num_gpus=str(4 * replicas))
-    states = stage_memory(told, 1, 4).states_gib * GIB
+    states = stage_memory(told, 1).states_gib * GIB
     own = mixture(tmp_path, num_gpus="", mem_allocated_bytes=str(round(1.02 * states)))
     assert own.parallelism == told.parallelism
 
