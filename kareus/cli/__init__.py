@@ -37,14 +37,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KareusError as error:
         return _refused(f"{called}: {error}")
     except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_unwritten()
         return NO_READER
     except OSError as error:
+        _drop_unwritten()
         return _refused(f"{called}: {refused_by_system(error)}")
     except KeyboardInterrupt:
         print(f"{called}: interrupted; run it again to go on.", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     return code
+
+
+def _drop_unwritten() -> None:
+    """Drop what standard output still has and cannot take, of which Python would complain when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_streams() -> None:
