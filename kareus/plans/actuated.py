@@ -64,8 +64,8 @@ def best_power_limit(workload: Workload, selector: str) -> float:
     Raises:
         ConfigError: no limit keeps what the selector asks for.
     """
-    wanted, own_w = parse_selector(clock_goal(selector)), workload.gpu.power_limit_w
-    limits_w = [float(round(own_w * (1 - LIMIT_STEP * step))) for step in range(round(LARGEST_CUT / LIMIT_STEP) + 1)]
+    wanted, most_w = parse_selector(clock_goal(selector)), workload.gpu.power_limit_w
+    limits_w = [float(round(most_w * (1 - LIMIT_STEP * step))) for step in range(round(LARGEST_CUT / LIMIT_STEP) + 1)]
     costs: list[tuple[float, float]] = []
     for limit_w in limits_w:
         cost = predict(limited(workload, limit_w))
@@ -88,7 +88,7 @@ def actuated_method(actuator: Actuator, method: str, planned: Sequence[str]) -> 
     """
     if actuator.sets_clocks or method not in planned:
         return method
-    nearest = next(one.at_default_clocks for one in METHODS if one.name == method)
+    nearest = next(each.at_default_clocks for each in METHODS if each.name == method)
     return nearest if nearest in planned else THROUGHPUT_BASELINE
 
 
@@ -168,11 +168,11 @@ def _lost(plan: Plan, workload: Workload, frontiers: Frontiers) -> str:
     """Return what locked clocks would save beside a plan in the same time."""
     whole = plan.method == THROUGHPUT_BASELINE
     method = FRONTIER_BASELINE if whole and FRONTIER_BASELINE in frontiers.methods else OURS
-    own = plan.prediction
-    within = f"deadline={own.time_s * (1 + 1e-6):.9g}s"
+    planned = plan.prediction
+    within = f"deadline={planned.time_s * (1 + 1e-6):.9g}s"
     try:
         best = select_plan(workload, frontiers, within, method, name=plan.workload).prediction
     except ConfigError:
         return "no plan of locked clocks is as fast"
-    time, energy = 100 * (1 - best.time_s / own.time_s), 100 * (1 - best.energy_j / own.energy_j)
+    time, energy = 100 * (1 - best.time_s / planned.time_s), 100 * (1 - best.energy_j / planned.energy_j)
     return f"locked clocks ({method}) would take {compared(less(time, 'time'), less(energy, 'energy'), 'this plan')}"
