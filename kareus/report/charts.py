@@ -18,6 +18,8 @@ DIGITS = 7
 """Significant digits of numbers in figures; the tables beside them have all."""
 WHEEL = "wheel![event.altKey || event.ctrlKey || event.metaKey]"
 """What zooms: a wheel alone scrolls the page."""
+FIGURES = "figures"
+"""Folder of the files of figures, below that of their page."""
 PANEL_PX = (330, 230)
 """Width and height of one of several panels in files; the page has its own widths."""
 Tip = tuple[str, str, str]
@@ -43,7 +45,7 @@ class Figure:
     note: str = ""
     empty: str = ""
     """What to say in place of a figure that has nothing to show."""
-    folder: str = "figures"
+    folder: str = FIGURES
 
     @property
     def filters(self) -> bool:

@@ -20,7 +20,7 @@ from kareus.report.sheets import DASH, Sheet, SheetRow, heads, sheet_text
 from kareus.workload.config import Workload
 
 if TYPE_CHECKING:
-    from kareus.report.sections import Page
+    from kareus.report.page import Page
 
 logger = logging.getLogger(__name__)
 
@@ -211,7 +211,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 def _page(comparison: Comparison, first: Checked, second: Checked) -> "Page":
     from kareus.artifacts.provenance import Provenance  # noqa: PLC0415 - as in `run`
-    from kareus.report.sections import Page, Section  # noqa: PLC0415
+    from kareus.report.page import Page, Section  # noqa: PLC0415
     from kareus.report.workload.timeline import Drawn, clocks_of, paired_figure, plan_words  # noqa: PLC0415
 
     drawn = [

@@ -10,7 +10,7 @@ PLOTS = ("iteration", "search", "passes", "microbatch")
 """Figures of every workload, except timelines."""
 TABLES = ("savings", "iteration", "microbatch", "iterations", "timeline", "power", "candidates", "rounds", "proposals")
 FLEET_TABLES = ("fleet", "stragglers", "power_caps", "hours")
-BASELINE = "baseline"
+BASELINE_PLAN = "baseline"
 """Name of the plan that others are compared with: that of `sequential`."""
 
 
@@ -48,19 +48,4 @@ def campaign_figure_names(members: Iterable[tuple[str, str]]) -> list[str]:
         *(["fleets"] if "fleet" in kinds else []),
         *(["passes"] if "workload" in kinds else []),
         *(["profiler"] if "sweep" in kinds else []),
-    ]
-
-
-def report_contents(pages: Iterable[str], figures: Iterable[str], tables: Iterable[str]) -> list[str]:
-    """Files and folders of a report, below its folder.
-
-    Args:
-        pages: pages, summaries and folders in the same folder.
-        figures: names of figures, each in the kinds of `DRAWN_AS`.
-        tables: names of tables, each in the kinds of `WRITTEN_AS`.
-    """
-    return [
-        *pages,
-        *(f"figures/{figure}.{kind}" for figure in figures for kind in DRAWN_AS),
-        *(f"data/{table}.{kind}" for table in tables for kind in WRITTEN_AS),
     ]

@@ -4,6 +4,7 @@ Rows name their workload and testbed, so that files of several reports can be co
 """
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,14 @@ def labelled_schema(schema: TableSchema, labels: tuple[str, ...]) -> TableSchema
 def labelled(frame: pl.DataFrame, labels: dict[str, str]) -> pl.DataFrame:
     """The frame with columns that hold the same text in every row before its own."""
     return frame.select(*(pl.lit(text, pl.String).alias(name) for name, text in labels.items()), pl.all())
+
+
+def joined(
+    schema: TableSchema, labels: tuple[str, ...], frames: Iterable[pl.DataFrame]
+) -> tuple[TableSchema, pl.DataFrame]:
+    """Return labelled frames of one table below one another, after their schema."""
+    whole = labelled_schema(schema, labels)
+    return whole, pl.concat([whole.frame([]), *frames])
 
 
 def read_download(folder: Path, schema: TableSchema, labels: tuple[str, ...] = OF_WORKLOAD) -> pl.DataFrame:

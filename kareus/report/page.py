@@ -1,21 +1,128 @@
-"""Pages: one HTML file each, rendered from a template, that holds its styles, scripts (Vega) and data.
+"""Pages: their records, one HTML file each that holds its styles, scripts (Vega) and data, and the folder of a report.
 
-It asks the network for nothing, and its content security policy allows nothing of the kind.
+A page asks the network for nothing, and its content security policy allows nothing of the kind.
 """
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata, resources
+from pathlib import Path
 from typing import Any
 
+import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from kareus.artifacts.cache import keep, kept
-from kareus.report.charts import Figure, columns_of
-from kareus.report.contents import DRAWN_AS
-from kareus.report.sections import Page, testbeds_label
-from kareus.report.sheets import sheet_groups
+from kareus.artifacts.files import write_text
+from kareus.artifacts.manifest import write_manifest
+from kareus.artifacts.provenance import Provenance, TestbedIdentity
+from kareus.artifacts.tables import TableSchema
+from kareus.report.charts import FIGURES, Figure, columns_of
+from kareus.report.contents import DRAWN_AS, SUMMARY, WRITTEN_AS
+from kareus.report.downloads import write_downloads
+from kareus.report.drawing import remove_others, save
+from kareus.report.sheets import Sheet, sheet_groups
 from kareus.report.theme import theme
+
+Tables = Sequence[tuple[TableSchema, pl.DataFrame]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One section of a page."""
+
+    title: str
+    text: str = ""
+    commands: tuple[str, ...] = ()
+    """Commands to type next."""
+    sheets: tuple[Sheet, ...] = ()
+    figures: tuple[str, ...] = ()
+    """Names of figures of the page."""
+    is_folded: bool = False
+    """Whether a reader unfolds it first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page: what it is about, and what it shows."""
+
+    title: str
+    name: str
+    """Name of its folder or campaign."""
+    subject: str = ""
+    """What files of its figures say that they are of; its name where that is empty."""
+    testbeds: tuple[TestbedIdentity, ...]
+    provenance: Provenance
+    sections: tuple[Section, ...]
+    figures: tuple[Figure, ...]
+    files: tuple[Figure, ...] = ()
+    """Figures that are files beside it alone: the script puts them in the place of one that is shown."""
+    tables: Tables
+    """Those that may be downloaded."""
+    summary: str
+    """The page's numbers as text."""
+    template: str = "page.html"
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """What the template shows besides."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """Further plain data for the script."""
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether all testbeds are simulated."""
+        return {testbed.kind for testbed in self.testbeds} == {"simulated"}
+
+    @property
+    def label(self) -> str:
+        """Label of its testbeds in figures and headers."""
+        return testbeds_label(self.testbeds)
+
+
+def testbeds_label(testbeds: Sequence[TestbedIdentity]) -> str:
+    """Return the label of one or several testbeds."""
+    return "; ".join(testbed.label for testbed in testbeds)
+
+
+def write_page(
+    folder: Path,
+    page: Page,
+    name: str = "page.html",
+    *,
+    summary: str = SUMMARY,
+    manifest: str = "manifest.json",
+    beside: Sequence[str] = (),
+) -> Path:
+    """Write a page with all that it links to: figures, downloads, its text, and a manifest of these.
+
+    Args:
+        folder: of the report, which may hold those of several pages.
+        page: what is written.
+        name: of the page.
+        summary: name of its text.
+        manifest: name of the manifest.
+        beside: names of further files and folders that belong to the report, and are in the folder.
+
+    Returns:
+        The path of the page.
+    """
+    figures = [figure for figure in (*page.figures, *page.files) if figure.table]
+    for schema, frame in page.tables:
+        write_downloads(folder / "data", frame, schema, page.provenance)
+    for figure in figures:
+        save(figure, f"{page.subject or page.name}, {page.label}", folder)
+    for place in {figure.folder for figure in figures} - {FIGURES}:
+        remove_others(folder / place, [folder / figure.file for figure in figures])
+    write_text(folder / name, page_html(page))
+    write_text(folder / summary, page.summary)
+    files = [
+        *(name, summary, *beside),
+        *(f"{figure.file}.{kind}" for figure in figures for kind in DRAWN_AS),
+        *(f"data/{schema.name}.{kind}" for schema, _ in page.tables for kind in WRITTEN_AS),
+    ]
+    write_manifest(folder / manifest, [folder / file for file in files])
+    return folder / name
 
 
 def page_html(page: Page) -> str:
@@ -31,7 +138,7 @@ def page_html(page: Page) -> str:
     return environment.get_template(page.template).render(
         page=page,
         figures={figure.name: figure for figure in page.figures},
-        label=testbeds_label(page.testbeds),
+        label=page.label,
         details="; ".join(dict.fromkeys(testbed.detail for testbed in page.testbeds)),
         style=_static("page.css"),
         vega=vega_scripts(),

@@ -1,6 +1,6 @@
 """Tables for people: cells of text under heads in groups, as the terminal prints and a page shows them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 DASH = "\u2013"
@@ -44,6 +44,11 @@ def sheet_text(sheet: Sheet) -> list[list[str]]:
     lines = table([name for _, name in sheet.heads], [row.cells for row in sheet.rows], texts=sheet.texts)
     head = [_group_line(sheet)] if _is_grouped(sheet) else []
     return [[sheet.caption], [*head, *lines, *([sheet.note] if sheet.note else [])]]
+
+
+def blocks_text(blocks: Iterable[Sequence[str]]) -> str:
+    """Return blocks of lines as a text for a terminal: an empty line between them, a line feed at the end."""
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
 def _group_line(sheet: Sheet) -> str:

@@ -48,7 +48,7 @@ def test_a_first_look_says_what_the_plan_saves(looked, caplog):
 
 
 def test_every_selector_gets_a_plan_and_all_are_on_the_page(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("kareus.report.workload.stage.save", save_empty)  # figures are drawn by the others
+    monkeypatch.setattr("kareus.report.page.save", save_empty)  # figures are drawn by the others
     caplog.set_level("INFO")
     selectors = ["fastest", "straggler=1.05x", "min-energy"]
     options = [word for text in selectors for word in ("--select", text)]

@@ -14,8 +14,7 @@ from kareus.campaign.tables import CAMPAIGN
 from kareus.cli import main
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.profile.tables import TRIALS
-from kareus.report.fleet import stage as fleets_stage
-from kareus.report.workload import stage as workload_stage
+from kareus.report import page
 from kareus.workload.tables import WORKLOADS
 
 CAMPAIGN_NAME = "mine"
@@ -73,8 +72,7 @@ def write_campaign(results: Path) -> Path:
     write_table(results / "workloads.parquet", WORKLOADS.frame([]), WORKLOADS, PROVENANCE)
     write_table(results / f"campaigns/{CAMPAIGN_NAME}/campaign.parquet", CAMPAIGN.frame(MEMBERS), CAMPAIGN, PROVENANCE)
     with pytest.MonkeyPatch.context() as patch:  # figures of workloads are tested elsewhere, and take their time
-        for stage in (workload_stage, fleets_stage):
-            patch.setattr(stage, "save", save_empty)
+        patch.setattr(page, "save", save_empty)
         for workload in (WORKLOAD, OTHER):
             folder = results / workload
             paths = with_runs(write_inputs(folder, Names(workload=workload)), folder)

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from urllib.parse import unquote
 
 import polars as pl
 import pytest
@@ -97,6 +98,13 @@ def test_every_link_leads_to_a_file_in_the_folder(report, page):
         assert [link for link in links if not (handed / link).is_file()] == []
     finally:
         shutil.move(report.parent / "handed-on", report)
+
+
+def test_copied_pages_have_all_that_they_offer(report):
+    for copied in report.glob("workloads/*/*.html"):
+        offered = Blocks(copied.read_text()).links("csv", "parquet", "json", *DRAWN_AS)
+        assert offered
+        assert [place for place in offered if not (copied.parent / unquote(place)).is_file()] == []
 
 
 def test_the_index_lists_what_was_planned_and_refused(page):

@@ -19,15 +19,17 @@ from helpers.report_tables import (
 )
 from test_report_stage import arguments
 
+from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import problem_of, read_provenance
 from kareus.cli import main
+from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.pipeline.tables import ITERATION
 from kareus.report.contents import DRAWN_AS, FLEET_TABLES, PLOTS, TABLES, WRITTEN_AS
 from kareus.report.downloads import OF_WORKLOAD, labelled_schema, read_download
 from kareus.report.drawing import save
 from kareus.report.fleet.inputs import FleetInputs
-from kareus.report.workload.figures import figures, tables
 from kareus.report.workload.inputs import load
+from kareus.report.workload.page import figures, tables
 from kareus.report.workload.searches import search_figure
 from kareus.report.workload.tables import POWER, TIMELINE
 from kareus.training.tables import ITERATIONS
@@ -56,7 +58,9 @@ def test_the_files_are_those_that_the_rule_declares(report):
 
 
 def test_the_files_of_fleets_are_those_that_the_rule_declares():
-    assert tuple(schema.name for schema, _ in FleetInputs(*("x",) * 7).tables()) == FLEET_TABLES
+    empty = [schema.frame([]) for schema in (FLEET, STRAGGLERS, POWER_CAPS, HOURS)]
+    inputs = FleetInputs("x", SIMULATED, Provenance(config_hash="x"), *empty)
+    assert tuple(schema.name for schema, _ in inputs.tables()) == FLEET_TABLES
 
 
 def test_every_file_that_the_page_offers_is_there(report):

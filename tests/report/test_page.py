@@ -21,7 +21,6 @@ from kareus.plans.selectors import check_costs_suffice, parse_selector
 from kareus.report.charts import columns_of
 from kareus.report.page import page_html
 from kareus.report.savings_words import savings_words
-from kareus.report.workload.figures import figures, tables
 from kareus.report.workload.frontiers import gain_polygon, method_ends, microbatch_figure, plan_points
 from kareus.report.workload.headline import bottleneck, bottleneck_stage, model_words, trainer_words, workload_words
 from kareus.report.workload.inputs import ReportInputs, load
@@ -34,7 +33,7 @@ NASTY = "</script><script>alert(1)</script><!--<b>&amp;\u2028"
 
 
 def page_of(inputs: ReportInputs) -> str:
-    return page_html(workload_page(inputs, figures(inputs), tables(inputs), summary_text(inputs)))
+    return page_html(workload_page(inputs))
 
 
 @pytest.fixture(scope="module")

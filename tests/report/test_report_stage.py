@@ -7,15 +7,15 @@ from helpers.report_tables import SIMULATED, WORKLOAD, write_inputs
 
 from kareus.artifacts.outputs import check_report_folder
 from kareus.cli import main
+from kareus.report import page
 from kareus.report.drawing import save
-from kareus.report.workload import stage
 from kareus.report.workload.searches import search_figure
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """Files of figures are tested in test_downloads.py."""
-    monkeypatch.setattr(stage, "save", save_empty)
+    monkeypatch.setattr(page, "save", save_empty)
 
 
 def arguments(paths, folder, workload=WORKLOAD):

@@ -11,7 +11,7 @@ from helpers.report_tables import WORKLOAD
 from PIL import Image
 
 from kareus.cli import main
-from kareus.report.campaign import stage
+from kareus.report import page
 from kareus.report.theme import PAPER
 
 pytestmark = needs_chromium
@@ -25,7 +25,7 @@ BANDS = 6
 def report(tmp_path_factory) -> Path:
     folder = write_campaign(tmp_path_factory.mktemp("screenshots") / "results")
     with pytest.MonkeyPatch.context() as patch:  # files of figures are tested elsewhere
-        patch.setattr(stage, "save", save_empty)
+        patch.setattr(page, "save", save_empty)
         assert main(["stage", "report-campaign", CAMPAIGN_NAME, "--results", str(folder.parents[2])]) == 0
     return folder
 

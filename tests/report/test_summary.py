@@ -6,7 +6,6 @@ from helpers.report_tables import WORKLOAD, Names, with_runs, write_inputs
 
 from kareus.pipeline.compare import compare_methods
 from kareus.pipeline.spread import SavingsErrors
-from kareus.report.workload.figures import figures
 from kareus.report.workload.inputs import load
 from kareus.report.workload.page import workload_page
 from kareus.report.workload.savings import ERRORS_NOTE
@@ -77,7 +76,7 @@ def test_summary_and_page_say_why_nothing_overlaps(inputs):
         lines = summary_text(own).splitlines()
         assert [line for line in lines if line.startswith("Nothing overlaps")] == ([reason] if reason else [])
         assert max(map(len, lines)) <= 100
-        assert workload_page(own, figures(own), (), "").extra["overlap"] == (reason or "")
+        assert workload_page(own).extra["overlap"] == (reason or "")
 
 
 def test_every_saving_says_how_far_noise_may_be_off(inputs):

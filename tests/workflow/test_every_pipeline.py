@@ -101,7 +101,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     results = tmp_path_factory.mktemp("results")
     folders = {str(PipelineSchedule.INTERLEAVED): planned(results, PipelineSchedule.INTERLEAVED)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kareus.report.workload.stage.save", save_empty)
+        patch.setattr("kareus.report.page.save", save_empty)
         others = [schedule for schedule in PLANNED if schedule is not PipelineSchedule.INTERLEAVED]
         return folders | {str(schedule): planned(results, schedule) for schedule in others}
 

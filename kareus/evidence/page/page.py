@@ -19,7 +19,7 @@ from kareus.evidence.page.sheets import distrust_sheet, error_sheet, peer_sheet,
 from kareus.evidence.page.worst import worst_parts
 from kareus.evidence.validation import Validation, ValidationAnswer, lines_of, plain_answer
 from kareus.gpu_model.trust import MODEL_VERSION, trust
-from kareus.report.sections import Page, Section
+from kareus.report.page import Page, Section
 
 TITLE = "Predictions against measurements"
 MARK = f"<title>{TITLE} ("

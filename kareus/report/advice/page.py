@@ -18,27 +18,17 @@ from kareus.adviser.lines import (
 )
 from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
 from kareus.adviser.writing import ANSWER, provenance_of, write_advice
-from kareus.artifacts.files import write_text
-from kareus.artifacts.manifest import write_manifest
 from kareus.plans.answer import meaning
 from kareus.report.advice.figure import frontier_figure
-from kareus.report.contents import ADVICE_TABLES, SUMMARY, report_contents
-from kareus.report.downloads import write_downloads
-from kareus.report.page import page_html
-from kareus.report.sections import Page, Section
-from kareus.report.sheets import Sheet, SheetRow
-
-PAGE = "page.html"
+from kareus.report.contents import ADVICE_TABLES
+from kareus.report.page import Page, Section, write_page
+from kareus.report.sheets import Sheet, SheetRow, blocks_text
 
 
-def write_page(folder: Path, advice: Advice) -> Path:
+def write_folder(folder: Path, advice: Advice) -> Path:
     """Write the answer, its tables and its page into a folder; returns the path of the page."""
     write_advice(folder, advice)
-    page = advice_page(advice)
-    for schema, frame in page.tables:
-        write_downloads(folder / "data", frame, schema, page.provenance)
-    write_text(folder / PAGE, page_html(page))
-    return folder / PAGE
+    return write_page(folder, advice_page(advice), beside=[ANSWER, *(f"{name}.parquet" for name in ADVICE_TABLES)])
 
 
 def advice_page(advice: Advice) -> Page:
@@ -60,10 +50,15 @@ def advice_page(advice: Advice) -> Page:
         ),
         figures=tuple(frontier_figure(advice, size) for size in sizes),
         tables=((ADVISED_LAYOUTS, layouts_frame(advice)), (ADVISED_PLANS, plans_frame(advice))),
-        summary="\n".join(answer_lines(advice)),
+        summary=advice_text(advice),
         template="headline.html",
         extra={"headline": plain_headline(advice), "lead": _lead(advice)},
     )
+
+
+def advice_text(advice: Advice) -> str:
+    """Return the answer for a terminal."""
+    return blocks_text([list(answer_lines(advice))])
 
 
 def _lead(advice: Advice) -> str:
@@ -144,14 +139,3 @@ def _left_out(advice: Advice) -> Section:
     rows = tuple(SheetRow(cells=(str(gpus), reason)) for gpus, reason in advice.left_out.items())
     sheet = Sheet(caption="Numbers of GPUs without a plan", heads=(("", "GPUs"), ("", "why")), rows=rows, texts=2)
     return Section(title="Left out", sheets=(sheet,))
-
-
-def write_folder(folder: Path, advice: Advice) -> str:
-    """Write an answer into a folder, and return its text."""
-    write_page(folder, advice)
-    text = "".join(f"{line}\n" for line in answer_lines(advice))
-    write_text(folder / SUMMARY, text)
-    tables = [f"{name}.parquet" for name in ADVICE_TABLES]
-    contents = report_contents((PAGE, SUMMARY, ANSWER, *tables), (), ADVICE_TABLES)
-    write_manifest(folder / "manifest.json", [folder / file for file in contents])
-    return text

@@ -22,7 +22,8 @@ def run(arguments: argparse.Namespace) -> None:
     check_report_folder(arguments.output, force=arguments.force)
     from kareus.adviser.advice import answer  # noqa: PLC0415 - the GPU model and the solver, for which errors need not wait
     from kareus.adviser.asked import asked  # noqa: PLC0415 - as above
-    from kareus.report.advice.page import write_folder  # noqa: PLC0415
+    from kareus.report.advice.page import advice_text, write_folder  # noqa: PLC0415
 
-    text = write_folder(arguments.output, answer(asked(arguments.overrides, arguments.config_dir)))
-    print(printable_lines(text), end="")  # noqa: T201 - the answer of the command
+    advice = answer(asked(arguments.overrides, arguments.config_dir))
+    write_folder(arguments.output, advice)
+    print(printable_lines(advice_text(advice)), end="")  # noqa: T201 - the answer of the command

@@ -2,21 +2,65 @@
 
 from collections.abc import Mapping
 
+import altair as alt
 import polars as pl
 
+from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
 from kareus.report.campaign.inputs import CampaignInputs
 from kareus.report.campaign.overview import Overview, fleet_labels, short_labels
-from kareus.report.campaign.profiler import profiler_figure
-from kareus.report.campaign.scatter import overview_figure
-from kareus.report.charts import Figure
-from kareus.report.contents import frontiers_name
+from kareus.report.charts import (
+    Figure,
+    Tip,
+    chart_of,
+    facet_of,
+    legend_filter,
+    looks,
+    looks_of,
+    spec_of,
+    tooltip,
+)
+from kareus.report.contents import OVERVIEW, frontiers_name
 from kareus.report.fleet.inputs import fleet_title
 from kareus.report.frontier_panels import frontier_panels
+from kareus.report.theme import ABLATIONS, PALETTE, Look
 from kareus.report.workload.searches import NOTHING, pass_looks, pass_name, shares_figure
-from kareus.report.workload.tables import PASSES
+from kareus.report.workload.tables import COMPARISON, PASSES, PROFILER
 
 COMPARED = ("sequential", "sequential+perseus", "nanobatching+perseus", "kareus")
 """Methods whose frontiers the paper shows, and the plain baseline."""
+FEW_TIMES = 4
+"""Ranges of fewer times than this are drawn linearly: a logarithmic axis would have one or two labels."""
+MOST_NAMES = 5
+"""Workloads whose names have space in the figure."""
+OVERVIEW_TIPS: tuple[Tip, ...] = (
+    ("workload", "workload", ""),
+    ("method", "method", ""),
+    ("tokens_per_s", "tokens/s", ",.0f"),
+    ("millijoules_per_token", "mJ/token", ".1f"),
+    ("time_s", "iteration time (s)", ".3f"),
+    ("energy_kj", "energy, all GPUs (kJ)", ".2f"),
+    ("time_saved", "time saved (%)", ".1f"),
+    ("energy_saved", "energy saved (%)", ".1f"),
+)
+TRIAL, REFERENCE = "trial", "without noise, at the reference temperature"
+WARM, WARM_REFERENCE = "mean, at the settled temperature", "without noise, at the settled temperature"
+SERIES = {
+    TRIAL: Look(PALETTE["orange"], "circle"),
+    "mean": Look(PALETTE["blue"], "stroke"),
+    REFERENCE: Look(PALETTE["gray"], "stroke"),
+    WARM: Look(PALETTE["green"], "stroke"),
+    WARM_REFERENCE: Look(PALETTE["olive"], "stroke"),
+    "before the window": Look(PALETTE["purple"], "square"),
+    "after the window": Look(PALETTE["vermilion"], "triangle-up"),
+}
+OPTIONAL = {
+    "reference_energy_j": REFERENCE,
+    "warm_energy_mean_j": WARM,
+    "warm_reference_energy_j": WARM_REFERENCE,
+}
+"""Series of energies that some testbeds do not have, by their columns."""
+MARKED = [name for name, look in SERIES.items() if look.shape != "stroke"]
+"""Series whose points are marked."""
 
 
 def campaign_figures(
@@ -70,4 +114,161 @@ def _passes(passes: pl.DataFrame, labels: Mapping[str, str]) -> Figure:
         title="Who found the frontiers",
         table=PASSES.name,
         empty="" if len(passes) else NOTHING,
+    )
+
+
+def overview_figure(overview: list[Overview]) -> Figure:
+    """Return the plans of the least time of all workloads and methods."""
+    rows = _overview_points(overview)
+    methods = looks_of(rows["method"].unique(maintain_order=True).to_list())
+    return Figure(
+        name=OVERVIEW,
+        title="Throughput and energy of all workloads, each method at its least time",
+        table=COMPARISON.name,
+        spec=spec_of(_overview_chart(rows, list(methods), has_names=rows["workload"].n_unique() <= MOST_NAMES)),
+        data={"overview": rows},
+        heads={name: head for name, head, _ in OVERVIEW_TIPS},
+        note="Dashed lines lead from the trainer's own execution of a workload to kareus. Click on a point to open the "
+        "page of its workload.",
+    )
+
+
+def _overview_points(overview: list[Overview]) -> pl.DataFrame:
+    return pl.DataFrame(
+        [
+            {
+                "workload": row.label,
+                "method": row.method,
+                "tokens_per_s": row.tokens_per_s,
+                "millijoules_per_token": 1e3 * row.joules_per_token,
+                "time_s": row.time_s,
+                "energy_kj": row.energy_j / 1e3,
+                "time_saved": row.time_reduction_percent,
+                "energy_saved": row.energy_reduction_percent,
+                "link": f"workloads/{row.workload}/page.html",
+            }
+            for row in overview
+        ]
+    )
+
+
+def _overview_chart(rows: pl.DataFrame, methods: list[str], *, has_names: bool) -> alt.LayerChart:
+    selection = legend_filter("method", [method for method in methods if method not in ABLATIONS])
+    encodings = looks("method", looks_of(methods))
+    base = chart_of("overview", "overview_lines").encode(
+        x=alt.X("tokens_per_s:Q", title="tokens/s, all GPUs (more is better)", scale=_scale(rows["tokens_per_s"])),
+        y=alt.Y(
+            "millijoules_per_token:Q",
+            title="mJ/token (less is better)",
+            scale=_scale(rows["millijoules_per_token"]),
+        ),
+    )
+    lines = (
+        base.transform_filter(selection)
+        .transform_filter(f"datum.method === '{THROUGHPUT_BASELINE}' || datum.method === '{OURS}'")
+        .mark_line(strokeWidth=1, strokeDash=[4, 4], opacity=0.6, color=PALETTE["gray"])
+        .encode(detail=alt.Detail("workload:N"), order=alt.Order("tokens_per_s:Q"))
+    )
+    points = (
+        base.transform_filter(selection)
+        .mark_point(filled=True, opacity=0.95, cursor="pointer")
+        .encode(
+            **encodings,
+            size=alt.condition(f"datum.method === '{OURS}'", alt.value(130), alt.value(45)),
+            tooltip=tooltip(OVERVIEW_TIPS),
+        )
+        .properties(name="overview_points")
+        .add_params(selection)
+    )
+    names = (
+        base.transform_filter(f"datum.method === '{OURS}'")
+        .mark_text(align="right", dx=-11, dy=12, fontSize=10, opacity={"expr": "width < 560 ? 0 : 1"})
+        .encode(text=alt.Text("workload:N"))
+        .properties(name="overview_names")
+    )
+    layers = [lines, points, *([names] if has_names else [])]
+    return alt.layer(*layers).properties(width=720, height=380)
+
+
+def _scale(values: pl.Series) -> alt.Scale:
+    """Return the scale of an axis: logarithmic where values differ much."""
+    low, high = float(values.to_numpy().min()), float(values.to_numpy().max())
+    if high < FEW_TIMES * low:
+        return alt.Scale(zero=False, nice=False, padding=28)
+    return alt.Scale(type="log", nice=False, padding=28)
+
+
+def profiler_figure(inputs: CampaignInputs, profiler: pl.DataFrame) -> Figure:
+    """Return the trials of every sweep over what it varied; `profiler` is a table `PROFILER`."""
+    rows = _profiler_rows(inputs, profiler)
+    selection, encodings = legend_filter("series", list(SERIES)), looks("series", SERIES)
+    tips = (("panel", "", ""), ("series", "series", ""), ("varied", "at (s)", ".1f"), ("value", "value", ".2f"))
+    base = chart_of(None, "profiler_points").encode(
+        x=alt.X("varied:Q", title=None),
+        y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
+        color=encodings["color"],
+    )
+    points = (
+        base.transform_filter(selection)
+        .transform_filter(alt.FieldOneOfPredicate(field="series", oneOf=MARKED))
+        .mark_point(filled=True, size=24, opacity=0.7)
+        .encode(shape=encodings["shape"], tooltip=tooltip(tips))
+        .add_params(selection)
+    )
+    lines = (
+        base.transform_filter(selection)
+        .transform_filter(f"datum.series !== '{TRIAL}'")
+        .mark_line(strokeWidth=1.4)
+        .encode(order=alt.Order("varied:Q"))
+        .properties(name="profiler_lines")
+    )
+    panels = rows["panel"].unique(maintain_order=True).to_list()
+    return Figure(
+        name="profiler",
+        title="The profiler under other protocols",
+        table=PROFILER.name,
+        spec=spec_of(facet_of("profiler", "panel", panels, lines, points)),
+        data={"profiler": rows},
+        heads={name: head or "panel" for name, head, _ in tips},
+    )
+
+
+def _profiler_rows(inputs: CampaignInputs, profiler: pl.DataFrame) -> pl.DataFrame:
+    frames, several = [], len({workload for workload, _ in inputs.trials}) > 1
+    for (workload, sweep), trials in inputs.trials.items():
+        means = profiler.filter((pl.col("workload") == workload) & (pl.col("sweep") == sweep))
+        of = f"{trials['partition'][0]}{f' of {workload}' if several else ''}"
+        if means["window_s"].n_unique() == 1:
+            frames += _panels(trials, means, "cooldown_s", of)
+            continue
+        cooldowns_s = means["cooldown_s"].unique(maintain_order=True).to_list()
+        for cooldown_s in cooldowns_s:  # a panel for each, if several were swept together with windows
+            alike = pl.col("cooldown_s") == cooldown_s
+            where = of + f", cooldown {cooldown_s:g} s" * (len(cooldowns_s) > 1)
+            frames += _panels(trials.filter(alike), means.filter(alike), "window_s", where)
+    return pl.concat(frames)
+
+
+def _panels(trials: pl.DataFrame, means: pl.DataFrame, varied: str, of: str) -> list[pl.DataFrame]:
+    """Return the series of energies and of temperatures over what was varied."""
+    of = f" by {varied.removesuffix('_s')} (s): {of}"
+    energies = [(trials, "energy_j", TRIAL), (means, "energy_mean_j", "mean")]
+    for column, series in OPTIONAL.items():
+        if means[column].null_count() == 0:
+            energies.append((means, column, series))
+    return [
+        *(_series(rows, f"energy (mJ){of}", varied, column, name, 1e3) for rows, column, name in energies),
+        *(
+            _series(means, f"temperature (\u00b0C){of}", varied, f"temperature_{when}_c", f"{when} the window", 1)
+            for when in ("before", "after")
+        ),
+    ]
+
+
+def _series(rows: pl.DataFrame, panel: str, varied: str, column: str, series: str, scale: float) -> pl.DataFrame:
+    return rows.sort(varied, maintain_order=True).select(
+        pl.lit(panel).alias("panel"),
+        pl.lit(series).alias("series"),
+        pl.col(varied).cast(pl.Float64).alias("varied"),
+        (scale * pl.col(column)).alias("value"),
     )

@@ -1,24 +1,34 @@
-"""Inputs of the report on emulated fleets: their tables, and the comparisons made of them."""
+"""Inputs of the report on emulated fleets: their tables, the comparisons made of them, and clocks of stages.
 
-from collections.abc import Mapping, Sequence
+A fleet's pipeline runs up to thousands of instructions, too many for a timeline; mean clocks show where a plan slows
+down.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from kareus.artifacts.provenance import Provenance, TestbedIdentity, derived
 from kareus.artifacts.records import content_hash
-from kareus.artifacts.tables import TableSchema, read_provenance, read_table
+from kareus.artifacts.tables import Row, TableSchema, read_provenance, read_table
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.errors import ArtifactError
 from kareus.frontiers.tables import MICROBATCH
+from kareus.graph.records import UPDATING, Direction
 from kareus.pipeline.compare import MethodComparison, compare_methods
 from kareus.pipeline.config import PipelineSchedule
-from kareus.report.fleet.clocks import StageClocks, fleet_clocks
+from kareus.pipeline.instructions import pipeline_instructions
+from kareus.pipeline.methods import point_method
+from kareus.report.downloads import OF_WORKLOAD, joined, labelled
 
 COUNTS = ("fleet", "gpus", "pipelines", "num_microbatches")
+StageClocks = list[float | None]
+"""Of a stage: mean clock of forwards in MHz, mean clock of backwards, seconds busy; with the update, its seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +46,10 @@ class FleetInputs:
     """The stages of every row of `fleet`; empty where they are not known."""
 
     def tables(self) -> list[tuple[TableSchema, pl.DataFrame]]:
-        """All tables with their schemas."""
-        return [
-            (FLEET, self.fleet),
-            (STRAGGLERS, self.stragglers),
-            (POWER_CAPS, self.power_caps),
-            (HOURS, self.hours),
-        ]
+        """All tables with their schemas, labelled with the workload and the testbed."""
+        of = {"workload": self.workload, "testbed": self.testbed.label}
+        tables = {FLEET: self.fleet, STRAGGLERS: self.stragglers, POWER_CAPS: self.power_caps, HOURS: self.hours}
+        return [joined(schema, OF_WORKLOAD, [labelled(frame, of)]) for schema, frame in tables.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,50 @@ def with_clocks(inputs: FleetInputs, microbatch: Path, schedule: PipelineSchedul
     except (KeyError, ValueError) as error:
         raise ArtifactError(f"{microbatch}: the fleets' plans are of other frontiers; emulate them anew.") from error
     return replace(inputs, clocks=clocks)
+
+
+def fleet_clocks(
+    fleet: pl.DataFrame, microbatch: pl.DataFrame, schedule: PipelineSchedule, chunks: int
+) -> Iterator[list[StageClocks]]:
+    """Yield the stages of each plan.
+
+    Args:
+        fleet: a table `FLEET`.
+        microbatch: the table `MICROBATCH` that its plans choose from.
+        schedule: order of the instructions.
+        chunks: parts of every stage's layers.
+    """
+    points = {MICROBATCH.key_of(row): row for row in microbatch.iter_rows(named=True)}
+    stages = 1 + max(microbatch["stage"])
+    present = {(row["stage"], row["direction"]) for row in points.values()}
+    updates = [[direction for direction in UPDATING if (stage, direction) in present] for stage in range(stages)]
+    for row in fleet.iter_rows(named=True):
+        method = point_method(row["method"])
+        instructions = pipeline_instructions(schedule, stages, row["num_microbatches"], chunks=chunks, updates=updates)
+        of_stage: list[list[Row]] = [[] for _ in range(stages)]
+        for instruction, number in zip(instructions, row["points"], strict=True):
+            key = instruction.key
+            point = points[method, key.stage, key.chunk, str(key.direction), number]
+            of_stage[key.stage].append(point)
+        yield [_clocks(chosen) for chosen in of_stage]
+
+
+def _clocks(chosen: list[Row]) -> StageClocks:
+    forwards = [row for row in chosen if row["direction"] == Direction.FORWARD]
+    backwards = [row for row in chosen if row["direction"] not in (Direction.FORWARD, *UPDATING)]
+    updates = [row for row in chosen if row["direction"] in UPDATING]
+    return [_mean_mhz(forwards), _mean_mhz(backwards), _seconds(chosen), *([_seconds(updates)] if updates else [])]
+
+
+def _seconds(chosen: list[Row]) -> float:
+    return float(round(sum(row["time_s"] for row in chosen), 4))
+
+
+def _mean_mhz(chosen: list[Row]) -> float | None:
+    """Return the mean clock, weighted by time."""
+    if not chosen:
+        return None
+    return round(float(np.average([r["frequency_mhz"] for r in chosen], weights=[r["time_s"] for r in chosen])))
 
 
 def _joined(schema: TableSchema, paths: Sequence[Path]) -> pl.DataFrame:

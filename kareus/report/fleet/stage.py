@@ -3,20 +3,13 @@
 import argparse
 from pathlib import Path
 
-from kareus.artifacts.files import write_text
-from kareus.artifacts.manifest import write_manifest
 from kareus.artifacts.names import check_title
 from kareus.artifacts.outputs import add_force, check_report_folder
 from kareus.errors import printable_lines
 from kareus.pipeline.config import PipelineSchedule
-from kareus.report.contents import FLEET_TABLES, report_contents
-from kareus.report.downloads import OF_WORKLOAD, labelled, labelled_schema, write_downloads
-from kareus.report.drawing import save
-from kareus.report.fleet.figures import fleet_figures
-from kareus.report.fleet.inputs import compare_fleets, fleet_data, load_fleets, with_clocks
-from kareus.report.fleet.summary import fleet_sections, fleets_text, headline, page_title
-from kareus.report.page import page_html
-from kareus.report.sections import Page
+from kareus.report.fleet.inputs import load_fleets, with_clocks
+from kareus.report.fleet.page import fleets_page
+from kareus.report.page import write_page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,29 +42,6 @@ def run(arguments: argparse.Namespace) -> None:
     )
     if arguments.microbatch is not None:
         inputs = with_clocks(inputs, arguments.microbatch, PipelineSchedule(arguments.schedule), arguments.chunks)
-    figures, subject, output = fleet_figures(inputs), f"{inputs.workload}, {inputs.testbed.label}", arguments.output
-    of = {"workload": inputs.workload, "testbed": inputs.testbed.label}
-    for schema, frame in inputs.tables():
-        write_downloads(output / "data", labelled(frame, of), labelled_schema(schema, OF_WORKLOAD), inputs.provenance)
-    for figure in figures:
-        save(figure, subject, output)
-    sections = fleet_sections(inputs)
-    text = fleets_text(inputs, sections)
-    page = Page(
-        title=page_title(inputs),
-        name=inputs.workload,
-        testbeds=(inputs.testbed,),
-        provenance=inputs.provenance,
-        sections=tuple(sections),
-        figures=tuple(figures),
-        tables=inputs.tables(),
-        summary=text,
-        template="fleets.html",
-        extra={"headline": headline(inputs, compare_fleets(inputs))},
-        data={"fleets": fleet_data(inputs)},
-    )
-    write_text(output / "fleets.html", page_html(page))
-    write_text(output / "fleets.txt", text)
-    contents = report_contents(("fleets.html", "fleets.txt"), ("fleet",), FLEET_TABLES)
-    write_manifest(output / "fleets.manifest.json", [output / file for file in contents])
-    print(printable_lines(text), end="")  # noqa: T201, the answer of the command
+    page = fleets_page(inputs)
+    write_page(arguments.output, page, "fleets.html", summary="fleets.txt", manifest="fleets.manifest.json")
+    print(printable_lines(page.summary), end="")  # noqa: T201, the answer of the command

@@ -1,11 +1,15 @@
-"""The page of a workload: its answer, and its sections."""
+"""The page of a workload: its answer, its sections, its figures, and the tables behind them."""
 
 import shlex
-from collections.abc import Sequence
 from typing import Any
 
+import polars as pl
+
 from kareus.artifacts.records import to_plain
+from kareus.artifacts.tables import TableSchema
+from kareus.frontiers.tables import MICROBATCH
 from kareus.gpu_model.waiting import waiting_power_w
+from kareus.pipeline.tables import ITERATION
 from kareus.plans.actuated import clock_goal
 from kareus.plans.answer import BASELINE
 from kareus.plans.document import Plan
@@ -14,8 +18,12 @@ from kareus.plans.grid_power import power_line, power_series
 from kareus.plans.obeyed import asked, is_obeyable, obeyed_lines, obeyed_method
 from kareus.prediction.errors import error_words
 from kareus.report.charts import Figure, columns_of
-from kareus.report.sections import Page, Section, Tables
+from kareus.report.contents import BASELINE_PLAN
+from kareus.report.downloads import OF_PARTITION, OF_WORKLOAD, joined, labelled
+from kareus.report.page import Page, Section
 from kareus.report.sheets import Sheet, SheetRow, heads
+from kareus.report.workload.effort import search_efforts
+from kareus.report.workload.frontiers import iteration_figure, microbatch_figure
 from kareus.report.workload.headline import (
     bottleneck,
     headline_of,
@@ -26,17 +34,23 @@ from kareus.report.workload.headline import (
 )
 from kareus.report.workload.inputs import ReportInputs
 from kareus.report.workload.schedules import schedules
+from kareus.report.workload.searches import passes_figure, search_figure
 from kareus.report.workload.summary import (
     NO_PLAN,
     efforts_sheet,
     method_sheets,
     notes,
     overlap_note,
+    plan_rows,
     plans_sheet,
     runs_sheet,
+    summary_text,
 )
-from kareus.report.workload.timeline import TIMELINES
+from kareus.report.workload.tables import POWER, SAVINGS, TIMELINE
+from kareus.report.workload.timeline import TIMELINES, power_table, timeline_figures, timeline_table
+from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.software.trainers import trainer_of
+from kareus.training.tables import ITERATIONS
 from kareus.workload.model_flops import size_words, tokens_per_iteration
 
 TOKENS = 1e12
@@ -48,19 +62,15 @@ PLAYED_BACK = (
 RUN = "The plan `fastest` of each method, run by the engine, beside what was predicted."
 
 
-def workload_page(
-    inputs: ReportInputs, figures: Sequence[Figure], tables: Tables, summary: str, tokens: float = TOKENS
-) -> Page:
-    """The page with these figures and tables to download.
+def workload_page(inputs: ReportInputs, tokens: float = TOKENS) -> Page:
+    """Return the page.
 
     Args:
         inputs: what is reported.
-        figures: as `figures` returns them; timelines are exchanged for one another in one place.
-        tables: those to download.
-        summary: the page as text.
         tokens: of the training run whose savings are worked out at first.
     """
-    timelines = [figure for figure in figures if figure.folder == TIMELINES]
+    drawn = figures(inputs)
+    timelines = [figure for figure in drawn if figure.folder == TIMELINES]
     first = next(iter(inputs.plans))
     answer = headline_of(inputs, inputs.plans[first])
     chosen = [_chosen(inputs, figure, name) for figure, name in zip(timelines, inputs.plans, strict=True)]
@@ -70,9 +80,10 @@ def workload_page(
         testbeds=(inputs.testbed,),
         provenance=inputs.provenance,
         sections=tuple(_sections(inputs, timelines[0].name)),
-        figures=tuple(figure for figure in figures if figure not in timelines[1:]),
-        tables=tables,
-        summary=summary,
+        figures=tuple(figure for figure in drawn if figure not in timelines[1:]),
+        files=tuple(timelines[1:]),  # exchanged for one another in one place
+        tables=tables(inputs),
+        summary=summary_text(inputs),
         template="workload.html",
         extra={
             "answer": answer,
@@ -101,6 +112,46 @@ def workload_page(
             "mfu_s": answer.runs.mfu * answer.row.time_s,
             "joules_per_token": answer.per_token[0],
         },
+    )
+
+
+def figures(inputs: ReportInputs) -> list[Figure]:
+    """Every figure of a workload."""
+    plans = inputs.plans | {BASELINE_PLAN: inputs.baseline}
+    return [
+        iteration_figure(
+            inputs.iteration, plan_rows(inputs.iteration, list(inputs.plans.values())), inputs.uncertainty
+        ),
+        *timeline_figures(plans, inputs.microbatch, inputs.configured.gpu),
+        search_figure(inputs.searches),
+        passes_figure(search_efforts(inputs.searches)),
+        microbatch_figure(inputs.microbatch),
+    ]
+
+
+def tables(inputs: ReportInputs) -> list[tuple[TableSchema, pl.DataFrame]]:
+    """Every table behind the figures, labelled with the workload, the testbed and, of searches, the partition."""
+    plans = inputs.plans | {BASELINE_PLAN: inputs.baseline}
+    of = {"workload": inputs.workload, "testbed": inputs.testbed.label}
+    frames = [
+        (SAVINGS, SAVINGS.frame([saved.row for saved in inputs.savings])),
+        (ITERATION, inputs.iteration),
+        (MICROBATCH, inputs.microbatch),
+        (ITERATIONS, inputs.iterations),
+        (TIMELINE, timeline_table(plans)),
+        (POWER, power_table(plans, inputs.configured.gpu)),
+    ]
+    return [
+        *(joined(schema, OF_WORKLOAD, [labelled(frame, of)]) for schema, frame in frames),
+        *(_of_searches(schema, inputs, of) for schema in (CANDIDATES, ROUNDS, PROPOSALS)),
+    ]
+
+
+def _of_searches(schema: TableSchema, inputs: ReportInputs, of: dict[str, str]) -> tuple[TableSchema, pl.DataFrame]:
+    return joined(
+        schema,
+        OF_PARTITION,
+        (labelled(getattr(each, schema.name), of | {"partition": each.partition}) for each in inputs.searches),
     )
 
 

@@ -5,20 +5,14 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from kareus.artifacts.files import replace_folder, write_text
-from kareus.artifacts.manifest import write_manifest
+from kareus.artifacts.files import replace_folder
 from kareus.artifacts.names import check_title
 from kareus.artifacts.outputs import add_force, check_report_folder
 from kareus.errors import printable_lines
 from kareus.plans.run_totals import check_tokens
-from kareus.report.contents import PLOTS, TABLES, report_contents
-from kareus.report.downloads import write_downloads
-from kareus.report.drawing import remove_others, save
-from kareus.report.page import page_html
-from kareus.report.workload.figures import figures, tables
+from kareus.report.page import write_page
 from kareus.report.workload.inputs import Paths, load
 from kareus.report.workload.page import TOKENS, workload_page
-from kareus.report.workload.summary import summary_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,20 +58,10 @@ def write_report(title: str, paths: Paths, output: Path, tokens: float = TOKENS)
     Raises:
         ArtifactError: an input is missing, damaged or of another workload.
     """
-    inputs = load(title, paths)
-    drawn, downloads = figures(inputs), tables(inputs)
-    for schema, frame in downloads:
-        write_downloads(output / "data", frame, schema, inputs.provenance)
-    for figure in drawn:
-        save(figure, f"{inputs.workload}, {inputs.testbed.label}", output)
-    remove_others(output / "timelines", [output / figure.file for figure in drawn])
-    text = summary_text(inputs)
-    write_text(output / "page.html", page_html(workload_page(inputs, drawn, downloads, text, tokens)))
-    write_text(output / "summary.txt", text)
+    page = workload_page(load(title, paths), tokens)
     replace_folder(output / "plans", lambda folder: _copy_plans(paths.plans, folder))
-    contents = report_contents(("page.html", "summary.txt", "timelines", "plans"), PLOTS, TABLES)
-    write_manifest(output / "manifest.json", [output / file for file in contents])
-    return text
+    write_page(output, page, beside=["plans"])
+    return page.summary
 
 
 def _copy_plans(plans: Sequence[Path], folder: Path) -> None:

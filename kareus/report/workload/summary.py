@@ -20,7 +20,7 @@ from kareus.pipeline.compare import (
 from kareus.pipeline.spread import SavingsErrors
 from kareus.plans.document import Plan
 from kareus.plans.units import SECONDS_PER_HOUR
-from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent, percent_within, sheet_text
+from kareus.report.sheets import DASH, Sheet, SheetRow, blocks_text, heads, percent, percent_within, sheet_text
 from kareus.report.workload.effort import SearchEffort, search_efforts
 from kareus.report.workload.inputs import PartitionSearch, ReportInputs
 from kareus.report.workload.savings import ERRORS_NOTE, PlanErrors, Savings
@@ -78,7 +78,7 @@ def summary_text(inputs: ReportInputs) -> str:
         *(sheet_text(runs_sheet(inputs.runs, inputs.testbed)) if inputs.runs else []),
         [NO_PLAN, *notes(inputs)],
     ]
-    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+    return blocks_text(blocks)
 
 
 def update_lines(plans: Sequence[Plan]) -> list[str]:

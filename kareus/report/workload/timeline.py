@@ -15,7 +15,7 @@ from kareus.plans.document import Plan, PlannedInstruction
 from kareus.plans.grid_power import power_series
 from kareus.plans.power import power_over_time
 from kareus.report.charts import Figure, Tip, chart_of, spec_of, tooltip, zoom_of
-from kareus.report.contents import BASELINE
+from kareus.report.contents import BASELINE_PLAN
 from kareus.report.theme import CLOCK_RAMP, PALETTE
 from kareus.report.workload.tables import TIMELINE
 
@@ -90,7 +90,7 @@ def timeline_figures(plans: Mapping[str, Plan], microbatch: pl.DataFrame, gpu: G
         gpu: that runs them.
     """
     clocks = _spanned(microbatch["frequency_mhz"].to_list())
-    baseline = Drawn("baseline", "baseline", plans[BASELINE], gpu)
+    baseline = Drawn("baseline", "baseline", plans[BASELINE_PLAN], gpu)
     return [
         paired_figure(
             name,
@@ -100,7 +100,7 @@ def timeline_figures(plans: Mapping[str, Plan], microbatch: pl.DataFrame, gpu: G
             clocks,
         )
         for name, plan in plans.items()
-        if name != BASELINE
+        if name != BASELINE_PLAN
     ]
 
 

@@ -9,7 +9,7 @@ from helpers.pages import Blocks, check_specifications
 from kareus.adviser.advice import answer
 from kareus.adviser.lines import commands, comparison, plain_headline
 from kareus.adviser.question import ask
-from kareus.report.advice.page import write_page
+from kareus.report.advice.page import write_folder
 
 FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=1,2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")
 
@@ -18,7 +18,7 @@ FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=1,2", "cp=1", "pp=1,2", "mi
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("advice")
     advice = answer(ask(FEW, gpus=4, global_batch=16, sequence_length=2048, config_dir=CONFIG))
-    return advice, write_page(folder, advice)
+    return advice, write_folder(folder, advice)
 
 
 def test_figures_are_specifications_of_vega_lite(written):

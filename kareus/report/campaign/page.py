@@ -1,11 +1,16 @@
-"""The report on a campaign: its sections, each with tables in the paper's form and figures, and its text."""
+"""The page of a campaign: sections with tables in the paper's form and figures, downloads, and its text."""
 
 from collections.abc import Sequence
 
 import polars as pl
 
+from kareus.artifacts.tables import TableSchema
+from kareus.emulate.tables import FLEET
+from kareus.pipeline.tables import ITERATION
+from kareus.profile.tables import TRIALS
+from kareus.report.campaign.figures import campaign_figures
 from kareus.report.campaign.inputs import CampaignInputs
-from kareus.report.campaign.overview import Overview, overview_sheet
+from kareus.report.campaign.overview import Overview, headline, overview_rows, overview_sheet
 from kareus.report.campaign.sheets import (
     ablation_sheet,
     fleet_sheets,
@@ -17,12 +22,48 @@ from kareus.report.campaign.sheets import (
     settling_sheet,
     throughput_sheet,
 )
+from kareus.report.campaign.tables import campaign_tables
 from kareus.report.contents import OVERVIEW, frontiers_name
-from kareus.report.sections import Section, Tables, testbeds_label
-from kareus.report.sheets import sheet_text
+from kareus.report.downloads import OF_WORKLOAD, joined, labelled
+from kareus.report.page import Page, Section, Tables, testbeds_label
+from kareus.report.sheets import blocks_text, sheet_text
+from kareus.report.workload.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER
 
 MEMBERS = "Members"
 """Title of the section that lists what belongs to the campaign; the text leaves it out."""
+
+
+def campaign_page(inputs: CampaignInputs) -> Page:
+    """Return the page."""
+    tables = campaign_tables(inputs)
+    frames = dict(tables)
+    overview = overview_rows(frames[COMPARISON])
+    parts = sections(inputs, overview, tables)
+    return Page(
+        title=f"Campaign {inputs.name}",
+        name=f"{len(inputs.members)} member{'s' * (len(inputs.members) != 1)}",
+        subject=f"campaign {inputs.name}",
+        testbeds=inputs.testbeds,
+        provenance=inputs.provenance,
+        sections=tuple(parts),
+        figures=tuple(campaign_figures(inputs, overview, frames[PASSES], frames[PROFILER])),
+        tables=[*tables, *_collected(inputs)],
+        summary=campaign_text(inputs, parts),
+        template="headline.html",
+        extra={"headline": headline(overview, frames[FLEET_COMPARISON])},
+    )
+
+
+def _collected(inputs: CampaignInputs) -> list[tuple[TableSchema, pl.DataFrame]]:
+    """Tables of all members, each joined to one."""
+    trials = [
+        labelled(rows, {"workload": workload, "sweep": sweep}) for (workload, sweep), rows in inputs.trials.items()
+    ]
+    return [
+        joined(ITERATION, OF_WORKLOAD, inputs.iteration.values()),
+        joined(FLEET, OF_WORKLOAD, inputs.fleet.values()),
+        joined(TRIALS, ("workload", "sweep", "testbed"), trials),
+    ]
 
 
 def sections(inputs: CampaignInputs, overview: list[Overview], tables: Tables) -> list[Section]:
@@ -89,7 +130,7 @@ def campaign_text(inputs: CampaignInputs, found: Sequence[Section]) -> str:
         *(block for section in found if section.title != MEMBERS for block in _section_text(section)),
         *([_refused(inputs)] if inputs.members["refusal"].is_not_null().any() else []),
     ]
-    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+    return blocks_text(blocks)
 
 
 def _section_text(section: Section) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""The tables of emulated fleets in the form of the paper's (section 6.3), the sections of their page, the text."""
+"""The page of emulated fleets: tables in the form of the paper's (section 6.3), sections, and the text."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,16 +9,43 @@ from kareus.emulate.tables import HOURS
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
 from kareus.plans.answer import BASELINE
 from kareus.plans.units import FEW_MONEY, scaled
-from kareus.report.fleet.inputs import FleetComparison, FleetInputs, charges, compare_fleets, fleet_titles, has_hours
+from kareus.report.fleet.figures import fleet_figures
+from kareus.report.fleet.inputs import (
+    FleetComparison,
+    FleetInputs,
+    charges,
+    compare_fleets,
+    fleet_data,
+    fleet_titles,
+    has_hours,
+)
+from kareus.report.page import Page, Section
 from kareus.report.savings_words import savings_words
-from kareus.report.sections import Section
-from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent, sheet_text
+from kareus.report.sheets import DASH, Sheet, SheetRow, blocks_text, heads, percent, sheet_text
 from kareus.report.workload.headline import model_words
 
 NONE = "none"
 """Cell of what no plan of a method can do."""
 AGAINST = f"vs {THROUGHPUT_BASELINE}"
 """Head of what is saved against the baseline."""
+
+
+def fleets_page(inputs: FleetInputs) -> Page:
+    """Return the page."""
+    sections = fleet_sections(inputs)
+    return Page(
+        title=page_title(inputs),
+        name=inputs.workload,
+        testbeds=(inputs.testbed,),
+        provenance=inputs.provenance,
+        sections=tuple(sections),
+        figures=tuple(fleet_figures(inputs)),
+        tables=inputs.tables(),
+        summary=fleets_text(inputs, sections),
+        template="fleets.html",
+        extra={"headline": headline(inputs, compare_fleets(inputs))},
+        data={"fleets": fleet_data(inputs)},
+    )
 
 
 def fleets_text(inputs: FleetInputs, sections: Sequence[Section]) -> str:
@@ -29,7 +56,7 @@ def fleets_text(inputs: FleetInputs, sections: Sequence[Section]) -> str:
         *(block for sheet in sheets for block in sheet_text(sheet)),
         [f"{DASH} no plan of the method satisfies the constraint"],
     ]
-    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+    return blocks_text(blocks)
 
 
 def page_title(inputs: FleetInputs) -> str:
