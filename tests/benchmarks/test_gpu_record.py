@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import cuda_worker
 from helpers.builders import a100, all_reduce, gemm, memory, protocol, small_model
 from helpers.fake_device import FakeDevice
 
@@ -23,7 +24,6 @@ from onegpu.optimizer import optimizer_step
 from onegpu.table import Table
 
 CPU = torch.device("cpu")
-WORKER = Path(__file__).parents[1] / "helpers/cuda_worker.py"
 PARTITION = Partition(
     name="forward-mlp-allreduce",
     direction=Direction.FORWARD,
@@ -41,10 +41,10 @@ def device(tmp_path: Path) -> FakeDevice:
 @pytest.fixture
 def costs(device: FakeDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Costs:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    cuda_worker.fork_them(monkeypatch)
     config = CudaConfig(collectives=CudaCollectives.LOOPBACK, clocks=ClockPolicy.DEFAULT, pool=GpuPool.SAME)
     gpu = a100(search_frequencies=FrequencyRange(minimum_mhz=1410, maximum_mhz=1410, stride_mhz=1))
-    command = (sys.executable, str(WORKER), str(tmp_path))
+    command = (sys.executable, cuda_worker.__file__, str(tmp_path))
     quick = protocol(window_s=0.05, cooldown_s=0.01, warmup_s=0.01, settle_s=0.0)
     return Costs(lambda: CudaTestbed(config, gpu, [device], command), 1410, quick)
 

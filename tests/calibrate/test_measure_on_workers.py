@@ -1,7 +1,6 @@
-"""Trials on the testbed of real GPUs, with a worker that is a real process on a CPU and a device that is not real."""
+"""Trials on the testbed of real GPUs, with a worker that is a process on a CPU and a device that is not real."""
 
 import dataclasses
-import os
 import sys
 
 import pytest
@@ -41,7 +40,7 @@ SMALL = [
 @pytest.fixture
 def opened(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    cuda_worker.fork_them(monkeypatch)
     testbeds = []
 
     def open_(clocks):
