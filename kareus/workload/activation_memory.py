@@ -287,16 +287,33 @@ def backward_bytes(workload: Workload, tokens: int) -> int:
     return dense + BF16_BYTES * values - mlp_activation_bytes(model, parallelism, tokens)
 
 
-def block_split_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
+def block_split_bytes(workload: Workload, tokens: int, *, dense: bool = False) -> int:
     """Bytes that one block keeps for its weight gradients on one GPU: of every product its input and output gradient.
 
     Inputs: both norms' outputs whole; the outputs of attention and of the activation sharded. Output gradients: those
     of the projection and of the block whole; those of queries, keys and values and of the activation's input (SwiGLU's
-    two) sharded.
+    two) sharded. Latent vectors are inputs and outputs of products, too. Experts have those of their copies of tokens
+    in the place of the MLP's.
+
+    Args:
+        workload: with a backward in two passes.
+        tokens: of a microbatch on the GPU's tensor-parallel group.
+        dense: whether the block has no experts where others have.
     """
-    query, key_value = model.query_width, model.key_value_width
-    sharded = query + model.intermediate_size + query + 2 * key_value + model.mlp_input_width
-    return BF16_BYTES * tokens * (4 * model.hidden_size + sharded // parallelism.tp)
+    model, parallelism, latent = workload.model, workload.parallelism, workload.model.latent_attention
+    keys = 2 * model.key_value_width
+    if latent is not None:
+        keys = model.num_attention_heads * (model.head_dim - latent.rotary_dim + latent.value_dim)
+    sharded, routed = model.attended_width + model.query_width + keys, 0
+    if model.experts is None or dense:
+        sharded += model.intermediate_size + model.mlp_input_width
+    else:
+        shared = model.experts.shared_width
+        sharded += shared + model.gated_width(shared)
+        sizes = routed_sizes(model, parallelism, tokens // parallelism.token_shards, workload.software)
+        routed = sizes.rows * (2 * sizes.hidden + sizes.inner + sizes.width) + sizes.tokens * model.experts.count
+    whole = 4 * model.hidden_size + kept_latents(model)
+    return BF16_BYTES * (tokens * (whole + sharded // parallelism.tp) + routed)
 
 
 def head_split_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:

@@ -76,11 +76,6 @@ def _check_experts(workload: Workload) -> None:
             f"parallelism.shards={parallelism.shards}: with experts, optimizer states are shared out over all "
             "replicas; leave it out."
         )
-    if workload.split_backward:
-        raise RefusedWorkloadError(
-            f"pipeline.schedule={workload.pipeline.schedule}: a backward of experts is not split; use pipeline=1f1b or "
-            "interleaved."
-        )
     _check_exchanges(workload)
 
 
@@ -100,6 +95,35 @@ def _check_exchanges(workload: Workload) -> None:
         raise RefusedWorkloadError(
             "software.delayed_weight_gradients=true: Megatron delays them only beside exchanges that it hides "
             "(overlap_moe_expert_parallel_comm); add software.hidden_exchange=1."
+        )
+    if software.hidden_exchange:
+        _check_hidden_exchange(workload)
+
+
+def _check_hidden_exchange(workload: Workload) -> None:
+    """Check what Megatron does not hide exchanges of tokens with (`megatron/core/transformer/transformer_config.py`).
+
+    Raises:
+        RefusedWorkloadError: the workload has it.
+    """
+    parallelism, mtp = workload.parallelism, workload.model.mtp_layers
+    shown = f"software.hidden_exchange={workload.software.hidden_exchange:g}: Megatron hides exchanges of tokens"
+    if workload.recomputation.repeats_blocks:
+        raise RefusedWorkloadError(
+            f"{shown} only where blocks are not recomputed whole (recomputation={workload.recomputation}); use none or "
+            "selective, or software.hidden_exchange=0."
+        )
+    if parallelism.ep == 1:
+        raise RefusedWorkloadError(f"{shown} only where there are some (parallelism.ep=1); give ep, or 0.")
+    if parallelism.pp > 1 and workload.chunks == 1:
+        raise RefusedWorkloadError(
+            f"{shown} of a pipeline (parallelism.pp={parallelism.pp}) only with virtual stages; add "
+            "pipeline=interleaved, or use software.hidden_exchange=0."
+        )
+    if mtp > 1:
+        raise RefusedWorkloadError(
+            f"{shown} with one block that predicts further tokens at most (model.mtp_layers={mtp}); use 1 or 0 of "
+            "them, or software.hidden_exchange=0."
         )
 
 

@@ -225,8 +225,8 @@ def stage_memory(workload: Workload, stage: int) -> MemoryEstimate:
     working, delayed_bytes = recomputed + min(away, 2) * on_host, 0
     if workload.split_backward:
         head = head_split_bytes(model, parallelism, tokens) if is_last else 0
-        later = block_split_bytes(model, parallelism, tokens)
-        delayed_bytes = piece * later + head
+        later, dense = block_split_bytes(workload, tokens), least_dense(workload, stage)
+        delayed_bytes = (piece - dense) * later + dense * block_split_bytes(workload, tokens, dense=True) + head
         last_block = boundary + block_bytes(workload, tokens) + kept_scores
         working = max(recomputed, (piece - 1) * later + last_block - kept) + head
     waiting = max(

@@ -38,12 +38,28 @@ def layers_per_stage(workload: Workload) -> tuple[int, ...]:
     split = _checked("parallelism.layers_per_stage", given, workload.model, workload.parallelism, of_stage=chunks)
     whole = workload.parallelism.folded and any(layers % chunks for layers in split)
     if whole or not _cuts_into(split, chunks):
+        ends = "" if parallelism.folded else ", first and last one less where embedding or head takes its place"
+        such = f", such as {list(cut)}" if min(cut := _cut_up(split, chunks, folded=parallelism.folded)) else ""
         raise RefusedWorkloadError(
             f"parallelism.layers_per_stage={list(split)}: every stage must have a multiple of pipeline.chunks "
-            f"({chunks}) blocks, the first and the last one less where embedding or head takes the place of one; leave "
-            f"it null to have a split computed, or give {parallelism.pp * chunks} entries, those of each chunk."
+            f"({chunks}) blocks{ends}; give the blocks of each of the {parallelism.pp * chunks} chunks as a microbatch "
+            f"passes them{such}, or null to have a split computed."
         )
     return split
+
+
+def _cut_up(split: tuple[int, ...], chunks: int, *, folded: bool) -> tuple[int, ...]:
+    """Return blocks on each chunk, in the order in which they are passed, as equal as each stage's can be.
+
+    Examples:
+        >>> _cut_up((17, 15), 2, folded=True), _cut_up((17, 15), 2, folded=False)
+        ((9, 8, 7, 8), (9, 8, 8, 7))
+    """
+    passed = []
+    for chunk in range(chunks):
+        blocks = [layers // chunks + (chunk < layers % chunks) for layers in split]
+        passed += blocks[::-1] if folded and chunk % 2 else blocks
+    return tuple(passed)
 
 
 def as_stages(parallelism: Parallelism, placed: tuple[int, ...], chunks: int) -> tuple[int, ...]:
@@ -74,7 +90,10 @@ def usual_split(workload: Workload) -> tuple[int, ...]:
         checked = _checked(f"model.layers_per_stage.{parallelism.pp}", known, model, parallelism)
         if not any(layers % chunks for layers in checked):
             return checked
+    head = head_flops(model) / block_flops(model, workload.sequence_length, recomputation=workload.recomputation)
     if model.num_layers % chunks or model.num_layers < parallelism.pp * chunks:
+        if folded and model.num_layers >= parallelism.pp * chunks:
+            return as_stages(parallelism, balanced_split(model.num_layers, parallelism.pp * chunks, head), chunks)
         even = None if folded else even_split(model.num_layers, parallelism.pp, chunks)
         if even and model.num_layers >= parallelism.pp * chunks:
             return even
@@ -83,7 +102,6 @@ def usual_split(workload: Workload) -> tuple[int, ...]:
             f"for each chunk of each stage (parallelism.pp={parallelism.pp}), or with embedding and head as one each; "
             "use another number of chunks."
         )
-    head = head_flops(model) / block_flops(model, workload.sequence_length, recomputation=workload.recomputation)
     pieces, stages = model.num_layers // chunks, parallelism.pp
     if workload.software.fills_stages and not folded:
         return tuple(chunks * n for n in filled_split(pieces, stages, head / chunks))

@@ -7,7 +7,7 @@ from helpers.builders import CONFIG
 from helpers.planned import SMALL
 
 from kareus.frontiers.makeup import overlap_makeup
-from kareus.graph.records import TRACED, Batch
+from kareus.graph.records import TRACED, Batch, Direction
 from kareus.pipeline.methods import method_named
 from kareus.plans.build import select_plan
 from kareus.plans.check import check_plan
@@ -25,6 +25,11 @@ MIXTURE = (
     *("software.dispatcher=flex", "recomputation=none", "sequence_length=8192", "iteration.include_update=false"),
 )
 """The first of three stages has dense blocks alone, the second one of them; experts are on two nodes."""
+LEFT_OUT = ("model=", "parallelism.layers_per_stage", "parallelism.pp", "sequence_length", "microbatch_size")
+IN_A_V = (
+    *(override for override in MIXTURE if not override.startswith(LEFT_OUT)),
+    *("model=qwen3-30b-a3b", "parallelism.pp=2", "parallelism.layers_per_stage=[2,1,1,2]", "pipeline=zb-v"),
+)
 Planned = tuple[Workload, PlannedTables, list[StageShape]]
 
 
@@ -48,6 +53,17 @@ def test_a_plan_of_experts_holds_and_overlaps_where_there_are_experts(planned: P
             stages.add(key.stage)
             assert instruction.time_s == pytest.approx(time_s, rel=0.03), key
     assert stages == {1, 2}
+
+
+def test_experts_in_a_v_are_planned_with_weight_gradients_apart() -> None:
+    (workload,) = resolve_accepted(IN_A_V, CONFIG).values()
+    tables = plan_tables(workload, [method_named("kareus")])
+    plan = select_plan(workload, tables.frontiers, "fastest", "kareus", name="experts")
+    check_plan(plan, workload, "experts", Path("plan"), {n: set(s.launch) for n, s in tables.spaces.items()})
+    overlapped = {key.direction for key, i in plan.keyed if i.execution is Execution.OVERLAP}
+    assert overlapped == {Direction.FORWARD, Direction.INPUT_GRADIENT}
+    apart = [key for key, i in plan.keyed if key.direction is Direction.WEIGHT_GRADIENT and not i.partitions]
+    assert {(key.stage, key.chunk) for key in apart} == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
 
 def test_stages_have_the_partitions_of_their_blocks(planned: Planned) -> None:

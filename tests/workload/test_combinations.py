@@ -7,6 +7,8 @@ from kareus.prediction.workload_prediction import predict
 from kareus.workload.resolve import resolve, resolve_accepted
 
 EXPERTS = ("model=mixtral-8x7b", "parallelism.tp=1")
+HIDING = (*EXPERTS, "software.hidden_exchange=1")
+ALONE = ("parallelism.pp=1", "parallelism.ep=2")
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,17 @@ EXPERTS = ("model=mixtral-8x7b", "parallelism.tp=1")
         ((*EXPERTS, "software.dispatch_sms=108"), "must be less than the 108 SMs of A100"),
         ((*EXPERTS, "software.delayed_weight_gradients=true"), "add software.hidden_exchange=1"),
         (
+            (*HIDING, *ALONE, "recomputation=full"),
+            "only where blocks are not recomputed whole (recomputation=full); use none",
+        ),
+        ((*HIDING, *ALONE, "recomputation=stage"), "only where blocks are not recomputed whole (recomputation=stage)"),
+        ((*HIDING, "parallelism.pp=1", "recomputation=none"), "only where there are some (parallelism.ep=1)"),
+        (
+            (*HIDING, "parallelism.pp=2", "parallelism.ep=2", "recomputation=none"),
+            "of a pipeline (parallelism.pp=2) only with virtual stages",
+        ),
+        ((*HIDING, *ALONE, "model.mtp_layers=2", "recomputation=none"), "(model.mtp_layers=2); use 1 or 0 of them"),
+        (
             ("recomputation=full", "parallelism.cp=2", "parallelism.tp=1", "software=kareus"),
             "use recomputation=selective or stage, or predict another software",
         ),
@@ -29,6 +42,21 @@ def test_what_excludes_another_choice_says_what_to_do(overrides: tuple[str, ...]
     (one,) = resolve([*overrides, "parallelism.dp=2", "microbatch_size=2"], CONFIG)
     assert one.refusal is not None
     assert said in one.refusal
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("parallelism.pp=1", "model.num_layers=4"),
+        ("parallelism.pp=2", "model.num_layers=8", "pipeline=interleaved"),
+        ("parallelism.pp=1", "model.num_layers=4", "model.mtp_layers=1"),
+    ],
+)
+def test_exchanges_are_hidden_where_megatron_hides_them(more: tuple[str, ...]) -> None:
+    given = (*EXPERTS, "gpu=h100-sxm5-80gb", "parallelism.ep=8", "parallelism.dp=8", "parallelism.sharding=optimizer")
+    overrides = [*given, *more, "recomputation=none", "microbatch_size=1", "software.hidden_exchange=0,1"]
+    shown, hidden = (predict(workload) for workload in resolve_accepted(overrides, CONFIG).values())
+    assert hidden.time_s < shown.time_s
 
 
 @pytest.mark.parametrize("software", ["megatron-core", "torchtitan-eager"])

@@ -181,9 +181,9 @@ def test_a_split_backward_keeps_tensors_of_waiting_products() -> None:
     """By hand, one token on one GPU of Llama 3.2 3B in bf16, of the four products of a block and of the LM head."""
     plain = workload("parallelism.tp=1")
     inputs, gradients = 3072 + 3072 + 3072 + 8192, 5120 + 3072 + 2 * 8192 + 3072
-    assert block_split_bytes(plain.model, plain.parallelism, 1) == 2 * (inputs + gradients)
+    assert block_split_bytes(plain, 1) == 2 * (inputs + gradients)
     assert head_split_bytes(plain.model, plain.parallelism, 1) == 2 * (3072 + 128256)
-    assert block_split_bytes(plain.model, plain.parallelism, 1) <= 2 * 3072 + block_activation_bytes(
+    assert block_split_bytes(plain, 1) <= 2 * 3072 + block_activation_bytes(
         plain.model, plain.parallelism, 1
     )  # so that an input-gradient pass frees as it goes
 
@@ -193,7 +193,7 @@ def test_zero_bubble_holds_a_microbatch_on_the_last_stage() -> None:
     assert (usual.stage, split.stage) == (0, 1)
     own, tokens = workload("pipeline=zb-h1"), 8 * 4096
     head = head_split_bytes(own.model, own.parallelism, tokens)
-    waiting = 13 * block_split_bytes(own.model, own.parallelism, tokens) + head
+    waiting = 13 * block_split_bytes(own, tokens) + head
     assert split.in_flight_gib == pytest.approx((2 * tokens * 3072 + waiting) / GIB)
     assert split.total_gib < own.gpu.memory_gib
     alone = ["parallelism.pp=1", "parallelism.layers_per_stage=[28]"]
@@ -236,7 +236,7 @@ def test_each_recomputation_keeps_what_it_does_not_recompute() -> None:
 def test_a_split_backward_gathers_what_its_weight_gradients_need() -> None:
     alone = ("parallelism.pp=1", "parallelism.layers_per_stage=[28]", "pipeline=zb-h1")
     own, tokens = workload(*alone), 8 * 4096
-    later = block_split_bytes(own.model, own.parallelism, tokens)
+    later = block_split_bytes(own, tokens)
     block = block_activation_bytes(own.model, own.parallelism, tokens)
     rest = block_backward_bytes(own.model, own.parallelism, tokens) + head_split_bytes(
         own.model, own.parallelism, tokens

@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+import re
 from functools import cache
 
 import pytest
@@ -82,9 +83,9 @@ def test_the_split_is_configured_else_the_models_else_balanced() -> None:
         (["parallelism.layers_per_stage=[28,0]"], "=[28, 0]: every stage must have 1 block or more."),
         (
             ["parallelism.layers_per_stage=[15,13]", "pipeline=interleaved", "pipeline.chunks=3"],
-            "=[15, 13]: every stage must have a multiple of pipeline.chunks (3) blocks, the first and the last one "
-            "less where embedding or head takes the place of one; leave it null to have a split computed, or give 6 "
-            "entries, those of each chunk.",
+            "=[15, 13]: every stage must have a multiple of pipeline.chunks (3) blocks, first and last one less "
+            "where embedding or head takes its place; give the blocks of each of the 6 chunks as a microbatch "
+            "passes them, such as [5, 5, 5, 4, 5, 4], or null to have a split computed.",
         ),
     ],
 )
@@ -92,6 +93,26 @@ def test_a_split_that_does_not_fit_the_model_is_refused(overrides: list[str], me
     with pytest.raises(RefusedWorkloadError) as raised:
         layers_per_stage(workload(*overrides))
     assert str(raised.value) == f"parallelism.layers_per_stage{message}"
+
+
+def test_uneven_stages_of_a_v_are_refused_with_chunks_that_are_taken() -> None:
+    with pytest.raises(RefusedWorkloadError, match=r"multiple of pipeline.chunks \(2\) blocks; give") as raised:
+        with_split(workload("pipeline=zb-v", "parallelism.layers_per_stage=[15,13]"))
+    (proposed,) = re.findall(r"such as (\[.*\]),", str(raised.value))
+    taken = with_split(workload("pipeline=zb-v", f"parallelism.layers_per_stage={proposed}")).parallelism
+    assert taken.split == (15, 13)
+    with pytest.raises(RefusedWorkloadError, match="as a microbatch passes them, or null"):
+        with_split(workload("pipeline=zb-v", "parallelism.layers_per_stage=[1,27]"))
+
+
+def test_chunks_of_a_v_are_balanced_where_they_cannot_be_equal() -> None:
+    """61 blocks on four stages, eight chunks; the LM head is in the last of these, which has as many fewer."""
+    of_v = with_split(workload("model=deepseek-v3", "parallelism.pp=4", "parallelism.tp=1", "pipeline=dualpipe-v"))
+    head = head_flops(of_v.model) / block_flops(of_v.model, 4096, recomputation=of_v.recomputation)
+    *chunks, last = of_v.parallelism.placed
+    assert (sum(chunks) + last, max(chunks) - min(chunks)) == (61, 1)
+    assert abs(last + head - sum(chunks) / 7) < 1
+    assert of_v.parallelism.split[0] == chunks[0] + last
 
 
 def test_chunks_are_equal_whatever_the_models_table_says() -> None:
