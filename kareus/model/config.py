@@ -527,6 +527,11 @@ class Parallelism:
         return self.gpus_per_stage // (self.ep * self.etp)
 
     @property
+    def expert_sharing(self) -> int:
+        """Those of them that share out the experts' states among themselves: those of one sharing group."""
+        return self.expert_replicas // self.copies
+
+    @property
     def gpus_per_stage(self) -> int:
         """GPUs that run one stage, over all replicas."""
         return self.dp * self.cp * self.tp
@@ -552,6 +557,14 @@ class Parallelism:
         apart = self.ep * self.etp
         first = stage * self.gpus_per_stage + place % apart
         return [first + apart * replica for replica in range(self.expert_replicas)]
+
+    def expert_sharing_ranks(self, stage: int) -> list[int]:
+        """Return the ranks of a stage that share out the states of the same experts, its first GPU among them."""
+        return self.expert_replica_ranks(stage)[: self.expert_sharing]
+
+    def expert_copy_ranks(self, stage: int) -> list[int]:
+        """Return the first rank of each sharing group that holds the same shard of the same experts."""
+        return self.expert_replica_ranks(stage)[:: self.expert_sharing]
 
     def sharing_ranks(self, stage: int, *, over_context: bool) -> list[int]:
         """Return the first tensor-parallel rank of each that shares out model states of a stage.

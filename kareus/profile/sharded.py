@@ -128,7 +128,7 @@ def _exchanged(config: WeightLayout, stage: int, gathered: float, trained: int, 
     """Return the collectives of a part, `experts` of whose `trained` parameters are routed experts'."""
     parallelism, software, linked = config.parallelism, config.software, config.gpu.linked_gpus(config.parallelism.gpus)
     ranks = parallelism.sharing_ranks(stage, over_context=software.shares_over_context)
-    of_experts = parallelism.expert_replica_ranks(stage)
+    of_experts = parallelism.expert_sharing_ranks(stage)
     if len(of_experts) == len(ranks):  # the same ones: what is of a block is one group
         experts = 0
     gradient_bytes = config.training.gradient_bytes(software.gradient_bytes)

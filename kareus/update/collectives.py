@@ -50,10 +50,10 @@ def reduction_collectives(
 def expert_reduction_collectives(
     parallelism: Parallelism, gpu: Gpu, software: Software, stage: int, parameters: int
 ) -> tuple[Placed, ...]:
-    """Return the sum of the gradients of experts' `parameters` over the GPUs that hold the same experts.
+    """Return the collectives that sum the gradients of experts' `parameters` over the GPUs that hold the same experts.
 
     They are fewer than those that hold the same of the rest of a stage, or none (Megatron Core: expert data
-    parallelism).
+    parallelism); in hybrid sharding those of a group share out the sum, and groups add up shards, as of the rest.
     """
     shares = parallelism.shards_states and not software.sums_whole
     whole = Collective(
@@ -63,7 +63,21 @@ def expert_reduction_collectives(
         message_bytes=software.gradient_bytes * parameters,
         fused=1,
     )
-    return _placed([(whole, parallelism.expert_replica_ranks(stage))], parallelism, gpu)
+    if not shares or parallelism.copies == 1:
+        return _placed([(whole, parallelism.expert_replica_ranks(stage))], parallelism, gpu)
+    sharing = parallelism.expert_sharing if parameters else 1
+    over_copies = replace(
+        whole,
+        kind=CollectiveKind.ALL_REDUCE,
+        group="copies",
+        group_size=parallelism.copies if parameters else 1,
+        message_bytes=-(-whole.message_bytes // sharing),
+    )
+    sums = [
+        (replace(whole, group_size=sharing), parallelism.expert_sharing_ranks(stage)),
+        (over_copies, parallelism.expert_copy_ranks(stage)),
+    ]
+    return _placed(sums[-1:] if parallelism.shards_gradients else sums, parallelism, gpu)
 
 
 def expert_gather_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parameters: int) -> tuple[Placed, ...]:
@@ -73,11 +87,11 @@ def expert_gather_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, pa
     gather = Collective(
         kind=CollectiveKind.ALL_GATHER,
         group="expert-dp",
-        group_size=parallelism.expert_replicas,
+        group_size=parallelism.expert_sharing,
         message_bytes=BF16_BYTES * parameters,
         fused=1,
     )
-    return _placed([(gather, parallelism.expert_replica_ranks(stage))], parallelism, gpu)
+    return _placed([(gather, parallelism.expert_sharing_ranks(stage))], parallelism, gpu)
 
 
 def norm_gradient_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parameters: int) -> tuple[Placed, ...]:

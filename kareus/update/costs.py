@@ -308,8 +308,8 @@ def _weight_casts(config: UpdateSubject, stage: int, clocks_mhz: Array) -> Costs
 
 
 def _expert_shard(config: UpdateSubject, parameters: int) -> int:
-    """Return the part of experts' parameters that one GPU optimizes: shared over those that hold the same experts."""
-    return -(-parameters // config.parallelism.expert_replicas) if config.parallelism.shards_states else parameters
+    """Return the part of experts' parameters that one GPU optimizes: shared out as the same experts are."""
+    return -(-parameters // config.parallelism.expert_sharing) if config.parallelism.shards_states else parameters
 
 
 def _shard(config: UpdateSubject, parameters: int) -> int:

@@ -71,11 +71,6 @@ def _check_experts(workload: Workload) -> None:
             f"parallelism.sequence_parallel=false: with experts, GPUs of a tensor-parallel group (parallelism.tp="
             f"{parallelism.tp}) route their own tokens each; set it to true."
         )
-    if parallelism.shards is not None:
-        raise RefusedWorkloadError(
-            f"parallelism.shards={parallelism.shards}: with experts, optimizer states are shared out over all "
-            "replicas; leave it out."
-        )
     _check_exchanges(workload)
 
 

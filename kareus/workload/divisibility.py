@@ -93,6 +93,13 @@ def _of_experts(workload: Workload) -> Iterator[str]:
             f"parallelism.ep={own.ep}, etp={own.etp}: ep x etp must divide the {own.gpus_per_stage} GPUs of a stage "
             f"(dp x cp x tp); allowed with that etp: ep {_listed(fitting)}."
         )
+    group = own.sharing * own.cp * own.tp
+    if own.copies > 1 and group % (own.ep * own.etp) and not own.gpus_per_stage % (own.ep * own.etp):
+        yield (
+            f"parallelism.shards={own.shards}: GPUs of a group that shares out model states (shards x cp x tp = "
+            f"{group}) must share out experts evenly, and parallelism.ep x etp is {own.ep * own.etp}; use a multiple, "
+            "or less of ep."
+        )
     if experts.width % own.etp:
         yield f"parallelism.etp={own.etp}: must divide model.experts.width ({experts.width})."
     if experts.shared_width % own.tp:

@@ -19,7 +19,7 @@ def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, flo
     """Bytes of weights, gradients and states of the optimizer on one GPU of a stage.
 
     Weights of blocks that products take in fewer bits are kept cast and transposed beside those in 16 bits.
-    What is sharded is divided by the replicas, of experts by the GPUs that hold the same. Where gradients are, the fp32
+    What is sharded is divided by the replicas that share it out, of experts by the GPUs that share out the same. Where gradients are, the fp32
     shards of the weights are the master weights, which count among the states; weights and gradients that are whole for
     a while: see `_whole_bytes`.
     """
@@ -43,9 +43,9 @@ def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, flo
     sharing = len(parallelism.sharing_ranks(stage, over_context=software.shares_over_context))
     whole = parallelism.sharding is Sharding.NONE
     states = options.state_bytes * (trained - experts) / (1 if whole else sharing)
-    states += options.state_bytes * experts / (1 if whole else parallelism.expert_replicas)
+    states += options.state_bytes * experts / (1 if whole else parallelism.expert_sharing)
     if parallelism.shards_gradients:
-        of_experts = experts / parallelism.expert_replicas
+        of_experts = experts / parallelism.expert_sharing
         kept = weights - BF16_BYTES * trained  # frozen ones
         weights, unreduced = _whole_bytes(workload, stage, layers, dense)
         gradients = gradient_bytes * ((trained - experts) / sharing + of_experts) + unreduced

@@ -130,7 +130,7 @@ def test_a_layout_is_read_as_it_was_written(trainer, data):
 
 
 WITH_EXPERTS = {
-    "mixtral-8x7b": ("software.delayed_weight_gradients=true", "software.hidden_exchange=1.0"),
+    "mixtral-8x7b": ("software.delayed_weight_gradients=true", "software.hidden_exchange=1.0", "pipeline=interleaved"),
     "deepseek-v3": ("model.mtp_layers=1", "software.dispatcher=flex", "software.dispatch_sms=24"),
 }
 """Models with experts, and what else of them is said."""

@@ -13,12 +13,18 @@ from kareus.export.layouts import MODEL_FIELDS
 from kareus.graph.records import CollectiveKind, Direction
 from kareus.interchange.meaning import keys_of
 from kareus.interchange.table import trainer_named
-from kareus.interchange.writing import written
+from kareus.interchange.writing import layout_said, written
 from kareus.model.config import Sharding
 from kareus.prediction.workload_prediction import predict
-from kareus.profile.programs import chunk_shapes, weights_of
+from kareus.profile.programs import chunk_shapes, laid_out_shapes, weights_of
 from kareus.runtime.architecture import check_runs
-from kareus.update.collectives import gather_collectives, norm_collectives, reduction_collectives
+from kareus.update.collectives import (
+    expert_gather_collectives,
+    expert_reduction_collectives,
+    gather_collectives,
+    norm_collectives,
+    reduction_collectives,
+)
 from kareus.update.directions import update_directions
 from kareus.workload.memory import estimate_memory
 from kareus.workload.resolve import resolve_accepted
@@ -86,6 +92,64 @@ def test_a_gpu_holds_as_much_as_in_a_job_of_its_group():
     assert state_bytes(hybrid, 0, 32) == state_bytes(small, 0, 32)
 
 
+def mixture(*overrides):
+    """32 GPUs, four of which hold the same eighth of a block's experts."""
+    return job("model=qwen3-30b-a3b", "parallelism.ep=8", *overrides)
+
+
+@pytest.mark.parametrize(("shards", "sharing"), [(32, 4), (16, 2), (8, 1)])
+def test_groups_of_experts_are_those_of_a_device_mesh(shards, sharing):
+    """`init_device_mesh("cuda", (copies, sharing, ep))`: experts are shared out within what shares out the rest."""
+    parallelism = dataclasses.replace(mixture().parallelism, shards=shards)
+    expected = np.arange(32).reshape(32 // shards, sharing, 8)
+    assert parallelism.expert_sharing == sharing
+    assert parallelism.expert_sharing_ranks(0) == expected[0, :, 0].tolist()
+    assert parallelism.expert_copy_ranks(0) == expected[:, 0, 0].tolist()
+
+
+@pytest.mark.parametrize("shards", [16, 8])
+def test_a_gpu_holds_as_much_of_experts_as_in_a_job_of_its_group(shards):
+    hybrid, small = mixture(f"parallelism.shards={shards}"), mixture(f"parallelism.dp={shards}")
+    assert state_bytes(hybrid, 0, 48) == state_bytes(small, 0, 48)
+    weights = [weights_of(one, 0, next(iter(laid_out_shapes(one).values())), 20).block for one in (hybrid, small)]
+    assert weights[0] == weights[1]
+    assert Direction.GRADIENT_REDUCTION in update_directions(hybrid, 0)
+
+
+def test_shards_of_experts_are_summed_over_copies():
+    gpu, software = mixture().gpu, mixture().software
+    parallelism = dataclasses.replace(mixture().parallelism, sharding=Sharding.OPTIMIZER, shards=16)
+    found = expert_reduction_collectives(parallelism, gpu, software, 0, 8_000)
+    assert [(c.kind, c.group_size) for c, _ in found] == [
+        (CollectiveKind.REDUCE_SCATTER, 2),
+        (CollectiveKind.ALL_REDUCE, 2),
+    ]
+    (one, summed) = (c.message_bytes for c, _ in found)
+    assert one == 2 * summed == 8_000 * software.gradient_bytes
+    ((gather, _),) = expert_gather_collectives(parallelism, gpu, 0, 8_000)
+    assert gather.group_size == 2
+    full = dataclasses.replace(parallelism, sharding=Sharding.FULL, shards=8)
+    assert [(c.kind, c.group_size) for c, _ in expert_reduction_collectives(full, gpu, software, 0, 8_000)] == [
+        (CollectiveKind.ALL_REDUCE, 4)
+    ]
+
+
+def test_experts_are_predicted_with_hybrid_sharding_and_it_is_read_as_it_was_written():
+    within, over_all = mixture("parallelism.sharding=hybrid"), mixture()
+    assert within.parallelism.shards == 8
+    assert predict(within).memory.total_gib > predict(over_all).memory.total_gib
+    for trainer, syntax, workload in (
+        ("torchtitan", "toml", within),
+        ("megatron-lm", "shell", mixture("parallelism.sharding=optimizer", "parallelism.shards=16")),
+    ):
+        plain = dict(leaves(to_plain(workload)))
+        own = written(trainer_named(trainer), {**MODEL_FIELDS, **plain}, 8, syntax)
+        assert not [text for text in own.unsaid if text.startswith("parallelism.")]
+        said = layout_said(trainer_named(trainer), own.text, syntax, 48)
+        for key in ("parallelism.dp", "parallelism.ep", "parallelism.shards", "parallelism.sharding"):
+            assert said[key] == plain[key], (trainer, key)
+
+
 def test_many_nodes_gain_by_gathering_within_them():
     """Gathers of short passes over 64 nodes take longer than the passes; within a node they hide."""
     over_all = predict(job("parallelism.dp=512"))
@@ -98,6 +162,11 @@ def test_many_nodes_gain_by_gathering_within_them():
     ("overrides", "error", "message"),
     [
         (["parallelism.shards=5"], RefusedWorkloadError, r"parallelism\.shards=5: must divide parallelism\.dp \(32\)"),
+        (
+            ["model=qwen3-30b-a3b", "parallelism.ep=8", "parallelism.shards=4"],
+            RefusedWorkloadError,
+            r"parallelism\.shards=4: GPUs of a group .* = 4\) must share out experts evenly, .*use a multiple",
+        ),
         (["parallelism.shards=1"], ConfigError, "shards=1: must be from 2"),
         (["parallelism.shards=8", "parallelism.sharding=none"], ConfigError, "nothing is shared out"),
         (["parallelism.sharding=hybrid", "parallelism.tp=8"], ConfigError, "fills the 8 GPUs of a node; give"),
