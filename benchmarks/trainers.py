@@ -6,8 +6,8 @@
 
 Every row plans one workload on the simulated testbed for the software of its trainer, takes the plans of least energy
 of what the trainer obeys, within the time of the same software's own execution in the same layout and a little more,
-and compares them with that. Rows without a pipeline come again beside one clock for each step, and with NCCL held to
-the number of SMs that suits it best. Nothing is measured.
+and compares them with that. Rows without a pipeline come again beside one clock for each step, and with the
+exchanges of weights that suit them best. Nothing is measured.
 """
 
 import argparse
@@ -24,12 +24,11 @@ from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, max_throughput_pl
 from kareus.pipeline.methods import METHODS
 from kareus.pipeline.one_clock import one_clock_costs
 from kareus.plans.build import plan_of_row
+from kareus.plans.exchanges import exchange_words, with_best_exchanges
 from kareus.plans.frontiers import Frontiers
-from kareus.plans.obeyed import best_sm_count
 from kareus.plans.planning import plan_tables, quietly
 from kareus.software.trainers import ClockPace, ObeyingTrainer, trainers
-from kareus.testbed.config import NCCL_SM_COUNT
-from kareus.workload.config import Workload, with_sm_count
+from kareus.workload.config import Workload
 from kareus.workload.slices import cut
 
 PAGE = ROOT / "docs/howto/trainers.md"
@@ -137,9 +136,9 @@ def ways(row: Row) -> tuple[dict[str, float], list[Way]]:
     if trainer.clocks is ClockPace.STEP:
         return baseline, [one_clock]
     found = [one_clock, Way(trainer.obeys, costs(workload, trainer, frontiers))]
-    if row.layout == "sharded" and (count := best_sm_count(workload)) != NCCL_SM_COUNT:
-        held = with_sm_count(workload, count)
-        found.append(Way(f"the same, and {count} SMs for NCCL", costs(held, trainer, planned(held, trainer))))
+    if row.layout == "sharded" and (limited := with_best_exchanges(workload)) != workload:
+        name = f"the same, and {exchange_words(limited)}"
+        found.append(Way(name, costs(limited, trainer, planned(limited, trainer))))
     return baseline, found
 
 

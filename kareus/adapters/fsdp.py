@@ -4,14 +4,18 @@
     ...  # training as before
     planned.close()
 
+What replicas exchange of a model that `fully_shard` has sharded is set once, as planned: SMs, and how far ahead weights
+are gathered.
+
 Hooks of the outermost module and of the optimizer say what runs. A forward begins and ends with the module's; its
 backward begins there, so that the loss is part of it, and ends with the pass of autograd that reaches the module's
 output; then the update begins, gradient norm and clipping included, and ends with the optimizer's step. A forward
 without gradients is an evaluation, which has the clock of most forwards.
 """
 
+import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from typing import Any
 
@@ -19,32 +23,29 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.utils._pytree import tree_leaves
 
 from kareus.adapters.driver import StageDriver, drive_by_plan
 from kareus.adapters.layout import RankLayout
-from kareus.adapters.sources import PlanSource
+from kareus.adapters.sources import PlanSource, exchanges_of
 from kareus.adapters.steps import only_device, stepping
 from kareus.artifacts.ranges import check_within
-from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError, EngineError
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
 from kareus.model.communicators.nccl import nccl_options
+from kareus.model.config import EXCHANGES, NVLS_CHOICE, FsdpSettings
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.instructions import pipeline_instructions
-from kareus.runtime.fully_sharded import prefetch_ahead
+from kareus.runtime.fully_sharded import prefetch_ahead, set_exchanges
 
 MOST_MICROBATCHES = 100_000
 """Backwards between two steps of the optimizer."""
-MOST_CHANNELS = 64
-"""Channels of an NCCL communicator, at most (MAXCHANNELS of NCCL)."""
-MOST_PREFETCHED = 100
-"""Blocks ahead."""
 OVERRULING = ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS")
 """Variables of NCCL that count before the options of a group."""
+logger = logging.getLogger(__name__)
+
 OUTSIDE = -1
 """What PyTorch gives as the number of the pass of autograd that runs, where none does."""
 
@@ -193,6 +194,15 @@ def obey(
     is_distributed = dist.is_available() and dist.is_initialized()
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if is_distributed else (0, 1)
     layout = RankLayout(rank=rank, gpus=ranks, stage=0, stages=1, microbatches=microbatches)
+    settings = exchanges_of(plan)
+    if settings.label and any(_outermost_sharded(model)):
+        exchange(model, settings)
+    elif settings.label and rank == 0:
+        logger.warning(
+            "the plan sets %s of exchanges of fully_shard, which has not sharded this model: they stay as they are, "
+            "and times differ from those planned.",
+            settings.label,
+        )
     order = pipeline_instructions(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD, 1, microbatches)
     driver = drive_by_plan(
         plan, layout, only_device(model.parameters()), [i.key for i in order], clocks=clocks, output=output
@@ -200,67 +210,42 @@ def obey(
     return PlannedTraining(model, stepping(optimizer), driver, microbatches, tokens)
 
 
-def sharded_mesh(
-    device_type: str, shape: tuple[int, ...], names: tuple[str, ...], sms: Mapping[str, int], *, cga: int | None = None
-) -> DeviceMesh:
-    """Return the mesh of a job, with limits of SMs for the collectives of some of its groups; every rank calls it.
+def exchange(model: nn.Module, settings: FsdpSettings, *, cga: int | None = None) -> None:
+    """Have a sharded model exchange weights and gradients by settings, as `obey` does by those of its plan.
 
-    `fully_shard` gathers and reduces in the groups of the mesh that it is given: limits there leave those of tensor
-    parallelism, and of all else, to NCCL. Without NCCL, as on CPUs, nothing is limited.
-
-    Args:
-        device_type: as of `torch.distributed.device_mesh.init_device_mesh`, like the next two.
-        shape: sizes of the dimensions.
-        names: names of the dimensions.
-        sms: by dimension, SMs of each of its collectives, such as the answer of `kareus plan` names.
-        cga: CTAs of a cluster in these groups; None leaves them to NCCL.
-
-    Raises:
-        ConfigError: a dimension is not of the mesh, a number is none of NCCL's, or clusters do not divide it.
-        EngineError: a variable overrules the limits of groups.
-
-    Example:
-        >>> from kareus.adapters.fsdp import sharded_mesh
-        >>> mesh = sharded_mesh("cuda", (2, 8), ("replicate", "shard"), {"shard": 12})
-        >>> fully_shard(model, mesh=mesh)
-    """
-    for name, count in sms.items():
-        if name not in names:
-            raise ConfigError(f"sms: {name}: no dimension of the mesh; {suggest(name, names)}.")
-        check_within(f"sms: {name}", count, 1, MOST_CHANNELS, "SMs")
-        if cga is not None and (cga < 1 or count % cga):
-            raise ConfigError(f"cga={cga}: must divide the {count} SMs of {name}.")
-    overruling = [f"{name}={os.environ[name]}" for name in OVERRULING if os.environ.get(name)]
-    if sms and overruling:
-        raise EngineError(f"{' '.join(overruling)}: overrules the limits of all groups; unset it.")
-    has_nccl = device_type == "cuda" and dist.is_nccl_available()
-    limits: dict[int | str, Any] = {name: nccl_options(count, cga) for name, count in sms.items()} if has_nccl else {}
-    return init_device_mesh(device_type, shape, mesh_dim_names=names, backend_override=limits or None)
-
-
-def prefetch(model: nn.Module, depth: int) -> None:
-    """Have a sharded model gather the weights of the next blocks while one runs.
-
-    The blocks are the outermost modules below the model that `fully_shard` has seen, in the order of its modules, which
-    has to be that of execution. PyTorch gathers one ahead by itself, asked for as late as possible. What more does is
-    not predicted: it hides gathers that take longer than some of the blocks, and keeps more weights in memory.
+    Every rank calls it before the first forward. Without NCCL, as on CPUs, groups are made and nothing is limited.
+    Blocks are the outermost modules below the model that `fully_shard` has seen, in the order of its modules, which has
+    to be that of execution; PyTorch gathers one ahead by itself.
 
     Args:
         model: the outermost module, sharded.
-        depth: how many blocks ahead.
+        settings: such as those that `kareus plan` with `parallelism.fsdp=auto` finds.
+        cga: CTAs of a cluster in groups whose SMs are set; None leaves them to NCCL.
 
     Raises:
-        EngineError: no module below the model is sharded.
+        ConfigError: clusters do not divide a number of SMs.
+        EngineError: no module below the model is sharded, or a variable of the environment overrules the settings.
 
     Example:
-        >>> from kareus.adapters.fsdp import prefetch
-        >>> prefetch(model, depth=2)
+        >>> from kareus.adapters.fsdp import exchange
+        >>> from kareus.model.config import FsdpSettings
+        >>> exchange(model, FsdpSettings(gather_sms=9, reduce_sms=12))
     """
-    check_within("depth", depth, 1, MOST_PREFETCHED, "blocks ahead")
+    counts = {name: count for name in EXCHANGES if (count := settings.sms(name)) is not None}
+    for name, count in counts.items():
+        if cga is not None and (cga < 1 or count % cga):
+            raise ConfigError(f"cga={cga}: must divide {name}_sms={count}.")
+    overruling = [f"{name}={os.environ[name]}" for name in OVERRULING if os.environ.get(name)]
+    if counts and overruling:
+        raise EngineError(f"{' '.join(overruling)}: overrules the limits of all groups; unset it.")
     blocks = list(_outermost_sharded(model))
     if not blocks:
         raise EngineError(f"{type(model).__name__}: fully_shard has seen no module below it; shard its blocks too.")
-    prefetch_ahead(blocks, depth)
+    if settings.nvls and dist.get_backend() == "nccl" and NVLS_CHOICE not in os.environ.get("NCCL_ALGO", ""):
+        raise EngineError(f"nvls: NCCL prefers rings; start the job with NCCL_ALGO={NVLS_CHOICE}.")
+    if settings.prefetch > 1:
+        prefetch_ahead(blocks, settings.prefetch)
+    set_exchanges(model, settings, lambda count: nccl_options(count, cga))
 
 
 def _outermost_sharded(module: nn.Module) -> Iterator[nn.Module]:

@@ -16,6 +16,7 @@ from kareus.device.actuators import CLOCKS, Actuator
 from kareus.device.controller import check_clocks
 from kareus.device.protocol import Device
 from kareus.graph.instruction import InstructionKey
+from kareus.model.config import FsdpSettings
 from kareus.plans.document import Plan
 from kareus.plans.file import read_plan
 from kareus.plans.locate import workload_path
@@ -74,12 +75,20 @@ def check_source(source: PlanSource) -> None:
     Raises:
         KareusError: it is missing or cannot be read.
     """
+    exchanges_of(source)
+
+
+def exchanges_of(source: PlanSource) -> FsdpSettings:
+    """Return how replicas are planned to exchange weights.
+
+    Raises:
+        KareusError: what decides clocks is missing or cannot be read.
+    """
     if isinstance(source, Profiling):
-        load_slice(workload_path(Path(source.workload)), Workload)
-    elif isinstance(source, PlanFolder):
-        load_slice(WorkloadFolder(Path(source.folder)).config("plan"), PlanSlice)
-    else:
-        read_plan(Path(source))
+        return load_slice(workload_path(Path(source.workload)), Workload).parallelism.fsdp
+    if isinstance(source, PlanFolder):
+        return load_slice(WorkloadFolder(Path(source.folder)).config("plan"), PlanSlice).workload.parallelism.fsdp
+    return read_plan(Path(source)).fsdp
 
 
 def _check_clocks(plans: Sequence[Plan], layout: RankLayout, gpu: Device | None) -> None:

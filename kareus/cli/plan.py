@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from kareus.plans.frontiers import Frontiers
     from kareus.plans.planning import PlannedTables
 
-SEARCHED = "parallelism.layers_per_stage=auto"
-"""Asks for the blocks on stages that are best."""
+SPLIT, EXCHANGES = "parallelism.layers_per_stage=auto", "parallelism.fsdp=auto"
+"""Ask for the blocks on stages, and for the exchanges of shared-out weights, that are best."""
 logger = logging.getLogger(__name__)
 
 
@@ -84,15 +84,22 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _resolved(given: Sequence[str], config_dir: Path | None) -> Sequence[Resolved]:
-    """Return every combination of overrides, with the blocks on its stages that are best where these are asked for."""
-    overrides = [text for text in given if text != SEARCHED]
+    """Return every combination of overrides, with what is best of that which is to be searched."""
+    searches = {SPLIT: _with_searched_split, EXCHANGES: _with_best_exchanges}
+    overrides = [text for text in given if text not in searches]
     resolved = resolve(overrides, config_dir)
-    if len(overrides) < len(given):
-        if again := next((text for text in overrides if key_of(text) == key_of(SEARCHED)), None):
-            raise ConfigError(f"{SEARCHED}: cannot be given beside {again}; leave one of them out.")
-        resolved = [_with_searched_split(one, config_dir) for one in resolved]
+    for searched in (text for text in searches if text in given):
+        if again := next((text for text in overrides if _is_searched(text, searched)), None):
+            raise ConfigError(f"{searched}: cannot be given beside {again}; leave one of them out.")
+        resolved = [searches[searched](one, config_dir) for one in resolved]
     check_any_accepted(resolved)
     return resolved
+
+
+def _is_searched(override: str, searched: str) -> bool:
+    """Return whether a search would choose what an override gives; NVLS is only ever given."""
+    key = key_of(override)
+    return f"{key}.".startswith(f"{key_of(searched)}.") and not key.endswith(".nvls")
 
 
 def _with_searched_split(one: Resolved, config_dir: Path | None) -> Resolved:
@@ -108,6 +115,18 @@ def _with_searched_split(one: Resolved, config_dir: Path | None) -> Resolved:
     logger.info("%s: %s", one.name, words)
     split = f"parallelism.layers_per_stage={list(workload.parallelism.placed)}"
     return replace(resolve([*one.overrides, split], config_dir)[0], proposed=one.proposed)
+
+
+def _with_best_exchanges(one: Resolved, config_dir: Path | None) -> Resolved:
+    """Return a combination whose replicas exchange weights best; as it is if it is refused, or nothing is better."""
+    if one.workload is None:
+        return one
+    from kareus.plans.exchanges import exchange_overrides, with_best_exchanges  # noqa: PLC0415 - the GPU model
+
+    best = with_best_exchanges(one.workload)
+    found = [text for text in exchange_overrides(best) if text not in exchange_overrides(one.workload)]
+    logger.info("%s: exchanges: %s", one.name, " ".join(found) or "no others are better than NCCL's own")
+    return replace(resolve([*one.overrides, *found], config_dir)[0], proposed=one.proposed)
 
 
 def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:

@@ -19,7 +19,7 @@ from kareus.gpu_model.coefficients import shape_of
 from kareus.gpu_model.energy import Switching, collective_switching, operator_switching
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.network import Placement, placed_collective_s
-from kareus.graph.records import TENSOR_PARALLEL, Collective, Operator, OperatorKind, PlacedCollective
+from kareus.graph.records import TENSOR_PARALLEL, Collective, Operator, OperatorKind, PlacedCollective, SwitchedGather
 
 _DONE = 1e-12
 """Share of work left below which it counts as done (rounding)."""
@@ -126,6 +126,8 @@ def _alone(gpu: Gpu, operator: Operator, frequency_mhz: Array) -> Phase:
 
 def _collective_s(gpu: Gpu, collective: Collective, frequency_mhz: Array, sm_count: Array) -> Array:
     """Time of a collective alone, inside a node unless it says that its ranks lie elsewhere."""
+    if isinstance(collective, SwitchedGather):
+        sm_count = np.full_like(sm_count, collective.filled_by)
     if not isinstance(collective, PlacedCollective):
         return laws.collective_time_s(gpu, collective, frequency_mhz, sm_count)
     placement = Placement(nodes=collective.nodes, per_node=collective.per_node)

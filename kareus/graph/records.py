@@ -220,7 +220,20 @@ class TokenExchange(PlacedCollective):
     """Bytes that travel between nodes over those of a copy for each expert there."""
 
 
-AnyCollective = Collective | SequenceCollective | PlacedCollective | TokenExchange
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchedGather(PlacedCollective):
+    """An all-gather in a node that its switches multicast, from buffers that NCCL has registered (NVLS)."""
+
+    filled_by: int
+    """SMs by which a ring fills the links as much; the few that these gathers take fill them, too."""
+
+    @property
+    def bus_bytes(self) -> float:
+        """Bytes that one GPU receives: the whole buffer, its own shard too (NCCL's maintainers, issue 1083)."""
+        return self.message_bytes
+
+
+AnyCollective = Collective | SequenceCollective | PlacedCollective | TokenExchange | SwitchedGather
 """A collective of a model's graph; reading one from a file needs the records by name."""
 
 

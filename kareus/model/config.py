@@ -17,6 +17,14 @@ MOST_GPUS = 1_000_000
 """Largest number of GPUs of one job."""
 MOST_TOKENS = 1_000_000_000
 """Largest number of tokens of one sequence."""
+MOST_CHANNELS = 64
+"""Channels of an NCCL communicator, at most (MAXCHANNELS of NCCL); each runs on an SM of its own."""
+MOST_PREFETCHED = 100
+"""Blocks ahead."""
+NVLS_CHOICE = "allgather:nvls"
+"""Value of NCCL_ALGO by which all-gathers go through the switches (NCCL 2.24 and newer)."""
+EXCHANGES = ("gather", "reduce", "copies")
+"""What replicas that share out weights exchange: all-gathers, reduce-scatters, and the sum over groups of copies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,6 +406,47 @@ HYBRID = "hybrid"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FsdpSettings:
+    """How replicas exchange the weights that they share out; all of it is set in the trainer, and changes no result."""
+
+    gather_sms: int | None = None
+    """SMs of all-gathers; null: as many as NCCL takes by itself (`testbed.default_collective_sm_count`), as below."""
+    reduce_sms: int | None = None
+    """SMs of reduce-scatters; another number than that of all-gathers needs a communicator of their own."""
+    copies_sms: int | None = None
+    """SMs of the all-reduce over groups of replicas that hold copies (HSDP)."""
+    prefetch: int = 1
+    """Blocks whose weights are gathered ahead while one runs."""
+    nvls: bool = False
+    """Whether the switches multicast what is gathered inside a node, from buffers that NCCL has registered (NVLS)."""
+
+    def __post_init__(self) -> None:
+        within(self, 1, MOST_CHANNELS, "SMs", *(f"{name}_sms" for name in EXCHANGES if self.sms(name) is not None))
+        within(self, 1, MOST_PREFETCHED, "blocks ahead", "prefetch")
+        if self.nvls and self.gather_sms is not None:
+            raise ConfigError(
+                f"parallelism.fsdp.gather_sms={self.gather_sms}: NVLS takes the SMs that it needs; leave it out."
+            )
+
+    def sms(self, exchange: str) -> int | None:
+        """Return the SMs of an exchange, of `EXCHANGES`."""
+        return getattr(self, f"{exchange}_sms")  # type: ignore[no-any-return]
+
+    @property
+    def label(self) -> str:
+        """What differs from usual, for names; empty where nothing does.
+
+        Example:
+            >>> from kareus.model.config import FsdpSettings
+            >>> FsdpSettings(gather_sms=9, prefetch=2).label, FsdpSettings().label
+            ('gather9-prefetch2', '')
+        """
+        parts = [f"{name}{self.sms(name)}" for name in EXCHANGES if self.sms(name) is not None]
+        parts += [f"prefetch{self.prefetch}"] * (self.prefetch > 1) + ["nvls"] * self.nvls
+        return "-".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
     """Degrees of parallelism; their product is the number of GPUs."""
 
@@ -426,6 +475,8 @@ class Parallelism:
     """Replicas that share out model states among themselves, neighbours in the order of ranks; the groups of so many
     hold copies (hybrid sharding, HSDP). Null: all replicas."""
 
+    fsdp: FsdpSettings = field(default=FsdpSettings(), metadata=ADDED)
+    """How replicas exchange weights that they share out."""
     folded: bool = field(default=False, metadata=ADDED)
     """Whether blocks pass the stages there and back, in two chunks each, so that the first stage also has the last
     blocks and the LM head. Resolved from the pipeline's schedule."""

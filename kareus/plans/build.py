@@ -75,6 +75,7 @@ def plan_of_row(workload: Workload, name: str, selector: str, row: dict[str, Any
         gpus=workload.parallelism.gpus,
         prediction=PredictedCost(**{field.name: row[field.name] for field in dataclasses.fields(PredictedCost)}),
         stages=_stages(workload, instructions, chosen, changes),
+        fsdp=workload.parallelism.fsdp,
     )
 
 

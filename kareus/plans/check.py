@@ -101,6 +101,7 @@ def _check_statements(plan: Plan, workload: Workload, name: str, path: Path) -> 
     for key, stated, expected in (
         ("workload", plan.workload, name),
         ("gpus", plan.gpus, workload.parallelism.gpus),
+        ("fsdp", plan.fsdp.label, workload.parallelism.fsdp.label),
         ("testbed.kind", plan.testbed.kind, str(workload.testbed.kind)),
         ("testbed.gpu", plan.testbed.gpu, workload.gpu.name),
         ("layers of the stages", [stage.layers for stage in plan.stages], list(workload.parallelism.split)),

@@ -15,6 +15,7 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
 from kareus.graph.records import UPDATING, Direction
+from kareus.model.config import FsdpSettings
 from kareus.pipeline.methods import METHODS
 from kareus.plans.units import scaled
 from kareus.profile.programs import Execution
@@ -157,6 +158,8 @@ class Plan(Shown):
     stages: tuple[StagePlan, ...]
     actuator: Actuator = field(default=CLOCKS, metadata=ADDED)
     """What it sets on a GPU: the clocks of its instructions unless it was planned for something else."""
+    fsdp: FsdpSettings = field(default=FsdpSettings(), metadata=ADDED)
+    """How replicas are planned to exchange weights that they share out."""
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the plan file that `kareus.load_plan` and the adapters read, atomically; missing folders are made.

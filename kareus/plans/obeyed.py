@@ -9,22 +9,17 @@ from kareus.plans.actuated import SLOWER, actuated_lines, best_power_limit, limi
 from kareus.plans.answer import BASELINE, LITTLE_SLOWER, answer_of, little_to_gain
 from kareus.plans.build import select_plan
 from kareus.plans.document import Plan
+from kareus.plans.exchanges import exchange_lines
 from kareus.plans.frontiers import Frontiers
 from kareus.plans.selectors import Goal
 from kareus.plans.units import compared, less, scaled
 from kareus.prediction.workload_prediction import predict
-from kareus.schedule.config import sm_allocations
 from kareus.software.trainers import ClockPace, ObeyingTrainer, trainer_of
-from kareus.testbed.config import NCCL_SM_COUNT
-from kareus.workload.config import Workload, with_sm_count
+from kareus.workload.config import Workload
 from kareus.workload.slices import cut
 
-SM_COUNT_KEY = "testbed.default_collective_sm_count"
-"""What plans with another number of SMs for collectives."""
 NOTHING_SAVED = 0.005
 """Share of energy below which one clock saves nothing."""
-SMS_EVIDENCE = "by a law that was measured within a node of A100s, so time both"
-"""How far to trust what a number of SMs saves."""
 
 
 def asked(selector: str, method: str, *places: str) -> str:
@@ -100,7 +95,7 @@ def obeyed_lines(
     if plan.selector == Goal.FASTEST:
         yield from _slower_lines(obeyed, workload, frontiers, command)
     if is_obeyed and not trainer.overlaps:
-        yield from _sms_lines(workload)
+        yield from exchange_lines(workload)
 
 
 def _slower_lines(
@@ -133,41 +128,6 @@ def _power_limit_lines(workload: Workload) -> Iterator[str]:
             f"{saved:.1f} % of energy (kareus plan with --actuator power, nvidia-smi -pl {best_w:.0f}, or "
             "kareus.adapters.power_cap in a loop of yours)"
         )
-
-
-def best_sm_count(workload: Workload) -> int:
-    """Return the number of SMs for all collectives of a job that runs instructions whole, as software sets it once.
-
-    The GPU model prices the software's own execution at the maximum clock. A number counts if it takes neither more
-    time nor more energy than NCCL's own; of these the one with the least product of both.
-    """
-    counts = {NCCL_SM_COUNT, *sm_allocations(workload.parallelism.dp, workload.space)}
-    costs = {count: predict(with_sm_count(workload, count)) for count in sorted(counts)}
-    default = costs[NCCL_SM_COUNT]
-    better = {n: c for n, c in costs.items() if c.time_s <= default.time_s and c.energy_j <= default.energy_j}
-    return min(better, key=lambda count: better[count].time_s * better[count].energy_j)
-
-
-def _sms_lines(workload: Workload) -> Iterator[str]:
-    """Yield on how many SMs collectives of shared-out weights would better run, or what sets those that are planned."""
-    parallelism, planned = workload.parallelism, workload.testbed.default_collective_sm_count
-    if parallelism.pp > 1 or not parallelism.shards_gradients:
-        return
-    count = best_sm_count(workload) if planned == NCCL_SM_COUNT else planned
-    if count == NCCL_SM_COUNT:
-        return
-    limited = with_sm_count(workload, count)
-    default, costs = predict(with_sm_count(workload, NCCL_SM_COUNT)), predict(limited)
-    saved = compared(
-        less(100 * (1 - costs.time_s / default.time_s), "time"),
-        less(100 * (1 - costs.energy_j / default.energy_j), "energy"),
-        f"on NCCL's own {NCCL_SM_COUNT}",
-    )
-    to_do = f"plan with {SM_COUNT_KEY}={count}, and " if planned != count else "which is not counted above; "
-    yield (
-        f"collectives on {count} SMs: {saved} at full speed, {SMS_EVIDENCE}; {to_do}give the job "
-        f"{limited.testbed.nccl_environment}"
-    )
 
 
 def _one_clock_line(trainer: ObeyingTrainer, workload: Workload, frontiers: Frontiers) -> str:

@@ -127,13 +127,19 @@ class Prediction:
     """The same of a GPU that was fitted to single kernels."""
 
 
-def predict(workload: Workload, method: str = "sequential", frequency_mhz: int | None = None) -> Prediction:
+def predict(
+    workload: Workload,
+    method: str = "sequential",
+    frequency_mhz: int | None = None,
+    known: KnownSteps | None = None,
+) -> Prediction:
     """Predict the time and energy of one iteration of a workload.
 
     Args:
         workload: as `kareus.resolve` returns it.
         method: `sequential` or `nanobatching`.
         frequency_mhz: clock of all GPUs; None is their maximum.
+        known: costs of steps of the same GPU, taken from and added to; None for none.
 
     Raises:
         ConfigError: the method or the clock cannot be predicted, or the workload was not resolved.
@@ -141,7 +147,7 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
     clock_mhz = workload.gpu.maximum_clock_mhz if frequency_mhz is None else frequency_mhz
     _check(workload, method, clock_mhz)
     programs = instruction_programs(workload, PREDICTED[method])
-    known: KnownSteps = {}
+    known = {} if known is None else known
     costs = programs.each(lambda kind, own: instruction_cost(workload.gpu, own, kind.direction, clock_mhz, known))
     costs = {kind: sustained_cost(cost, workload.gpu, workload.ambient_c) for kind, cost in costs.items()}
     costs = {kind: with_copies(workload, kind, cost, clock_mhz) for kind, cost in costs.items()}

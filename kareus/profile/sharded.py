@@ -4,7 +4,9 @@ With sharded weights (FSDP, ZeRO stage 3) every replica holds a part of each blo
 block runs, forward and backward; with sharded gradients (ZeRO stage 2) too, the gradients of a block are
 reduce-scattered as soon as its backward has computed them, in every microbatch. What one block needs or leaves is one
 collective. A gather is prefetched one block ahead and a reduction runs one block behind, so that both run beside the
-computation of another block; where they take longer, the next block waits. Exposed are the gather of an instruction's
+computation of another block; where they take longer, the next block waits. A gather that is prefetched further ahead
+(`parallelism.fsdp.prefetch`) may run beside any block from there on, and is put beside all of them by their FLOPs: that
+pays where blocks differ, and keeps more of them gathered. Exposed are the gather of an instruction's
 first block, the reduction of its last one, and, of stages that have them, gather and reduction of embedding and head,
 which are one group: gathered before a forward, kept until the end of the backward.
 
@@ -19,14 +21,14 @@ sequentially.
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Protocol
 
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.network import placement_of
 from kareus.graph.program import Step
-from kareus.graph.records import CollectiveKind, Direction, Operator, PlacedCollective, Scope
+from kareus.graph.records import CollectiveKind, Direction, Operator, PlacedCollective, Scope, SwitchedGather
 from kareus.model.config import Model, Parallelism
 from kareus.model.parameters import gathered_bytes, trained_expert_parameters, trained_parameters
 from kareus.model.precision import BF16_BYTES
@@ -37,6 +39,9 @@ FEW = 2
 """Stretches of operators between collectives of a block without sequence parallelism, at most."""
 LITTLE = 0.05
 """Share of the FLOPs of a block below which nothing is put beside a stretch: norms are over before it has begun."""
+NVLS_SMS = 4
+"""SMs of an all-gather by NVLS from registered buffers, as seen with FSDP on 8 GPUs of a node (nccl issue 1670, which
+also has that fp32 sums are not scattered so). Not measured here."""
 COMPUTING_GRADIENTS = (Direction.BACKWARD, Direction.WEIGHT_GRADIENT)
 """Directions that compute weight gradients."""
 
@@ -84,8 +89,15 @@ class ShardedWeights:
     """Of a block without experts where others have them."""
     outer: PartWeights
     """Of embedding and head, as far as the stage has them."""
-    sm_count: int
-    """SMs of each."""
+    gather_sms: int
+    reduce_sms: int
+    """SMs of each gather, and of each reduction."""
+    prefetch: int
+    """Blocks that are gathered ahead."""
+
+    def sms(self, collective: PlacedCollective) -> int:
+        """Return the SMs of a collective of a part."""
+        return self.gather_sms if collective.kind is CollectiveKind.ALL_GATHER else self.reduce_sms
 
     def of_block(self, *, dense: bool) -> PartWeights:
         """Return those of a block, with experts or `dense`."""
@@ -100,7 +112,7 @@ def sharded_weights(
     Args:
         config: the workload, or a slice of it.
         stage: from 0; its replicas may lie on other nodes than those of another.
-        sm_count: SMs of each collective.
+        sm_count: SMs of each collective that `parallelism.fsdp` has none for.
         first: whether the stage has the embedding.
         last: whether it has final norm and head.
     """
@@ -111,7 +123,7 @@ def sharded_weights(
     gathered = gathered_bytes(config.model, parallelism, config.training)
     experts = trained_expert_parameters(config.model, parallelism, config.training)
     dense, scopes = Scope.DENSE_BLOCK, [Scope.EMBEDDING] * first + [Scope.HEAD] * last
-    exchanged = partial(_exchanged, config, stage)
+    exchanged, fsdp = partial(_exchanged, config, stage, sm_count), parallelism.fsdp
     return ShardedWeights(
         block=exchanged(gathered[Scope.BLOCK], trained[Scope.BLOCK], experts.get(Scope.BLOCK, 0)),
         dense_block=exchanged(gathered[dense], trained[dense], 0) if dense in trained else None,
@@ -120,11 +132,15 @@ def sharded_weights(
             sum(trained[scope] for scope in scopes),
             sum(experts.get(scope, 0) for scope in scopes),
         ),
-        sm_count=sm_count,
+        gather_sms=NVLS_SMS if fsdp.nvls else fsdp.gather_sms or sm_count,
+        reduce_sms=fsdp.reduce_sms or sm_count,
+        prefetch=fsdp.prefetch,
     )
 
 
-def _exchanged(config: WeightLayout, stage: int, gathered: float, trained: int, experts: int) -> PartWeights:
+def _exchanged(
+    config: WeightLayout, stage: int, sm_count: int, gathered: float, trained: int, experts: int
+) -> PartWeights:
     """Return the collectives of a part, `experts` of whose `trained` parameters are routed experts'."""
     parallelism, software, linked = config.parallelism, config.software, config.gpu.linked_gpus(config.parallelism.gpus)
     ranks = parallelism.sharing_ranks(stage, over_context=software.shares_over_context)
@@ -151,6 +167,8 @@ def _exchanged(config: WeightLayout, stage: int, gathered: float, trained: int, 
                 nodes=placement.nodes,
                 per_node=placement.per_node,
             )
+            if kind is CollectiveKind.ALL_GATHER and parallelism.fsdp.nvls and placement.nodes == 1:
+                one = SwitchedGather(**{f.name: getattr(one, f.name) for f in fields(one)}, filled_by=sm_count)
             found.setdefault(kind, []).extend([one] if message_bytes and len(members) > 1 else [])
     return PartWeights(
         gather=tuple(found[CollectiveKind.ALL_GATHER]), reduce=tuple(found[CollectiveKind.REDUCE_SCATTER])
@@ -178,21 +196,43 @@ def with_sharded_weights(
     opening = [*weights.outer.gather] if direction is Direction.FORWARD else []
     opening += of_passes[0].gather if gathers else ()
     steps = [_alone(collective, weights) for collective in opening]
+    ahead = _ahead(blocks, [part.gather for part in of_passes], weights.prefetch)
     for number, block in enumerate(blocks):
-        ahead = of_passes[number + 1].gather if gathers and number + 1 < len(blocks) else ()
         behind = of_passes[number - 1].reduce if number and reduces[number - 1] else ()
-        steps += _beside(block, ahead, behind, weights.sm_count)
+        steps += _beside(block, ahead[number] if gathers else (), behind, weights)
     closing = (*of_passes[-1].reduce, *weights.outer.reduce) if direction in COMPUTING_GRADIENTS else ()
     return [*steps, *(_alone(collective, weights) for collective in closing)]
 
 
+def _ahead(
+    blocks: Sequence[Sequence[Step]], gathers: Sequence[Sequence[PlacedCollective]], prefetch: int
+) -> list[list[PlacedCollective]]:
+    """Return what of gathers runs beside each block: those of the next, or parts of those of the next few.
+
+    One that may begin several blocks ahead is cut by the FLOPs of those; parts of one group beside a block are one.
+    """
+    flops = [sum(_flops(step.operators) for step in block) for block in blocks]
+    beside: list[dict[str, PlacedCollective]] = [{} for _ in blocks]
+    for number in range(1, len(blocks)):
+        window = {place: flops[place] for place in range(max(0, number - prefetch), number)}
+        for gather in gathers[number]:
+            for place, part in _parts(gather, window):
+                other = beside[place].get(gather.group)
+                more = other.message_bytes if other else 0
+                beside[place][gather.group] = replace(part, message_bytes=part.message_bytes + more)
+    return [list(parts.values()) for parts in beside]
+
+
 def _beside(
-    steps: Sequence[Step], gathers: Sequence[PlacedCollective], reduces: Sequence[PlacedCollective], sm_count: int
+    steps: Sequence[Step],
+    gathers: Sequence[PlacedCollective],
+    reduces: Sequence[PlacedCollective],
+    weights: ShardedWeights,
 ) -> list[Step]:
     """Put collectives beside the operators of a block."""
     runs = [run for step in steps for run in _apart(step)]
     if max(len(gathers), len(reduces)) > 1:
-        return _by_size(runs, [*gathers, *reduces], sm_count)
+        return _by_size(runs, [*gathers, *reduces], weights)
     gather, reduce = next(iter(gathers), None), next(iter(reduces), None)
     if gather and reduce:
         runs = _cut_first(runs)
@@ -204,9 +244,9 @@ def _beside(
         if len(free) <= FEW:  # whole beside the first or the last
             places = places[:1] if collective is gather else places[-1:]  # noqa: PLW2901 - a part of them
         for number, part in _parts(collective, {number: _flops(runs[number].operators) for number in places}):
-            runs[number] = replace(runs[number], collective=part, launch=0, sm_count=sm_count)
+            runs[number] = replace(runs[number], collective=part, launch=0, sm_count=weights.sms(part))
         if not places:
-            runs.append(Step(collective=collective, sm_count=sm_count))
+            runs.append(_alone(collective, weights))
     return runs
 
 
@@ -253,16 +293,16 @@ def _cut_first(runs: list[Step]) -> list[Step]:
     return [*runs[:place], Step(operators=operators[:cut]), Step(operators=operators[cut:]), *runs[place + 1 :]]
 
 
-def _by_size(runs: list[Step], collectives: Sequence[PlacedCollective], sm_count: int) -> list[Step]:
+def _by_size(runs: list[Step], collectives: Sequence[PlacedCollective], weights: ShardedWeights) -> list[Step]:
     """Put collectives beside operators, the larger beside those of more FLOPs, of which each has some where it can."""
     runs = _cut(runs, len(collectives))
     free = [n for n, run in enumerate(runs) if run.collective is None and run.operators]
     free.sort(key=lambda n: -_flops(runs[n].operators))
     for place, one in enumerate(sorted(collectives, key=lambda one: -one.message_bytes)):
         if place < len(free):
-            runs[free[place]] = replace(runs[free[place]], collective=one, launch=0, sm_count=sm_count)
+            runs[free[place]] = replace(runs[free[place]], collective=one, launch=0, sm_count=weights.sms(one))
         else:
-            runs.append(Step(collective=one, sm_count=sm_count))
+            runs.append(_alone(one, weights))
     return runs
 
 
@@ -280,4 +320,4 @@ def _cut(runs: list[Step], collectives: int) -> list[Step]:
 
 
 def _alone(collective: PlacedCollective, weights: ShardedWeights) -> Step:
-    return Step(collective=collective, sm_count=weights.sm_count)
+    return Step(collective=collective, sm_count=weights.sms(collective))

@@ -10,6 +10,7 @@ update. Blocks run sequentially, by the passes that run them elsewhere.
 Not run: pipeline, tensor and context parallelism, nanobatches, and recomputation of the whole stage.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,12 +21,14 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, HSDPMeshInfo
 from torch.distributed.tensor import DTensor
 
 from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.block import Block
-from kareus.model.config import Sharding
+from kareus.model.communicators.nccl import nccl_options
+from kareus.model.config import FsdpSettings, Sharding
 from kareus.model.functions import apply
 from kareus.model.layers import WEIGHT_GRADIENT_SUFFIX, RotaryTable
 from kareus.model.passes import Layers, Tape, backward_pass, forward_pass, recomputed_pass
@@ -54,6 +57,7 @@ class FullyShardedModel(nn.Module):
         sharding: Sharding,
         compute_dtype: torch.dtype,
         fill: FillWeights,
+        settings: FsdpSettings,
     ) -> None:
         """Shard the weights of `stage` block by block, so that no more than one is whole at once.
 
@@ -65,6 +69,7 @@ class FullyShardedModel(nn.Module):
             sharding: `gradients` or `full`.
             compute_dtype: of gathered weights and of activations.
             fill: writes weights, the same on all replicas.
+            settings: of what replicas exchange.
         """
         super().__init__()
         assert stage.embedding is not None, "the stage is the whole model"
@@ -91,7 +96,8 @@ class FullyShardedModel(nn.Module):
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)  # losses are weighted already
             module.set_reshard_after_backward(not keeps, recurse=False)
-        prefetch_ahead(list(self.blocks))
+        prefetch_ahead(list(self.blocks), settings.prefetch)
+        set_exchanges(self, settings, nccl_options)
         self._gradients: tuple[tuple[DTensor, DTensor], ...] = ()
 
     def add_gradients_to(self, gradients: Iterable[tuple[DTensor, DTensor]]) -> None:
@@ -215,6 +221,91 @@ def _free_gradients(module: nn.Module) -> None:
     for name, buffer in module.named_buffers():
         if name.endswith(WEIGHT_GRADIENT_SUFFIX):
             buffer.data = buffer.new_empty(0)
+
+
+class GroupedGather:
+    """An all-gather of `fully_shard` in a group of its own (`FSDPModule.set_custom_all_gather`)."""
+
+    def __init__(self, group: dist.ProcessGroup, *, is_registered: bool = False) -> None:
+        """Gather in a group, from memory that its backend has registered where that is asked for and it has any."""
+        self.group = group
+        self._is_registered = is_registered
+
+    def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return a buffer of a gather."""
+        backend = self.group._get_backend(device)
+        if self._is_registered and backend.supports_tensor_alloc(device):
+            return backend.allocate_tensor(math.prod(int(n) for n in size), dtype=dtype, device=device)
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,  # noqa: FBT001, FBT002 - as PyTorch calls it
+    ) -> Any:
+        """Gather in this group, which has the ranks of the one that is given."""
+        return dist.all_gather_into_tensor(output_tensor, input_tensor, group=self.group, async_op=async_op)
+
+
+class GroupedReduction(GroupedGather):
+    """A reduce-scatter likewise (`FSDPModule.set_custom_reduce_scatter`)."""
+
+    def __call__(  # type: ignore[override]  # as PyTorch calls it
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,  # noqa: FBT001, FBT002 - as PyTorch calls it
+    ) -> Any:
+        """Scatter the sum in this group."""
+        return dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=self.group, async_op=async_op)
+
+
+def set_exchanges(model: nn.Module, settings: FsdpSettings, limits: Callable[[int], Any]) -> None:
+    """Have a sharded model exchange weights and gradients as planned; every rank calls it, before the first pass.
+
+    Exchanges whose SMs are set get communicators of their own, since NCCL takes the limit of one when it is made.
+
+    Args:
+        model: the outermost module that `fully_shard` has seen.
+        settings: what is planned; how far ahead is `prefetch_ahead`'s.
+        limits: options of an NCCL group of so many SMs.
+
+    Raises:
+        EngineError: the parts of a module are sharded over different groups.
+    """
+    made: dict[tuple[tuple[int, ...], int], dist.ProcessGroup] = {}
+
+    def limited(group: dist.ProcessGroup, sms: int) -> dist.ProcessGroup:
+        ranks, backend = dist.get_process_group_ranks(group), dist.get_backend(group)
+        if (tuple(ranks), sms) not in made:
+            made[tuple(ranks), sms] = dist.new_group(
+                ranks,
+                backend=backend,
+                pg_options=limits(sms) if backend == "nccl" else None,
+                use_local_synchronization=True,
+                group_desc=f"fsdp-{sms}-sms",
+            )
+        return made[tuple(ranks), sms]
+
+    for module in (part for part in model.modules() if isinstance(part, FSDPModule)):
+        parts = module._get_fsdp_state()._fsdp_param_groups
+        if len(parts) > 1:
+            raise EngineError(f"{type(module).__name__}: is sharded over several groups; settings are of one.")
+        for place in {id(part.mesh_info): part.mesh_info for part in parts}.values():
+            assert isinstance(place, FSDPMeshInfo), "fully_shard shards"
+            shard = place.shard_process_group
+            if settings.gather_sms is not None:
+                module.set_custom_all_gather(GroupedGather(limited(shard, settings.gather_sms)))  # type: ignore[arg-type]
+            if settings.nvls:
+                module.set_custom_all_gather(GroupedGather(shard, is_registered=True))  # type: ignore[arg-type]
+            if settings.reduce_sms is not None:
+                module.set_custom_reduce_scatter(GroupedReduction(limited(shard, settings.reduce_sms)))  # type: ignore[arg-type]
+            if settings.copies_sms is not None and isinstance(place, HSDPMeshInfo):
+                place.replicate_process_group = limited(place.replicate_process_group, settings.copies_sms)
 
 
 def prefetch_ahead(blocks: Sequence[Any], depth: int = 1) -> None:

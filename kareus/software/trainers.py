@@ -41,6 +41,8 @@ class ObeyingTrainer:
     """How often it can change the clock."""
     overlaps: bool
     """Whether it runs nanobatches beside each other, with SMs and launches as planned."""
+    limits_groups: bool
+    """Whether its adapter limits the SMs of each kind of collective of weights; else NCCL's variables limit all."""
     export: str
     """Format of `kareus export` that gives it the layout."""
     lines: tuple[str, ...]

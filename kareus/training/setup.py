@@ -115,6 +115,7 @@ def make_fully_sharded(setup: RankSetup, stage: StageChunks, fill: FillWeights) 
         workload.parallelism.sharding,
         compute_dtype(setup.device),
         fill,
+        workload.parallelism.fsdp,
     )
 
 

@@ -393,7 +393,7 @@ def _reduction(
     moving = [collective_switching(gpu, collective) for scope, _ in buckets for collective, _ in placed[scope]]
     moving_j = sum(switching.at_j(gpu, clocks_mhz) for switching in moving)
     held_s = sum(times_s[scope] for scope, _ in buckets)  # alone: that they hold SMs longer beside it is left out
-    held_j = held_power_w(gpu, config.default_collective_sm_count, clocks_mhz) * held_s
+    held_j = held_power_w(gpu, _sm_count(config), clocks_mhz) * held_s
     added_s += (1 - software.hidden_reduction) * (held_s - added_s)
     added = np.array([added_s, moving_j + held_j + idle_power_w(gpu, clocks_mhz) * added_s])
     return added + _norm_sums(config, stage, clocks_mhz)
@@ -460,7 +460,7 @@ def _slowdowns(
 ) -> list[Slowdown]:
     """Slowdown of a backward through the blocks and of the first collective of a block's reduction, at each clock."""
     scope = next(scope for scope in (Scope.BLOCK, Scope.DENSE_BLOCK) if placed.get(scope))
-    key = scope, placed[scope][0], clocks_mhz.tobytes()
+    key = scope, placed[scope][0], _sm_count(config), clocks_mhz.tobytes()
     if key not in shared.slowdowns:
         shared.slowdowns[key] = _slowdowns_beside(config, graph, scope, placed[scope][0], clocks_mhz)
     return shared.slowdowns[key]
@@ -472,9 +472,9 @@ def _slowdowns_beside(
     backward = graph.backward if scope is Scope.BLOCK else graph.dense_backward
     operators = [operator for segment in backward for operator in segment.operators]
     collective, placement = placed
-    sm_counts = np.full_like(clocks_mhz, config.default_collective_sm_count)
+    sm_counts = np.full_like(clocks_mhz, _sm_count(config))
     alone_s = placed_collective_s(config.gpu, collective, placement, clocks_mhz, sm_counts)
-    factors = slowdowns(config.gpu, operators, (collective, alone_s), clocks_mhz, config.default_collective_sm_count)
+    factors = slowdowns(config.gpu, operators, (collective, alone_s), clocks_mhz, _sm_count(config))
     return [Slowdown(float(backward), float(reduction)) for backward, reduction in zip(*factors, strict=True)]
 
 
@@ -496,14 +496,20 @@ def _collectives(config: UpdateSubject, placed: Sequence[Placed], clocks_mhz: Ar
     total = np.zeros((2, len(clocks_mhz)))
     for one in placed:
         time_s = _times_s(config, [one], clocks_mhz)
-        held_j = held_power_w(config.gpu, config.default_collective_sm_count, clocks_mhz) * time_s
+        held_j = held_power_w(config.gpu, _sm_count(config), clocks_mhz) * time_s
         busy_j = collective_switching(config.gpu, one[0]).busy_j(config.gpu, clocks_mhz, time_s)
         total += np.array([time_s, busy_j + held_j])
     return total
 
 
+def _sm_count(config: UpdateSubject) -> int:
+    """Return the SMs of what an update exchanges: with shared-out gradients their sum over copies, and little else."""
+    copies_sms = config.parallelism.fsdp.copies_sms
+    return config.default_collective_sm_count if copies_sms is None else copies_sms
+
+
 def _times_s(config: UpdateSubject, placed: Sequence[Placed], clocks_mhz: Array) -> Array:
-    sm_counts, total_s = np.full_like(clocks_mhz, config.default_collective_sm_count), np.zeros_like(clocks_mhz)
+    sm_counts, total_s = np.full_like(clocks_mhz, _sm_count(config)), np.zeros_like(clocks_mhz)
     for collective, placement in placed:
         total_s += placed_collective_s(config.gpu, collective, placement, clocks_mhz, sm_counts)
     return total_s

@@ -4,6 +4,7 @@ from kareus.errors import RefusedWorkloadError
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.number_formats import FORMATS, Precision, TensorCores
 from kareus.graph.recomputation import Recomputation
+from kareus.model.config import EXCHANGES
 from kareus.model.trainable import unmeasured
 from kareus.workload.compose import ENGINE
 from kareus.workload.config import Workload
@@ -40,6 +41,7 @@ def check_combinations(workload: Workload) -> None:
             f"replicas alone, and context parallelism (parallelism.cp={parallelism.cp}) would have to sum them, too; "
             "use cp=1, or parallelism.sharding=optimizer."
         )
+    _check_fsdp(workload)
     _check_experts(workload)
     _check_software(workload)
     check_training(workload)
@@ -49,6 +51,34 @@ def check_combinations(workload: Workload) -> None:
             "collectives of several; use parallelism.sharding=optimizer, or plan with testbed=simulated and train by "
             "that plan with --communicator nccl."
         )
+
+
+def _check_fsdp(workload: Workload) -> None:
+    """Check that settings of FSDP's exchanges are of exchanges that there are.
+
+    Raises:
+        RefusedWorkloadError: they are not.
+    """
+    layout, fsdp = workload.parallelism, workload.parallelism.fsdp
+    if not fsdp.label:
+        return
+    said = f"parallelism.fsdp ({fsdp.label})"
+    if not layout.shards_weights:
+        raise RefusedWorkloadError(
+            f"{said}: no weights are shared out; give parallelism.sharding=full, or leave it out."
+        )
+    if fsdp.copies_sms is not None and layout.copies == 1:
+        raise RefusedWorkloadError(
+            f"{said}: no replicas hold copies; give parallelism.shards, or leave copies_sms out."
+        )
+    linked = workload.gpu.linked_gpus(layout.gpus)
+    if fsdp.nvls and not (workload.gpu.switches_reduce and layout.sharing * layout.cp * layout.tp <= linked):
+        raise RefusedWorkloadError(
+            f"{said}: NVLS is of switches that multicast (from H100 on), and of groups inside a node; {layout.sharing} "
+            f"replicas share out weights here, on {workload.gpu.name}; leave nvls out, or give parallelism.shards."
+        )
+    if max(fsdp.sms(name) or 0 for name in EXCHANGES) >= workload.gpu.sm_count:
+        raise RefusedWorkloadError(f"{said}: must be fewer SMs than the GPU has ({workload.gpu.sm_count}).")
 
 
 def _spans_blocks(workload: Workload) -> bool:

@@ -297,7 +297,9 @@ def communicator_bytes(workload: Workload, stage: int) -> int:
     channels = own * len(groups)
     if workload.software.name in CHOOSES_SMS:
         channels += sum(sum({*sm_allocations(size, workload.space), own}) for size in groups)
-    channels += own * ((parallelism.dp > 1) + (parallelism.copies > 1))
+    fsdp = parallelism.fsdp
+    channels += sum({fsdp.gather_sms or own, fsdp.reduce_sms or own}) * (parallelism.dp > 1)
+    channels += (fsdp.copies_sms or own) * (parallelism.copies > 1)
     channels += SUM_CHANNELS * (parallelism.tp > 1)
     if parallelism.pp > 1:
         tied = workload.model.tie_embeddings and parallelism.head_stage > 0

@@ -121,6 +121,7 @@ def _unusual(workload: Workload) -> list[str]:
         "noupdate": not workload.iteration.include_update,
         f"recompute-{workload.recomputation}": workload.recomputation is not Recomputation.STAGE,
         f"shard-{workload.parallelism.sharding}{shards}": workload.parallelism.sharding is not Sharding.NONE,
+        f"fsdp-{workload.parallelism.fsdp.label}": bool(workload.parallelism.fsdp.label),
         "seqpar": workload.parallelism.token_shards > 1,
         f"layers{blocks}": split is not None and split != _usual_split(workload),
     }

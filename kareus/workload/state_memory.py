@@ -60,7 +60,7 @@ def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, flo
 def _whole_bytes(workload: Workload, stage: int, layers: int, dense: int) -> tuple[float, float]:
     """Bytes of gathered weights, and the most of gradients beside them that are not reduced yet.
 
-    Gathered are, with sharded weights, two blocks, the one that runs and the next, and embedding and head; with sharded
+    Gathered are, with sharded weights, the block that runs and those ahead of it, and embedding and head; with sharded
     gradients alone all; of a block's experts, those that the GPU computes with. In the backward of a block, that of the
     block before is being reduced (fp32 buffers of both), and the head's gradient waits in bf16 for that of the
     embedding, with which it is reduced. Then embedding and head have their turn: their bf16 gradients, and the same in
@@ -72,7 +72,7 @@ def _whole_bytes(workload: Workload, stage: int, layers: int, dense: int) -> tup
     is_first, is_last = stage == 0, stage == parallelism.head_stage
     whole_outer = is_first * parts[Scope.EMBEDDING] + is_last * parts[Scope.HEAD]
     block_bytes = gathered_bytes(model, parallelism, workload.training)[Scope.BLOCK]
-    gathered = min(layers, 2) * block_bytes + BF16_BYTES * whole_outer
+    gathered = min(layers, 1 + parallelism.fsdp.prefetch) * block_bytes + BF16_BYTES * whole_outer
     given_back = gathered if parallelism.shards_weights else 0
     blocks_given_back = given_back - BF16_BYTES * whole_outer if given_back else 0
     block, embedding = trained[Scope.BLOCK], is_first * trained[Scope.EMBEDDING]

@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +20,12 @@ from helpers.fake_device import FakeDevice
 from helpers.piped import WIDTH, chunk_of, is_subsequence, loss, own_gpu
 from helpers.worlds import spawn
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
-from kareus.adapters import driver, fsdp
-from kareus.adapters.fsdp import PlannedTraining, obey, prefetch, sharded_mesh
+from kareus.adapters import driver
+from kareus.adapters.fsdp import PlannedTraining, exchange, obey
 from kareus.adapters.recorder import table_path
 from kareus.adapters.tables import MICROBATCHES, STEPS
 from kareus.artifacts.tables import read_table
@@ -31,10 +33,12 @@ from kareus.device.claims import FOLDER_VARIABLE
 from kareus.errors import ConfigError, EngineError
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
+from kareus.model.config import FsdpSettings
 from kareus.plans.file import write_plan
 
 RANKS, ACCUMULATED, ITERATIONS = 2, 3, 4
-PLAN = driven_plan(1, ACCUMULATED, gpus=RANKS, update=True)
+EXCHANGED = FsdpSettings(gather_sms=8, reduce_sms=12, copies_sms=4, prefetch=2)
+PLAN = replace(driven_plan(1, ACCUMULATED, gpus=RANKS, update=True), fsdp=EXCHANGED)
 
 
 class Blocks(nn.Module):
@@ -52,7 +56,7 @@ class Blocks(nn.Module):
 def sharded(mesh_shape: tuple[int, ...]) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The model by FSDP, or by HSDP over a mesh of two dimensions."""
     names = ("replicate", "shard")[-len(mesh_shape) :]
-    model, mesh = Blocks(), sharded_mesh("cpu", mesh_shape, names, {"shard": 8})
+    model, mesh = Blocks(), init_device_mesh("cpu", mesh_shape, mesh_dim_names=names)
     for part in (model.first, model.second, model):
         fully_shard(part, mesh=mesh)
     return model, torch.optim.AdamW(model.parameters(), lr=0.1)
@@ -88,9 +92,8 @@ def run(rank: int, folder: Path, mesh_shape: tuple[int, ...]) -> None:
     model, optimizer = sharded(mesh_shape)
     expected = [value for _ in range(ITERATIONS) for value in train(model, optimizer, rank)]
     model, optimizer = sharded(mesh_shape)
-    run_examples(prefetch, {"model": model})
-    check_prefetched(model)
     planned = obey(model, optimizer, folder / "plan.json", microbatches=ACCUMULATED, output=folder / "out", tokens=64)
+    check_exchanges(model, mesh_shape)
     found = [value for _ in range(ITERATIONS) for value in train(model, optimizer, rank)]
     planned.close()
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
@@ -99,8 +102,15 @@ def run(rank: int, folder: Path, mesh_shape: tuple[int, ...]) -> None:
     assert gpu.calls()[-1] == "reset"
 
 
-def check_prefetched(model: nn.Module) -> None:
-    """Each block asks for the other one, forwards and backwards, before the training that computes the same."""
+def check_exchanges(model: nn.Module, mesh_shape: tuple[int, ...]) -> None:
+    """Each block asks for the other one and exchanges in groups of the plan; the training computes the same."""
+    for block in (model.first, model.second):
+        (part,) = block._get_fsdp_state()._fsdp_param_groups
+        groups = {"gather": part._all_gather_comm.group, "reduce": part._reduce_scatter_comm.group}
+        if len(mesh_shape) > 1:
+            groups["copies"] = part._all_reduce_process_group
+        said = {name: group.group_desc for name, group in groups.items()}
+        assert said == {name: f"fsdp-{EXCHANGED.sms(name)}-sms" for name in groups}
     first, second = (block._get_fsdp_state() for block in (model.first, model.second))
     assert first._states_to_forward_prefetch == [second]
     assert second._states_to_backward_prefetch == [first]
@@ -132,45 +142,58 @@ class RecordedOptions:
         self.config = SimpleNamespace()
 
 
-def test_groups_of_a_mesh_have_their_limits_of_sms(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-    monkeypatch.setattr(dist, "ProcessGroupNCCL", SimpleNamespace(Options=RecordedOptions), raising=False)
-    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
-    monkeypatch.setattr(fsdp, "init_device_mesh", lambda *given, **named: made.append((given, named)))
-    sharded_mesh("cuda", (2, 4, 2), ("replicate", "shard", "tp"), {"shard": 12, "replicate": 4}, cga=4)
-    ((given, named),) = made
-    assert (given, named["mesh_dim_names"]) == (("cuda", (2, 4, 2)), ("replicate", "shard", "tp"))
-    limits = {name: vars(options.config) for name, options in named["backend_override"].items()}
-    assert limits == {
-        "shard": {"min_ctas": 12, "max_ctas": 12, "cga_cluster_size": 4},
-        "replicate": {"min_ctas": 4, "max_ctas": 4, "cga_cluster_size": 4},
+def run_limited(rank: int, folder: Path) -> None:
+    """What a rank checks of groups, which it is told are NCCL's: their options, and that nothing else is set."""
+    made: dict[str, dict[str, int]] = {}
+
+    def new_group(ranks: list[int], *, pg_options: Any, group_desc: str, **_: Any) -> Any:
+        made[group_desc] = vars(pg_options.config)
+        return dist.group.WORLD
+
+    model, _ = sharded((1, RANKS))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(dist, "ProcessGroupNCCL", SimpleNamespace(Options=RecordedOptions), raising=False)
+        patched.setattr(dist, "get_backend", lambda *_: "nccl")
+        patched.setattr(dist, "new_group", new_group)
+        with pytest.raises(EngineError, match=r"start the job with NCCL_ALGO=allgather:nvls"):
+            exchange(model, FsdpSettings(nvls=True))
+        exchange(model, FsdpSettings(gather_sms=12, copies_sms=4), cga=4)
+    assert made == {
+        "fsdp-12-sms": {"min_ctas": 12, "max_ctas": 12, "cga_cluster_size": 4},
+        "fsdp-4-sms": {"min_ctas": 4, "max_ctas": 4, "cga_cluster_size": 4},
     }
+    state = model.first._get_fsdp_state()
+    assert not state._states_to_forward_prefetch
+    run_examples(exchange, {"model": model})
+
+
+def test_groups_have_their_limits_of_sms(tmp_path: Path) -> None:
+    spawn(RANKS, run_limited, tmp_path, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("sms", "cga", "said"),
+    ("settings", "cga", "said"),
     [
-        ({"shards": 8}, None, "sms: shards: no dimension of the mesh; .*shard"),
-        ({"shard": 65}, None, "sms: shard=65: must be"),
-        ({"shard": 9}, 4, "cga=4: must divide the 9 SMs of shard"),
+        ({"gather_sms": 65}, None, "gather_sms=65: must be"),
+        ({"prefetch": 0}, None, "prefetch=0: must be"),
+        ({"reduce_sms": 9}, 4, "cga=4: must divide reduce_sms=9"),
+        ({"gather_sms": 9, "nvls": True}, None, "NVLS takes the SMs that it needs"),
     ],
 )
-def test_limits_that_no_group_can_have_are_refused(sms: dict[str, int], cga: int | None, said: str) -> None:
+def test_limits_that_no_group_can_have_are_refused(settings: dict[str, Any], cga: int | None, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        sharded_mesh("cpu", (2,), ("shard",), sms, cga=cga)
+        exchange(Blocks(), FsdpSettings(**settings), cga=cga)
 
 
 def test_a_variable_that_overrules_limits_of_groups_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_MAX_CTAS", "12")
     with pytest.raises(EngineError, match="NCCL_MAX_CTAS=12: overrules"):
-        sharded_mesh("cpu", (2,), ("shard",), {"shard": 8})
+        exchange(Blocks(), FsdpSettings(gather_sms=8))
 
 
-def test_a_model_without_sharded_blocks_prefetches_nothing() -> None:
+def test_a_model_without_sharded_blocks_exchanges_nothing() -> None:
     with pytest.raises(EngineError, match="fully_shard has seen no module below it"):
-        prefetch(Blocks(), 1)
-    with pytest.raises(ConfigError, match="depth"):
-        prefetch(Blocks(), 0)
+        exchange(Blocks(), FsdpSettings(prefetch=2))
 
 
 def run_replicas(rank: int, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """What is said beside plans of trainings without a pipeline: what a little more time saves, and SMs of collectives."""
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from kareus.pipeline.methods import METHODS
 from kareus.plans.actuated import SLOWER
 from kareus.plans.answer import little_to_gain
 from kareus.plans.build import select_plan
-from kareus.plans.obeyed import best_sm_count, obeyed_lines
+from kareus.plans.exchanges import WORTH, exchange_lines, exchange_overrides, with_best_exchanges, with_fsdp
+from kareus.plans.obeyed import obeyed_lines
 from kareus.plans.planning import plan_tables, quietly
+from kareus.prediction.workload_prediction import predict
 from kareus.testbed.config import NCCL_SM_COUNT
 from kareus.workload.config import with_sm_count
 
@@ -88,8 +91,9 @@ def test_the_engine_is_offered_no_number_of_sms(planned):
 
 
 def test_the_number_of_sms_is_the_best_of_all_that_cost_nothing(planned):
-    workload, frontiers = planned
-    count = best_sm_count(workload)
+    """Of a trainer whose groups cannot be limited one by one."""
+    (workload,) = kareus.resolve([*FSDP[:-2], "software=llm-foundry", FSDP[-1]])
+    count = with_best_exchanges(workload).testbed.default_collective_sm_count
     costs = {n: kareus.predict(with_sm_count(workload, n)) for n in (NCCL_SM_COUNT, *range(3, 31, 3))}
     best, own = costs[count], costs[NCCL_SM_COUNT]
     assert count < NCCL_SM_COUNT
@@ -99,14 +103,39 @@ def test_the_number_of_sms_is_the_best_of_all_that_cost_nothing(planned):
         for c in costs.values()
         if c.time_s <= own.time_s and c.energy_j <= own.energy_j
     )
-    (line,) = (line for line in lines(workload, frontiers) if "NCCL" in line)
+    (line,) = exchange_lines(workload)
     assert "by a law that was measured within a node of A100s, so time both" in line
     assert line.endswith(
         f"plan with testbed.default_collective_sm_count={count}, and give the job NCCL_MIN_CTAS={count} "
         f"NCCL_MAX_CTAS={count}"
     )
-    (line,) = (line for line in lines(with_sm_count(workload, count), frontiers) if "NCCL" in line)
+    (line,) = exchange_lines(with_sm_count(workload, count))
     assert line.endswith(f"not counted above; give the job NCCL_MIN_CTAS={count} NCCL_MAX_CTAS={count}")
+
+
+def test_each_kind_of_collective_has_its_best_number_of_sms(planned):
+    """Against all pairs of numbers, though the search takes one kind after the other."""
+    workload, frontiers = planned
+    best = with_best_exchanges(workload)
+    own, costs = kareus.predict(workload), {}
+    known = {}
+    for gather, reduce in itertools.product((None, *range(3, 31, 3)), repeat=2):
+        costs[gather, reduce] = predict(with_fsdp(workload, gather_sms=gather, reduce_sms=reduce), known=known)
+    no_worse = {key: c for key, c in costs.items() if c.time_s <= own.time_s and c.energy_j <= own.energy_j}
+    least = min(no_worse.values(), key=lambda c: c.time_s * c.energy_j)
+    fsdp, found = best.parallelism.fsdp, kareus.predict(best)
+    assert found.time_s * found.energy_j <= (1 + 2 * WORTH) * least.time_s * least.energy_j
+    assert fsdp.gather_sms != fsdp.reduce_sms  # a gather moves half of what a reduction does
+    assert fsdp.prefetch == 1  # blocks are alike
+    assert kareus.resolve([*FSDP, *exchange_overrides(best)]) == [best]
+    first, second = (line for line in lines(workload, frontiers) if "NCCL" in line)
+    assert first.startswith(
+        f"gathers of weights on {fsdp.gather_sms} SMs, reductions of gradients on {fsdp.reduce_sms}"
+    )
+    assert "plan with parallelism.fsdp=auto: adapters set it" in first
+    assert "not measured here; plan with parallelism.fsdp.nvls=true, and start the job with NCCL_ALGO=" in second
+    first, *_ = (line for line in exchange_lines(best))
+    assert first.endswith("not counted above; adapters set it, and losses stay equal")
 
 
 def test_an_exported_layout_names_the_environment(planned):

@@ -4,18 +4,23 @@ import dataclasses
 from collections import Counter
 from functools import cache
 
+import numpy as np
 import pytest
 from helpers.builders import CONFIG, software
 
-from kareus.graph.program import Program
+from kareus.gpu_model.overlap import step_phases
+from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import Batch, BlockGraph, CollectiveKind, Direction, PlacedCollective, Scope
+from kareus.graph.records import Batch, BlockGraph, CollectiveKind, Direction, PlacedCollective, Scope, SwitchedGather
 from kareus.model.config import Sharding
 from kareus.model.parameters import expert_parameters, scope_parameters
 from kareus.partition.extract import extract
+from kareus.plans.exchanges import with_fsdp
 from kareus.prediction.workload_prediction import instruction_programs, predict
 from kareus.profile.programs import Execution, StageShape, instruction_program, weights_of
+from kareus.profile.sharded import NVLS_SMS
 from kareus.workload.config import Workload
+from kareus.workload.memory import stage_memory
 from kareus.workload.resolve import checked_but_for_memory, resolve
 
 LAYERS = 4
@@ -201,3 +206,75 @@ def test_replicas_of_each_stage_lie_where_its_ranks_do() -> None:
     weights = [weights_of(dataclasses.replace(own, parallelism=deep), stage, WHOLE, 20) for stage in (0, 1)]
     placed = [(one.nodes, one.per_node) for own in weights if own is not None for one in own.block.reduce]
     assert placed == [(1, 3), (2, 1)]
+
+
+def forward_steps(own: Workload) -> list[Step]:
+    made = instruction_programs(own, Execution.SEQUENTIAL).of_kind
+    return list(next(made[kind] for kind in made if kind.direction is Direction.FORWARD).steps)
+
+
+def test_each_kind_of_collective_runs_on_its_sms() -> None:
+    own = with_fsdp(workload("full"), gather_sms=6, reduce_sms=9)
+    taken = {
+        (step.collective.kind, step.sm_count)
+        for made in instruction_programs(own, Execution.SEQUENTIAL).of_kind.values()
+        for step in made.steps
+        if isinstance(step.collective, PlacedCollective)
+    }
+    assert taken == {(CollectiveKind.ALL_GATHER, 6), (CollectiveKind.REDUCE_SCATTER, 9)}
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 3])
+def test_a_gather_runs_beside_the_blocks_that_it_may_and_moves_as_much(prefetch: int) -> None:
+    """With equal blocks: whole beside each but the first few, which have more, and the last few, which have less."""
+    own = with_fsdp(workload("full"), prefetch=prefetch)
+    block = 2 * scope_parameters(own.model, own.parallelism)[Scope.BLOCK]
+    beside = [s.collective.message_bytes for s in forward_steps(own) if s.collective and s.operators]
+    layers = own.model.num_layers
+    assert sum(beside) == (layers - 1) * block
+    assert beside[prefetch - 1 : layers - prefetch] == [pytest.approx(block, abs=prefetch)] * (
+        layers - 2 * prefetch + 1
+    )
+    assert len(beside) == layers - 1
+    assert beside[0] == pytest.approx(block * sum(1 / n for n in range(1, prefetch + 1)), abs=prefetch)
+
+
+def test_a_gather_through_switches_is_received_whole_on_few_sms() -> None:
+    """Otherwise as fast as a ring on NCCL's own SMs, by which a GPU receives all shards but its own."""
+    plain = workload("full", dp=8)
+    own = with_fsdp(plain, nvls=True)
+    (gather,), (ring,) = (
+        {s.collective for s in forward_steps(one) if s.operators and isinstance(s.collective, PlacedCollective)}
+        for one in (own, plain)
+    )
+    assert isinstance(gather, SwitchedGather)
+    assert gather.bus_bytes == pytest.approx(8 / 7 * ring.bus_bytes)
+    assert {step.sm_count for step in forward_steps(own) if step.collective} == {NVLS_SMS}
+    clocks, few = np.array([1980.0]), np.array([4.0])
+    alone = [
+        sum(phase.time_s for phase in step_phases(plain.gpu, (), one, clocks, sms, 0)).item()
+        for one, sms in ((gather, few), (ring, np.array([24.0])), (ring, few))
+    ]
+    assert alone[1] < alone[0] < 8 / 7 * alone[1] < alone[2]
+
+
+def test_blocks_gathered_ahead_stay_in_memory() -> None:
+    own = workload("full")
+    block_gib = 2 * scope_parameters(own.model, own.parallelism)[Scope.BLOCK] / 2**30
+    weights = [stage_memory(with_fsdp(own, prefetch=depth), 0).weights_gib for depth in (1, 2, 4)]
+    assert weights[1] - weights[0] == pytest.approx(block_gib)
+    assert weights[2] - weights[0] == pytest.approx(3 * block_gib)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("parallelism.sharding=optimizer", "parallelism.fsdp.gather_sms=6"), "no weights are shared out"),
+        (("parallelism.sharding=full", "parallelism.fsdp.copies_sms=6"), "no replicas hold copies"),
+        (("parallelism.sharding=full", "parallelism.fsdp.nvls=true"), "groups inside a node; 16 replicas"),
+    ],
+)
+def test_settings_of_exchanges_that_there_are_not_are_refused(overrides: tuple[str, ...], said: str) -> None:
+    (one,) = resolve([*LAYOUT, "recomputation=full", "parallelism.tp=1", "parallelism.dp=16", *overrides], CONFIG)
+    assert one.workload is None
+    assert said in str(one.refusal)

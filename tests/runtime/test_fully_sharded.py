@@ -16,7 +16,7 @@ from helpers.worlds import LLAMA, departure, spawn
 from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.communication import Mesh
-from kareus.model.config import Sharding
+from kareus.model.config import FsdpSettings, Sharding
 from kareus.model.layers import rotary_table
 from kareus.model.shards import shard_of
 from kareus.model.weights import draw_weights, load_weights
@@ -40,7 +40,7 @@ def shared_out(
         stage = StageModel(model, shard, Mesh(), shape, torch.float32, recomputation=workload.recomputation)
     names = [name for name, _ in stage.named_parameters()]
     table = rotary_table(model, shard.tokens, None)
-    sharded = FullyShardedModel(stage, table, dist.new_group([0, 1]), sharding, dtype, fill)
+    sharded = FullyShardedModel(stage, table, dist.new_group([0, 1]), sharding, dtype, fill, FsdpSettings(reduce_sms=8))
     assert [name for name, _ in stage.named_parameters()] == names
     return stage, sharded
 
