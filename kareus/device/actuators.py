@@ -15,10 +15,9 @@ from typing import TypeVar
 
 from kareus.artifacts.ranges import check_within
 from kareus.artifacts.records import NotNegative
-from kareus.device.claims import MOST_W, Claim, claim
-from kareus.device.controller import DryClocks, restore_left_behind, undo
+from kareus.device.claims import MOST_W
+from kareus.device.controller import DryClocks, GuardedGpu, guarded
 from kareus.device.protocol import PROFILES, Device
-from kareus.device.termination import on_termination
 from kareus.errors import ConfigError, DeviceError
 
 MOST_PROFILES = 4
@@ -211,7 +210,7 @@ def _read(reading: Callable[[], Reading]) -> Reading | None:
 
 @contextlib.contextmanager
 def actuated(device: Device, actuator: Actuator, *, patience_s: float = 0.0) -> Iterator[ActuatedGpu]:
-    """Claim `device`, set what lasts, and put the former setting back however this ends, as `controlled_clocks` does.
+    """Claim `device`, set what lasts, and put the former setting back however this ends, as `guarded` does.
 
     After a signal the setting is the former one, also where the process goes on. Call it from the main thread.
 
@@ -224,37 +223,13 @@ def actuated(device: Device, actuator: Actuator, *, patience_s: float = 0.0) -> 
         DeviceError: the GPU is in use, has no such limit or profile, or the driver refuses.
     """
     _check_has(device, actuator)
-    with claim(device.uuid, patience_s=patience_s) as claimed:
-        restore_left_behind(device, claimed)
-        restoring = threading.Lock()
-
-        def restore() -> None:
-            with restoring:
-                setting = claimed.setting()
-                if setting is not None:
-                    undo(device, setting)
-                    claimed.clear()
-
-        def restore_or_say() -> None:
-            try:
-                restore()
-            except (DeviceError, OSError) as error:
-                logger.error("%s Run `kareus clocks reset`.", error)
-
-        with on_termination(restore_or_say):
-            try:
-                _set(device, actuator, claimed)
-            except DeviceError:
-                claimed.clear()
-                raise
-            try:
-                gpu = ActuatedGpu(device, actuator)
-                try:
-                    yield gpu
-                finally:
-                    gpu.end()
-            finally:
-                restore()
+    with guarded(device, GuardedSetting, patience_s=patience_s) as guard:
+        guard.set_to(actuator)
+        gpu = ActuatedGpu(device, actuator)
+        try:
+            yield gpu
+        finally:
+            gpu.end()
 
 
 def _check_has(device: Device, actuator: Actuator) -> None:
@@ -273,15 +248,33 @@ def _check_has(device: Device, actuator: Actuator) -> None:
         )
 
 
-def _set(device: Device, actuator: Actuator, claimed: Claim) -> None:
-    if actuator.limit_w:
-        claimed.note(limit_w=actuator.limit_w, former_w=device.power_limit_w())
-        device.set_power_limit(actuator.limit_w)
-    requested = device.requested_power_profiles() if actuator.profiles else ()
-    added = [name for name in actuator.profiles if name not in requested]  # the others are not ours to clear
-    if added:
-        claimed.note(profiles="+".join(added))
-        device.request_power_profiles(added)
+class GuardedSetting(GuardedGpu):
+    """A claimed GPU of which something is set once. Made by `actuated`."""
+
+    def set_to(self, actuator: Actuator) -> None:
+        """Set what lasts.
+
+        Raises:
+            DeviceError: the driver refuses, or this process is ending; nothing is set.
+        """
+        with self._driver:  # a signal restores what is set whole
+            if self._rests:
+                raise DeviceError(f"{self._device.uuid}: {actuator} is not set, as this process is ending.")
+            try:
+                self._set(actuator)
+            except DeviceError:
+                self._claim.clear()
+                raise
+
+    def _set(self, actuator: Actuator) -> None:
+        if actuator.limit_w:
+            self._claim.note(limit_w=actuator.limit_w, former_w=self._device.power_limit_w())
+            self._device.set_power_limit(actuator.limit_w)
+        requested = self._device.requested_power_profiles() if actuator.profiles else ()
+        added = [name for name in actuator.profiles if name not in requested]  # the others are not ours to clear
+        if added:
+            self._claim.note(profiles="+".join(added))
+            self._device.request_power_profiles(added)
 
 
 @contextlib.contextmanager

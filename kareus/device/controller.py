@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 from kareus.device.claims import Claim, DeviceSetting, claim
 from kareus.device.protocol import Device
@@ -67,7 +68,87 @@ class ClockControl(Protocol):
         """Return the results of requests since the last call, in order."""
 
 
-class ClockController:
+class GuardedGpu:
+    """A claimed GPU that gets back what it had before it was set, whoever asks for that. Made by `guarded`."""
+
+    def __init__(self, device: Device, claimed: Claim) -> None:
+        """Guard `device`, of which nothing is set yet; what will be is noted in `claimed` first."""
+        self._device, self._claim = device, claimed
+        self._driver = threading.Lock()  # held while the driver is told something
+        self._rests = self._closed = False
+        self.endings = 0
+        """How often a signal, or what else ends this process, has restored the GPU."""
+
+    @property
+    def rests(self) -> bool:
+        """Whether the GPU was restored, by a signal or by `restore`."""
+        return self._rests
+
+    def check(self) -> None:
+        """Raise what a thread failed with meanwhile; nothing unless there is one."""
+
+    def restore(self) -> None:
+        """Undo what is set, for good; may be called from any thread, more than once, and when it is closed.
+
+        Raises:
+            DeviceError: the driver refuses. The claim's file goes on saying what is set.
+        """
+        with self._driver:
+            self._rests = True
+            self._undo()
+
+    def _undo(self) -> None:
+        setting = None if self._closed else self._claim.setting()
+        if setting is not None:
+            undo(self._device, setting)
+            self._claim.clear()
+
+    def restore_or_say(self) -> None:
+        """Restore, from a daemon thread; if that fails, the claim's file keeps what is set."""
+        self.endings += 1
+        try:
+            self.restore()
+        except (DeviceError, OSError) as error:
+            logger.error("%s Run `kareus clocks reset`.", error)
+
+    def close(self) -> None:
+        """Restore, as the claim is let go of next, whose descriptor may become any other file's."""
+        try:
+            self.restore()
+        finally:
+            with self._driver:
+                self._closed = True
+
+
+Guarded = TypeVar("Guarded", bound=GuardedGpu)
+
+
+@contextlib.contextmanager
+def guarded(device: Device, guard: Callable[[Device, Claim], Guarded], *, patience_s: float = 0.0) -> Iterator[Guarded]:
+    """Claim `device`, and restore it however this ends: normally, by an exception or a signal.
+
+    What a killed process left set is restored first. Call it from the main thread.
+
+    Args:
+        device: the GPU.
+        guard: what makes its guard.
+        patience_s: how long to wait for another process that has the GPU; may be infinite.
+
+    Raises:
+        DeviceError: the GPU is in use, or the driver refuses.
+    """
+    with claim(device.uuid, patience_s=patience_s) as claimed:
+        restore_left_behind(device, claimed)
+        gpu = guard(device, claimed)
+        with on_termination(gpu.restore_or_say):
+            try:
+                yield gpu
+            finally:
+                gpu.close()
+        gpu.check()
+
+
+class ClockController(GuardedGpu):
     """Implements `ClockControl` for a claimed GPU. Made by `controlled_clocks`."""
 
     def __init__(self, device: Device, claimed: Claim, *, reads_back: bool = False) -> None:
@@ -78,20 +159,14 @@ class ClockController:
             claimed: its claim.
             reads_back: whether each clock is read, once, before the next one is locked and when changes are drained.
         """
-        self._device = device
-        self._claim = claimed
+        super().__init__(device, claimed)
         self._reads_back = reads_back
         self._supported_mhz = device.supported_clocks_mhz()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clocks")
-        self._driver = threading.Lock()  # held while the driver is told something
-        self._rests = False
-        self._closed = False
         self._requests = 0
         self._last: tuple[int, Future[ClockChange]] | None = None
         self._failure: DeviceError | None = None
         """What a request failed with that nothing has raised yet."""
-        self.endings = 0
-        """How often a signal, or what else ends this process, has restored the clock."""
         self._log = threading.Lock()  # held for a moment, where `_driver` may be for as long as a driver takes
         self._changes: list[ClockChange] = []
 
@@ -112,11 +187,6 @@ class ClockController:
         self._requests += 1
         self._last = None
         self._thread.submit(self._apply_reset, self._requests)
-
-    @property
-    def rests(self) -> bool:
-        """Whether the clock was restored, by a signal or by `restore`; requests are refused until `resume`."""
-        return self._rests
 
     def check(self) -> None:
         """Raise what an earlier request failed with, once; then that clock may be asked for again."""
@@ -142,44 +212,17 @@ class ClockController:
             drained, self._changes = self._changes, []
         return drained
 
-    def restore(self) -> None:
-        """Reset the clock and set no other; may be called from any thread, more than once, and when it is closed.
-
-        Raises:
-            DeviceError: the driver refuses. The claim's file goes on saying what is set.
-        """
-        with self._driver:
-            self._rests = True
-            self._reset()
-
-    def _reset(self) -> None:
-        if not self._closed and self._claim.setting() is not None:
-            self._device.reset_clock()
-            self._claim.clear()
-
     def resume(self) -> None:
-        """Take requests again after `restore`, by the thread that makes them."""
+        """Take requests again after `restore`, which refuses them, by the thread that makes them."""
         with self._driver:
             self._rests, self._last, self._failure = self._closed, None, None
-
-    def restore_or_say(self) -> None:
-        """Restore, from a daemon thread; if that fails, the claim's file keeps the clock that is set."""
-        self.endings += 1
-        try:
-            self.restore()
-        except (DeviceError, OSError) as error:
-            logger.error("%s Run `kareus clocks reset`.", error)
 
     def close(self) -> None:
         """Wait for what was asked for, then restore."""
         try:
             self._thread.shutdown()
         finally:
-            try:
-                self.restore()
-            finally:
-                with self._driver:
-                    self._closed = True  # the claim is let go of next, and its descriptor may become any other file's
+            super().close()
 
     def _apply(self, number: int, frequency_mhz: int, requested_s: float) -> ClockChange:
         locked_s: float | None = None
@@ -200,7 +243,7 @@ class ClockController:
         if number == self._requests:
             try:
                 with self._driver:
-                    self._reset()
+                    self._undo()
             except DeviceError as error:
                 self._failure = error
 
@@ -279,9 +322,7 @@ def _check_supported(device: Device, supported_mhz: Collection[int], frequency_m
 def controlled_clocks(
     device: Device, *, patience_s: float = 0.0, reads_back: bool = False
 ) -> Iterator[ClockController]:
-    """Claim `device`, control its clock, and restore it however this ends: normally, by an exception or a signal.
-
-    What a killed process left set is restored first. Call it from the main thread.
+    """Claim `device` and control its clock, which is restored as `guarded` does.
 
     Args:
         device: the GPU.
@@ -291,15 +332,8 @@ def controlled_clocks(
     Raises:
         DeviceError: the GPU is in use, or the driver refuses.
     """
-    with claim(device.uuid, patience_s=patience_s) as claimed:
-        restore_left_behind(device, claimed)
-        controller = ClockController(device, claimed, reads_back=reads_back)
-        with on_termination(controller.restore_or_say):
-            try:
-                yield controller
-            finally:
-                controller.close()
-        controller.check()
+    with guarded(device, partial(ClockController, reads_back=reads_back), patience_s=patience_s) as controller:
+        yield controller
 
 
 @contextlib.contextmanager

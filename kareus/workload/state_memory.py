@@ -19,9 +19,9 @@ def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, flo
     """Bytes of weights, gradients and states of the optimizer on one GPU of a stage.
 
     Weights of blocks that products take in fewer bits are kept cast and transposed beside those in 16 bits.
-    What is sharded is divided by the replicas that share it out, of experts by the GPUs that share out the same. Where gradients are, the fp32
-    shards of the weights are the master weights, which count among the states; weights and gradients that are whole for
-    a while: see `_whole_bytes`.
+    What is sharded is divided by the replicas that share it out, of experts by the GPUs that share out the same. Where
+    gradients are, the fp32 shards of the weights are the master weights, which count among the states; weights and
+    gradients that are whole for a while: see `_whole_bytes`.
     """
     model, parallelism, software = workload.model, workload.parallelism, workload.software
     options, dense = workload.training, stage_dense_blocks(workload, stage)
