@@ -1,6 +1,6 @@
 """The plan file: what every stage runs, instruction by instruction, and what that is predicted to cost."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from os import PathLike
@@ -92,20 +92,28 @@ class StagePlan:
         return tuple((InstructionKey(self.stage, i.chunk, i.microbatch, i.direction), i) for i in self.instructions)
 
     def waits(self, end_s: float, gpu: Gpu) -> Iterator[Wait]:
-        """Yield when the stage waits, and what power a GPU of it then draws.
+        """Return when the stage waits, and what power a GPU of it then draws.
 
         Args:
             end_s: of the iteration.
             gpu: that runs it.
         """
-        now_s = 0.0
-        for start_s, time_s, clock in [
-            *((i.start_s, i.time_s, i.frequency_mhz) for i in self.instructions),
-            (end_s, 0.0, self.instructions[-1].frequency_mhz),
-        ]:
-            if start_s > now_s:
-                yield Wait(now_s, start_s, clock, waiting_power_w(gpu, clock))
-            now_s = start_s + time_s
+        return waits_between([(i.start_s, i.time_s, i.frequency_mhz) for i in self.instructions], end_s, gpu)
+
+
+def waits_between(runs: Sequence[tuple[float, float, int]], end_s: float, gpu: Gpu) -> Iterator[Wait]:
+    """Yield when a stage waits, and what power a GPU of it then draws.
+
+    Args:
+        runs: of its instructions, in order: start, time and clock.
+        end_s: of the iteration.
+        gpu: that runs it.
+    """
+    now_s = 0.0
+    for start_s, time_s, clock in (*runs, (end_s, 0.0, runs[-1][2])):
+        if start_s > now_s:
+            yield Wait(now_s, start_s, clock, waiting_power_w(gpu, clock))
+        now_s = start_s + time_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import numpy as np
 from kareus.arrays import Array
 from kareus.gpu_model.gpu import Gpu
 from kareus.plans.document import Plan
-from kareus.plans.power import power_over_time
+from kareus.plans.power import power_steps
 from kareus.plans.units import rounded, scaled
 
 WINDOW_S = 1.0
@@ -106,8 +106,7 @@ class GridPower:
 
 def power_series(plan: Plan, gpu: Gpu) -> PowerSeries:
     """Return the power of all GPUs of a plan over an iteration; its energy is the plan's."""
-    frame = power_over_time(plan, gpu)
-    return PowerSeries(frame["time_s"].to_numpy(), frame["power_w"].to_numpy()[:-1])
+    return PowerSeries(*power_steps(plan, gpu))
 
 
 def grid_power(series: PowerSeries, window_s: float = WINDOW_S) -> GridPower:

@@ -182,7 +182,6 @@ def area(path: str) -> float:
 
 
 def test_the_power_that_is_drawn_is_that_of_the_plan_that_is_shown(read):
-    """The page works it out anew for another plan; back at the first one it is what the report drew."""
     first, second, again = ([area(path) for path in paths] for paths in read["powers"])
     assert again == pytest.approx(first, rel=1e-3)
     assert second[0] != pytest.approx(first[0], rel=1e-2)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import polars as pl
 import pytest
 from helpers.pages import Blocks, check_specifications
@@ -27,7 +28,7 @@ from kareus.report.workload.inputs import ReportInputs, load
 from kareus.report.workload.page import export_command, in_trainer, workload_page
 from kareus.report.workload.schedules import schedules
 from kareus.report.workload.summary import method_sheets, summary_text
-from kareus.report.workload.timeline import instruction_rows
+from kareus.report.workload.timeline import Drawn, instruction_rows
 
 NASTY = "</script><script>alert(1)</script><!--<b>&amp;\u2028"
 
@@ -276,7 +277,7 @@ def test_the_timelines_of_the_page_are_those_of_the_plans(blocks, inputs):
 
 def unpacked(found, method, plan):
     """The rows of a plan, added up as page.js does."""
-    numbers, gaps = found["plans"][method][str(plan)]
+    numbers, gaps, *_ = found["plans"][method][str(plan)]
     points, ended, rows = found["points"], {}, []
     for stage, number, gap in zip(found["instructions"]["stage"], numbers, gaps, strict=True):
         start = ended.get(stage, 0) + gap
@@ -293,6 +294,18 @@ def test_every_plan_of_a_frontier_can_be_shown(inputs):
         plan = select_plan(inputs.configured, frontiers, "fastest", method, name=WORKLOAD)
         columns = columns_of(instruction_rows(plan).select("start_s", "end_s", "frequency_mhz", "energy_j"))
         assert unpacked(found, method, 0) == list(zip(*columns.values(), strict=True))
+
+
+def test_a_plan_that_is_clicked_on_draws_the_power_of_its_plan_file(inputs):
+    frontiers = Frontiers(iteration=inputs.iteration, microbatch=inputs.microbatch, testbed=inputs.testbed)
+    for method, plans in schedules(inputs)["plans"].items():
+        plan = select_plan(inputs.configured, frontiers, "fastest", method, name=WORKLOAD)
+        _, _, between_us, powers_w, means_w = plans["0"]
+        frames = Drawn("plan", "plan", plan, inputs.configured.gpu).frames
+        moments = np.cumsum(between_us) / 1e6
+        assert moments.tolist() == pytest.approx(frames["plan_powers"]["start_s"].to_list())
+        assert powers_w == pytest.approx((1e3 * frames["plan_powers"]["power_kw"]).to_list(), abs=1)
+        assert means_w == pytest.approx((1e3 * frames["plan_means"]["power_kw"]).to_list()[::2], abs=1)
 
 
 def test_stages_that_cost_the_same_share_a_panel(inputs):

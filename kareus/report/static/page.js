@@ -138,7 +138,7 @@ const planOfChosen = (chosen) => ({ ...chosen, file: `plans/${encodeURIComponent
 const planOfPoint = ({ method, plan, time_s, energy_kj }) => ({
   method, plan, time_s, energy_j: 1e3 * energy_kj,
   selector: `deadline=${(Math.ceil(time_s * 1e4) / 1e4).toFixed(4)}s`,
-  rows: scheduleOf(method, plan),
+  rows: scheduleOf(method, plan), ...powerOf(method, plan),
 });
 
 /** The end of a link to a plan: `plan=fastest`, or of a point `point=kareus,12`; and the plan that one leads to. */
@@ -164,6 +164,16 @@ function scheduleOf(method, plan) {
     for (const name of ["frequency_mhz", "power_w", "energy_j", "runs"]) rows[name].push(points[name][point]);
   });
   return rows;
+}
+
+/** Power of all GPUs from each change on, and in means of the second before, as schedules.py writes them. */
+function powerOf(method, plan) {
+  const [, , between_us, powers_w, means_w] = data.schedules.plans[method]?.[plan] ?? [];
+  if (!between_us) return {};
+  let end_us = 0;
+  const start_s = between_us.map((us) => (end_us += us) / 1e6), kilo = (watts) => watts.map((w) => w / 1e3);
+  const moments = means_w.map((_, i, all) => (i * end_us) / 1e6 / (all.length - 1));
+  return { powers: { start_s, power_kw: kilo(powers_w) }, means: { start_s: moments, power_kw: kilo(means_w) } };
 }
 
 const less = (value, before, of) => {
@@ -289,48 +299,11 @@ function chooseFleet({ fleet, method, plan }) {
   );
 }
 
-const ROUNDING_S = 2e-6; // starts and ends in the page are rounded to microseconds
-
-/** Power of all GPUs from each change on, as power.py works it out: stages that wait draw what waiting at their clock does. */
-function powersOf({ rows, time_s }) {
-  const changes = new Map(), gpus = data.gpus / data.stages, last = {};
-  const draw = (from, to, power_w) => {
-    for (const [at, sign] of [[from, 1], [to, -1]]) changes.set(at.toFixed(9), (changes.get(at.toFixed(9)) ?? 0) + sign * gpus * power_w);
-  };
-  const wait = (from, to, mhz) => { if (to > from) draw(from, to, data.waiting_w[mhz]); };
-  rows.stage.forEach((stage, i) => {
-    const before = last[stage]?.[0] ?? 0, gap = rows.start_s[i] - before;
-    const start = Math.abs(gap) < ROUNDING_S ? before : rows.start_s[i], end = start + rows.time_ms[i] / 1e3;
-    wait(before, start, rows.frequency_mhz[i]);
-    draw(start, end, (1e3 * rows.energy_j[i]) / rows.time_ms[i]);
-    last[stage] = [end, rows.frequency_mhz[i]];
-  });
-  for (const [end, mhz] of Object.values(last)) wait(end, time_s, mhz);
-  const start_s = [...changes.keys()].map(Number).sort((a, b) => a - b);
-  let power = 0;
-  const power_kw = start_s.map((at) => (power += changes.get(at.toFixed(9)) / 1e3));
-  power_kw[power_kw.length - 1] = power_kw.at(-2); // at the end it is that of before
-  return { start_s, power_kw };
-}
-
-/** Means of the second before each moment, of iterations that repeat, as grid_power.py works them out. */
-function meansOf({ start_s, power_kw }) {
-  const period = start_s.at(-1), until = [0];
-  for (let i = 1; i < start_s.length; i++) until.push(until[i - 1] + power_kw[i - 1] * (start_s[i] - start_s[i - 1]));
-  const energy = (at) => {
-    const laps = Math.floor(at / period), within = at - laps * period;
-    const i = Math.max(0, start_s.findLastIndex((start) => start <= within));
-    return laps * until.at(-1) + until[i] + power_kw[i] * (within - start_s[i]);
-  };
-  const moments = data.figures[data.timeline].data.plan_means.start_s.map((_, i, all) => (i * period) / (all.length - 1));
-  return { start_s: moments, power_kw: moments.map((at) => energy(at) - energy(at - 1)) };
-}
-
 function showTimeline(plan) {
   const figure = data.figures[data.timeline];
   figure.data.plan = plan.rows;
-  figure.data.plan_powers = powersOf(plan);
-  figure.data.plan_means = meansOf(figure.data.plan_powers);
+  figure.data.plan_powers = plan.powers;
+  figure.data.plan_means = plan.means;
   figure.spec.vconcat[0].title.text = `${plan.method}, ${plan.selector}: ${plan.time_s.toFixed(3)} s, ${(plan.energy_j / 1e3).toFixed(2)} kJ`;
   document.getElementById("bottleneck").textContent = plan.bottleneck ?? pace(plan);
   const shown = document.getElementById(data.timeline);

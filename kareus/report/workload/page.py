@@ -8,7 +8,6 @@ import polars as pl
 from kareus.artifacts.records import to_plain
 from kareus.artifacts.tables import TableSchema
 from kareus.frontiers.tables import MICROBATCH
-from kareus.gpu_model.waiting import waiting_power_w
 from kareus.pipeline.tables import ITERATION
 from kareus.plans.actuated import clock_goal
 from kareus.plans.answer import BASELINE
@@ -106,8 +105,6 @@ def workload_page(inputs: ReportInputs, tokens: float = TOKENS) -> Page:
             },
             "baseline": {**_costs(inputs.baseline), "name": BASELINE, "waiting_least": waiting_least(inputs.baseline)},
             "gpus": inputs.gpus,
-            "stages": len(inputs.baseline.stages),
-            "waiting_w": _waiting_w(inputs),
             "tokens": tokens_per_iteration(inputs.configured),
             "mfu_s": answer.runs.mfu * answer.row.time_s,
             "joules_per_token": answer.per_token[0],
@@ -189,12 +186,6 @@ def in_trainer(inputs: ReportInputs, name: str) -> dict[str, Any]:
     }
 
 
-def _waiting_w(inputs: ReportInputs) -> dict[int, float]:
-    """Return the power of waiting at every clock that a plan may have."""
-    clocks = sorted(set(inputs.microbatch["frequency_mhz"].to_list()))
-    return {clock: float(waiting_power_w(inputs.configured.gpu, clock)) for clock in clocks}
-
-
 def _chosen(inputs: ReportInputs, figure: Figure, name: str) -> dict[str, Any]:
     plan = inputs.plans[name]
     return {
@@ -207,6 +198,8 @@ def _chosen(inputs: ReportInputs, figure: Figure, name: str) -> dict[str, Any]:
         "in_trainer": in_trainer(inputs, name),
         "bottleneck": _pipeline_words(inputs, plan),
         "rows": columns_of(figure.data["plan"]),
+        "powers": columns_of(figure.data["plan_powers"]),
+        "means": columns_of(figure.data["plan_means"]),
     }
 
 

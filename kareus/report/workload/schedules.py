@@ -1,29 +1,32 @@
 """Schedules of all plans of the frontiers, small enough for a page, which shows the one that is clicked on.
 
 A plan is, for each instruction in the order of `instructions`, a row of `points` and how long its stage waited before
-it. `static/page.js` adds these up to the rows of the figure.
+it, and its power over time. `static/page.js` adds these up to the rows of the figure.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from kareus.artifacts.tables import Row
 from kareus.frontiers.tables import MICROBATCH
 from kareus.graph.instruction import InstructionKey
-from kareus.pipeline.clock_changes import priced_changes
+from kareus.pipeline.clock_changes import PricedChange, priced_changes
 from kareus.pipeline.compare import OURS
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.methods import point_method
 from kareus.pipeline.solver.dag import Dag, earliest_starts, iteration_dag
+from kareus.plans.grid_power import PowerSeries
+from kareus.plans.power import InstructionRun, steps_of_runs
 from kareus.report.charts import columns_of
 from kareus.report.workload.inputs import ReportInputs
-from kareus.report.workload.timeline import MICROSECONDS, instruction_label
+from kareus.report.workload.timeline import MICROSECONDS, instruction_label, seen_moments_s
 from kareus.workload.slices import cut
 
 MOST_INSTRUCTIONS = 50_000
-"""Of all plans together: about half a megabyte."""
+"""Of all plans together: about a megabyte."""
 PER_SECOND = 10**MICROSECONDS
 
 
@@ -44,7 +47,8 @@ def schedules(inputs: ReportInputs) -> dict[str, Any]:
         (changes,) = priced_changes(config, inputs.microbatch, row["method"], [row["points"]])
         times_us = [round(points[key]["time_s"] * PER_SECOND) for key in own]
         gaps = _gaps_us(keys, dag, times_us, [round(change.time_s * PER_SECOND) for change in changes])
-        plans.setdefault(row["method"], {})[str(row["plan"])] = [numbers, gaps]
+        series = _power_series(inputs, row, keys, dag, [points[key] for key in own], changes)
+        plans.setdefault(row["method"], {})[str(row["plan"])] = [numbers, gaps, *_power(series)]
     return {
         "instructions": {
             "stage": [key.stage for key in keys],
@@ -73,6 +77,36 @@ def _after_previous(keys: list[InstructionKey], starts_us: list[int], times_us: 
     for key, start_us, time_us in zip(keys, starts_us, times_us, strict=True):
         yield start_us - ended.get(key.stage, 0)
         ended[key.stage] = start_us + time_us
+
+
+def _power_series(
+    inputs: ReportInputs,
+    row: Row,
+    keys: list[InstructionKey],
+    dag: Dag,
+    points: list[Row],
+    changes: Sequence[PricedChange],
+) -> PowerSeries:
+    """Return the power of all GPUs over an iteration of a plan: a row of the iteration frontiers."""
+    times_s = [point["time_s"] + change.time_s for point, change in zip(points, changes, strict=True)]
+    stages: dict[int, list[InstructionRun]] = {}
+    for key, point, change, start_s, time_s in zip(
+        keys, points, changes, earliest_starts(dag, times_s), times_s, strict=True
+    ):
+        run = InstructionRun(start_s, time_s, point["energy_j"] + change.energy_j, point["frequency_mhz"])
+        stages.setdefault(key.stage, []).append(run)
+    return PowerSeries(*steps_of_runs(stages.values(), row["time_s"], inputs.gpus, inputs.configured.gpu))
+
+
+def _power(series: PowerSeries) -> list[list[int]]:
+    """Return microseconds between changes of power, watts from each on, and watts in means of the second before."""
+    between_us = np.diff(np.rint(series.edges_s * PER_SECOND), prepend=0)
+    means_w = series.seen_w(seen_moments_s(series)[::2])
+    return [_rounded(values) for values in (between_us, [*series.powers_w, series.powers_w[-1]], means_w)]
+
+
+def _rounded(values: Iterable[float]) -> list[int]:
+    return [round(value) for value in values]
 
 
 def _point(row: Row) -> Row:

@@ -7,12 +7,13 @@ import altair as alt
 import numpy as np
 import polars as pl
 
+from kareus.arrays import Array
 from kareus.artifacts.records import to_plain
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING, Direction
 from kareus.plans.document import Plan, PlannedInstruction
-from kareus.plans.grid_power import power_series
+from kareus.plans.grid_power import PowerSeries, power_series
 from kareus.plans.power import power_over_time
 from kareus.report.charts import Figure, Tip, chart_of, spec_of, tooltip, zoom_of
 from kareus.report.contents import BASELINE_PLAN
@@ -74,10 +75,11 @@ class Drawn:
     @property
     def frames(self) -> dict[str, pl.DataFrame]:
         """Its data."""
+        series = power_series(self.plan, self.gpu)
         return {
             self.data: instruction_rows(self.plan),
-            f"{self.data}_powers": _powers(self.plan, self.gpu),
-            f"{self.data}_means": _means(self.plan, self.gpu),
+            f"{self.data}_powers": _powers(series),
+            f"{self.data}_means": _means(series),
         }
 
 
@@ -275,20 +277,25 @@ def _x_of(column: str, x: alt.X) -> alt.X:
     return alt.X(f"{column}:Q", title=x["title"], axis=x["axis"], scale=x["scale"])
 
 
-def _powers(plan: Plan, gpu: Gpu) -> pl.DataFrame:
+def _powers(series: PowerSeries) -> pl.DataFrame:
     """Return the power of all GPUs from each change on, as the figure shows it."""
-    return power_over_time(plan, gpu).select(
-        start_s=pl.col("time_s").round(MICROSECONDS), power_kw=(pl.col("power_w") / 1e3).round(WATTS)
-    )
+    return _power_frame(series.edges_s, np.append(series.powers_w, series.powers_w[-1]))
 
 
-def _means(plan: Plan, gpu: Gpu) -> pl.DataFrame:
+def _means(series: PowerSeries) -> pl.DataFrame:
     """Return the mean power of the second before each moment, as the grid sees it, of iterations that repeat."""
-    series = power_series(plan, gpu)
-    moments_s = np.linspace(0.0, series.period_s, MEANS)
-    return pl.DataFrame(
-        {"start_s": moments_s.round(MICROSECONDS), "power_kw": (series.seen_w(moments_s) / 1e3).round(WATTS)}
-    )
+    moments_s = seen_moments_s(series)
+    return _power_frame(moments_s, series.seen_w(moments_s))
+
+
+def seen_moments_s(series: PowerSeries) -> Array:
+    """Return the moments of an iteration whose second before is shown."""
+    return np.linspace(0.0, series.period_s, MEANS)
+
+
+def _power_frame(moments_s: Array, powers_w: Array) -> pl.DataFrame:
+    frame = pl.DataFrame({"start_s": moments_s, "power_kw": powers_w / 1e3})
+    return frame.with_columns(pl.col("start_s").round(MICROSECONDS), pl.col("power_kw").round(WATTS))
 
 
 def _power(drawn: tuple[Drawn, Drawn], x: alt.X) -> alt.LayerChart:
