@@ -24,7 +24,7 @@ from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase, 
 
 from kareus.progress import events
 from kareus.progress.history import HISTORY
-from kareus.progress.shows import DryRun, Errors, JsonLines, Lines, Show
+from kareus.progress.shows import DryRun, JsonLines, Lines, Show
 from kareus.progress.watch import Watch
 from kareus.progress.wording import message
 
@@ -183,7 +183,7 @@ def _show(common: OutputSettingsLoggerInterface, wanted: str) -> Show | None:
     if common.dryrun:
         return DryRun(sys.stderr)
     if set(common.quiet or ()) & {Quietness.ALL, Quietness.PROGRESS, Quietness.RULES}:
-        return Errors(sys.stderr)
+        return Show(sys.stderr)
     if wanted == "json":
         return JsonLines(sys.stdout)
     if wanted == "live" or (wanted == "auto" and sys.stderr.isatty()):

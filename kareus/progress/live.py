@@ -8,28 +8,28 @@ from rich.live import Live
 from rich.text import Text
 
 from kareus.progress import wording
-from kareus.progress.events import Failed, RunEvent, Said
+from kareus.progress.events import RunEvent
 from kareus.progress.run_state import RunState
-from kareus.progress.shows import ending_lines, lines_of, running
+from kareus.progress.shows import Lines, running
 
 _MOST_JOBS = 8
 """Running jobs that are shown; a cluster may have hundreds."""
 
 
-class LiveView:
-    """Redraws the last lines of a terminal."""
+class LiveView(Lines):
+    """Lines of what happened above the last ones of a terminal, which are redrawn."""
 
     every_s = 0.5
 
     def __init__(self, stream: TextIO, *, colour: bool) -> None:
         """Draw on `stream`, which is a terminal."""
+        super().__init__(stream)
         self._console = Console(file=stream, no_color=not colour, highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
 
     def tell(self, event: RunEvent, state: RunState) -> None:
         """Print what happened above the running jobs."""
-        for line in lines_of(event, state):
-            self._console.print(Text(line, style=_style(event)), soft_wrap=True)
+        super().tell(event, state)
         self.tick(state, time.time())
 
     def tick(self, state: RunState, now_s: float) -> None:
@@ -50,17 +50,8 @@ class LiveView:
     def end(self, state: RunState, now_s: float) -> None:
         """Leave the terminal with one line on how it ended."""
         self._live.stop()
-        if state.has_begun:
-            self._console.print(Text(wording.ending(state, now_s), style="bold"), soft_wrap=True)
-        for line in ending_lines(state):
-            self._console.print(Text(line), soft_wrap=True)
+        super().end(state, now_s)
 
-
-def _style(event: RunEvent) -> str:
-    match event:
-        case Failed() | Said(level="error"):
-            return "red"
-        case Said(level="warning"):
-            return "yellow"
-        case _:
-            return ""
+    def _write(self, *lines: str, style: str = "") -> None:
+        for line in lines:
+            self._console.print(Text(line, style=style), soft_wrap=True)

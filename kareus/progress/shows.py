@@ -3,7 +3,7 @@
 import datetime
 import json
 from dataclasses import asdict
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from kareus.errors import KareusError, printable_lines
 from kareus.progress import wording
@@ -25,14 +25,20 @@ WORTH_A_LINE_S = 1.0
 """Jobs that took less are only counted."""
 
 
-class Show(Protocol):
-    """One way of showing."""
+class Show:
+    """Display of a run on a stream. This one has nothing but warnings and errors; others say what they have instead."""
 
-    every_s: float
+    every_s = 3600.0
     """Interval between calls of `tick`."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Write to `stream`."""
+        self._stream = stream
 
     def tell(self, event: RunEvent, state: RunState) -> None:
         """Show an event. `state` includes it, except that a job that ended is still listed as running."""
+        if isinstance(event, Failed) or (isinstance(event, Said) and event.level != "info"):
+            self._write(*lines_of(event, state))
 
     def tick(self, state: RunState, now_s: float) -> None:
         """Time has passed."""
@@ -40,63 +46,40 @@ class Show(Protocol):
     def end(self, state: RunState, now_s: float) -> None:
         """The run is over."""
 
-
-class Errors:
-    """Nothing but warnings and errors."""
-
-    every_s = 3600.0
-
-    def __init__(self, stream: TextIO) -> None:
-        """Write to `stream`."""
-        self._stream = stream
-
-    def tell(self, event: RunEvent, state: RunState) -> None:
-        """Write what went wrong."""
-        for line in lines_of(event, state):
-            if isinstance(event, Failed) or (isinstance(event, Said) and event.level != "info"):
-                _write(self._stream, line)
-
-    def tick(self, state: RunState, now_s: float) -> None:
-        """Say nothing."""
-
-    def end(self, state: RunState, now_s: float) -> None:
-        """Say nothing; the exit code does."""
+    def _write(self, *lines: str, style: str = "") -> None:
+        """Write lines that a reader gets at once; a terminal has them in a style."""
+        for line in lines:
+            print(line, file=self._stream, flush=True)
 
 
-class Lines:
+class Lines(Show):
     """A line for each job that took a while, and now and then one on what is running: for logs and pipes."""
 
     every_s = 30.0
 
-    def __init__(self, stream: TextIO) -> None:
-        """Write to `stream`."""
-        self._stream = stream
-
     def tell(self, event: RunEvent, state: RunState) -> None:
         """Write what happened."""
-        _write(self._stream, *lines_of(event, state))
+        self._write(*lines_of(event, state), style=style_of(event))
 
     def tick(self, state: RunState, now_s: float) -> None:
         """Write what is running."""
         if state.running:
             lines = [f"  {line}" for job in running(state, now_s) for line in job]
-            _write(self._stream, wording.tally(state, now_s), *lines)
+            self._write(wording.tally(state, now_s), *lines)
 
     def end(self, state: RunState, now_s: float) -> None:
         """Write how it ended."""
         if state.has_begun:
-            _write(self._stream, wording.ending(state, now_s))
-        _write(self._stream, *ending_lines(state))
+            self._write(wording.ending(state, now_s), style="bold")
+        self._write(*ending_lines(state))
 
 
-class DryRun:
+class DryRun(Show):
     """What a run would do, for `-n`: the jobs of each rule in one line."""
-
-    every_s = 3600.0
 
     def __init__(self, stream: TextIO) -> None:
         """Write to `stream`."""
-        self._stream = stream
+        super().__init__(stream)
         self._jobs: dict[str, list[Started]] = {}
 
     def tell(self, event: RunEvent, state: RunState) -> None:
@@ -104,47 +87,44 @@ class DryRun:
         if isinstance(event, Started):
             self._jobs.setdefault(event.rule, []).append(event)
         elif isinstance(event, Said | NothingToDo):
-            _write(self._stream, *lines_of(event, state))
-
-    def tick(self, state: RunState, now_s: float) -> None:
-        """Say nothing."""
+            self._write(*lines_of(event, state))
 
     def end(self, state: RunState, now_s: float) -> None:
         """Write what would be done, rule by rule; Snakemake numbers a job before those that it depends on."""
         if not self._jobs:
             return
         counts = {rule: len(jobs) for rule, jobs in self._jobs.items()}
-        _write(self._stream, f"{wording.jobs(sum(counts.values()))} would be done; nothing was")
-        _write(self._stream, wording.work(counts, state.usual_s))
+        self._write(f"{wording.jobs(sum(counts.values()))} would be done; nothing was")
+        self._write(wording.work(counts, state.usual_s))
         for jobs in sorted(self._jobs.values(), key=lambda jobs: -min(job.job for job in jobs)):
             more = f", and {len(jobs) - 1} more like it" if len(jobs) > 1 else ""
-            _write(self._stream, f"{len(jobs):>5}  {printable_lines(jobs[0].what)}{more}")
+            self._write(f"{len(jobs):>5}  {printable_lines(jobs[0].what)}{more}")
 
 
-class JsonLines:
+class JsonLines(Show):
     """One JSON object a line: for programs."""
 
     every_s = 1.0
 
     def __init__(self, stream: TextIO) -> None:
         """Write to `stream`."""
-        self._stream = stream
-        self._told: dict[int, Standing] = {}
+        super().__init__(stream)
+        self._written: dict[int, Standing] = {}
 
     def tell(self, event: RunEvent, state: RunState) -> None:
         """Write one JSON object for an event; events without a meaning for programs are left out."""
         match event:
             case JobsPlanned(jobs=jobs):
-                self._write("planned", jobs=dict(jobs), total=state.total)
+                self._put("planned", jobs=dict(jobs), total=state.total)
             case Started(job=job, rule=rule, what=what):
-                self._write("started", event.at_s, job=job, rule=rule, what=what, wildcards=dict(event.wildcards))
+                self._put("started", event.at_s, job=job, rule=rule, what=what, wildcards=dict(event.wildcards))
             case Finished(at_s=at_s, job=job) if job in state.running:
                 started = state.running[job]
-                self._write("finished", at_s, job=job, rule=started.rule, duration_s=round(at_s - started.at_s, 3))
+                self._put("finished", at_s, job=job, rule=started.rule, duration_s=round(at_s - started.at_s, 3))
             case Failed(at_s=at_s, job=job, rule=rule):
-                self._write("failed", at_s, job=job, rule=rule, why=wording.why(event))
+                self._put("failed", at_s, job=job, rule=rule, why=wording.why(event))
             case Said(level=level, text=text):
-                self._write("said", level=level, text=text)
+                self._put("said", level=level, text=text)
             case _:
                 pass
 
@@ -152,31 +132,25 @@ class JsonLines:
         """Write what running jobs have come to since, and the estimate."""
         for job in state.running.values():
             at = standing_of(job)
-            if at is not None and at != self._told.get(job.job):
-                self._told[job.job] = at
-                self._write("progress", now_s, job=job.job, rule=job.rule, wildcards=dict(job.wildcards), **asdict(at))
+            if at is not None and at != self._written.get(job.job):
+                self._written[job.job] = at
+                self._put("progress", now_s, job=job.job, rule=job.rule, wildcards=dict(job.wildcards), **asdict(at))
         if state.running:
-            self._write("state", now_s, **_counts(state, now_s))
+            self._put("state", now_s, **_counts(state, now_s))
 
     def end(self, state: RunState, now_s: float) -> None:
         """Write the last counts."""
         lines = ending_lines(state)
         if lines:
-            self._write("answer", now_s, lines=lines)
-        self._write("ended", now_s, **_counts(state, now_s), interrupted=state.is_interrupted)
+            self._put("answer", now_s, lines=lines)
+        self._put("ended", now_s, **_counts(state, now_s), interrupted=state.is_interrupted)
 
-    def _write(self, event: str, at_s: float | None = None, **fields: Any) -> None:
+    def _put(self, event: str, at_s: float | None = None, **fields: Any) -> None:
         when = (
             datetime.datetime.now(datetime.UTC) if at_s is None else datetime.datetime.fromtimestamp(at_s, datetime.UTC)
         )
         line = {"event": event, "at": when.isoformat(timespec="milliseconds"), **fields}
-        print(json.dumps(line), file=self._stream, flush=True)
-
-
-def _write(stream: TextIO, *lines: str) -> None:
-    """Write lines that a reader gets at once."""
-    for line in lines:
-        print(line, file=stream, flush=True)
+        self._write(json.dumps(line))
 
 
 def _counts(state: RunState, now_s: float) -> dict[str, Any]:
@@ -232,6 +206,17 @@ def _lines_of(event: RunEvent, state: RunState) -> list[str]:
             return [_IN_WORDS[type(event)]]
         case _:
             return []
+
+
+def style_of(event: RunEvent) -> str:
+    """Return the style that a terminal has lines of an event in."""
+    match event:
+        case Failed() | Said(level="error"):
+            return "red"
+        case Said(level="warning"):
+            return "yellow"
+        case _:
+            return ""
 
 
 def running(state: RunState, now_s: float) -> list[list[str]]:

@@ -15,7 +15,7 @@ from kareus.progress.history import add_to_history, read_history, usual_s
 from kareus.progress.journal import Journal, Standing
 from kareus.progress.live import LiveView
 from kareus.progress.run_state import TimeLeft
-from kareus.progress.shows import DryRun, Errors, JsonLines, Lines
+from kareus.progress.shows import DryRun, JsonLines, Lines, Show
 from kareus.progress.watch import Watch
 
 NOW_S = time.time()
@@ -156,7 +156,7 @@ def test_a_history_that_cannot_be_used_is_none(tmp_path, text):
 
 def test_the_quiet_mode_tells_only_what_went_wrong(events):
     stream = io.StringIO()
-    said = shown(Errors(stream), stream, events)
+    said = shown(Show(stream), stream, events)
     assert LINE in said
     assert "beware" in said
     assert "Searching a" not in said
