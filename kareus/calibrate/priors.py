@@ -50,6 +50,7 @@ ATTENTION_PRIORS = {
 EXPERT_PRIORS = {
     "grouped_efficiency": _prior(0.8, 0.3, 1.0, 0.2),
     "grouped_misalignment": _prior(5.0, 1.0, 100.0, 1.0),
+    "single_loads_w": _prior(200.0, 1.0, 1000.0, 0.7),
     "grouped_step_s": _prior(3e-7, 5e-9, 3e-6, 0.7),
     "grouped_energy_share": _prior(1.0, 0.2, 4.0, 0.3),
     "routing_energy_share": _prior(1.5, 0.3, 10.0, 0.5),

@@ -167,7 +167,7 @@ def _wave_s(gpu: Gpu, shape: GemmShape, kernels: _TileSplits) -> Array:
     if acts(rates.step_s):
         busy_s = longer_s(busy_s, moved_bytes / STEP_BYTES * rates.step_s)
     wave_s = busy_s + values * c.gemm_epilogue_s * shape.written
-    return wave_s * _misalignment(gpu, shape)
+    return wave_s * misalignment(gpu, shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +198,8 @@ def _rates(gpu: Gpu, shape: GemmShape) -> _Rates:
     return _Rates(flops_per_s * c.grouped_fp8_efficiency, c.grouped_fp8_step_s)
 
 
-def _misalignment(gpu: Gpu, shape: GemmShape) -> Array | float:
-    """Slowdown of sizes that kernels load worse: rows of a GEMM in fewer bits, the length of rows of several GEMMs."""
+def misalignment(gpu: Gpu, shape: GemmShape) -> Array | float:
+    """Return the slowdown of sizes that kernels load worse: rows of a GEMM in few bits, long rows of several GEMMs."""
     c, few_bits = gpu.coefficients, shape.units is not TensorCores.BF16
     if shape.is_grouped:
         slower = c.grouped_fp8_misalignment if few_bits else c.grouped_misalignment

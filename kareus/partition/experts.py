@@ -63,6 +63,8 @@ class Routed:
     """Values of an expert's second factor on the GPU."""
     kernels: int
     """Kernels of a pass beyond those of its operators."""
+    adds_biases: bool
+    """Whether biases and the clamp before the activation are operators of their own."""
     experts: Experts
     ep: int
     etp: int
@@ -90,6 +92,7 @@ def routed_sizes(model: Model, parallelism: Parallelism, tokens: int, software: 
         inner=model.gated_width(experts.width) // parallelism.etp,
         width=experts.width // parallelism.etp,
         kernels=software.expert_kernels,
+        adds_biases=experts.biases and software.unfused_extras,
         experts=experts,
         ep=parallelism.ep,
         etp=parallelism.etp,
@@ -203,8 +206,10 @@ def _forward(r: Routed) -> Stream:
         *_ordering("sort", r),
         *_ended(_gathering(r, CollectiveKind.ALL_GATHER)),
         grouped_product("experts_gate_up", r.groups, r.rows, r.inner, r.hidden),
+        *([_clamped(r)] if r.adds_biases else []),
         moved("experts_activation", r.rows * r.inner, r.rows * r.width),
         grouped_product("experts_down", r.groups, r.rows, r.hidden, r.width),
+        *([_biased(r)] if r.adds_biases else []),
         *_ended(_gathering(r, CollectiveKind.REDUCE_SCATTER)),
         *_ordering("unsort", r),
         *_ended(_exchange(r)),
@@ -219,10 +224,11 @@ def _backward(r: Routed) -> Stream:
         *_ended(_exchange(r)),
         *_ordering("unsort", r),
         *_ended(_gathering(r, CollectiveKind.ALL_GATHER)),
+        *([_bias_gradient(r)] if r.experts.biases else []),
         grouped_product("experts_down" + INPUT_GRADIENT_SUFFIX, r.groups, r.rows, r.width, r.hidden),
         grouped_weight_gradient("experts_down", r.groups, r.rows, r.width, r.hidden),
-        *([moved("experts_down" + BIAS_GRADIENT_SUFFIX, r.rows * r.hidden, 0)] if r.experts.biases else []),
         moved("experts_activation", inner + r.rows * r.width, inner + r.rows * r.width),
+        *([_clamped_gradient(r)] if r.adds_biases else []),
         grouped_product("experts_gate_up" + INPUT_GRADIENT_SUFFIX, r.groups, r.rows, r.hidden, r.inner),
         grouped_weight_gradient("experts_gate_up", r.groups, r.rows, r.hidden, r.inner),
         *([moved("experts_gate_up" + BIAS_GRADIENT_SUFFIX, inner, 0)] if r.experts.biases else []),
@@ -278,3 +284,26 @@ def _choosing(name: str, r: Routed) -> Operator:
     """Scores of 32 bits, and what is made of them."""
     scores = FP32_BYTES // BF16_BYTES * r.tokens * r.experts.count
     return moved(name, scores, 2 * scores, CHOOSING_KERNELS + r.kernels)
+
+
+def _clamped(r: Routed) -> Operator:
+    """Halves of the first products, each clamped, and put together again."""
+    values = r.rows * r.inner
+    return moved("experts_clamp", 2 * values, 2 * values, kernels=3)
+
+
+def _clamped_gradient(r: Routed) -> Operator:
+    """Gradients where nothing was clamped, by masks of a byte: three of the half with two bounds, one of the other."""
+    return moved("experts_clamp", 9 * r.rows * r.width, 6 * r.rows * r.width, kernels=7)
+
+
+def _biased(r: Routed) -> Operator:
+    """Biases of an expert times shares of its tokens, in 32 bits; sums, of all experts together, and in 16 bits."""
+    values = r.rows * r.hidden
+    return moved("experts_down.bias", 7 * values, 7 * values, kernels=2 * r.groups + 2)
+
+
+def _bias_gradient(r: Routed) -> Operator:
+    """Sums of gradients over tokens; with shares also over values, in 32 bits, and what the products get."""
+    values, name = r.rows * r.hidden, "experts_down" + BIAS_GRADIENT_SUFFIX
+    return moved(name, 12 * values, 8 * values, kernels=5 * r.groups + 2) if r.adds_biases else moved(name, values, 0)

@@ -203,6 +203,7 @@ def skeleton(parallelism: Parallelism, experts: Experts | None) -> BlockGraph:
     sizes = Routed(
         **dict.fromkeys(("tokens", "copies", "rows", "hidden", "inner", "width", "kernels"), 1),
         groups=experts.count // parallelism.ep,
+        adds_biases=False,  # by operators that no segment is named after
         experts=experts,
         ep=degrees[0],
         etp=degrees[1],

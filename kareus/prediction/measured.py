@@ -11,12 +11,13 @@ from kareus.model.config import ActivationKind, Model, NormKind, Parallelism, Po
 from kareus.model.parameters import all_used_matrices
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.lines import read_lines
-from kareus.prediction.rows import MeasuredIteration, read_iterations
+from kareus.prediction.rows import FITTING, MeasuredIteration, read_iterations
 from kareus.software.record import Dispatcher, Software, TensorOverlap, driven
 from kareus.workload.combinations import check_combinations, check_format
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
+from kareus.workload.memory import MemoryFit, estimate_memory, fit_of
 from kareus.workload.split import balanced_split, even_split, filled_split, head_flops
 
 OF_FAMILY = {
@@ -50,6 +51,8 @@ SHARDING = {
     "grad-op": Sharding.GRADIENTS,
     "fsdp": Sharding.FULL,
 }
+LEAST_FIRST = (Recomputation.NONE, Recomputation.SELECTIVE, Recomputation.FULL)
+"""What rows may have recomputed that say `fitting`, the least first."""
 TIED_POSITIONS = ("learned", "alibi")
 """Position encodings of GPT and MPT, which share the embedding's weights with the head."""
 
@@ -100,7 +103,7 @@ class MeasuredWorkloads:
             base.software, fused_attention=row.attention == "flash", tensor_overlap=_overlap(row, base.software)
         )
         if row.architecture:
-            hidden = software.hidden_exchange if row.hides_exchanges else 0.0
+            hidden = 1.0 if row.hides_exchanges else 0.0  # overlap_moe_expert_parallel_comm
             software = replace(software, dispatcher=Dispatcher(row.dispatcher), hidden_exchange=hidden)
         model = _with_experts(row, base.model, software) if row.architecture else _model(row, software)
         workload = replace(
@@ -122,7 +125,7 @@ class MeasuredWorkloads:
             recomputation=_recomputation(row),
         )
         _check(row, workload)
-        return workload
+        return _fitting(workload) if row.recompute == FITTING else workload
 
     def _measured(self, row: MeasuredIteration) -> Workload:
         """The configuration of a row's cluster, unless an override says what nodes are connected by."""
@@ -213,7 +216,17 @@ def _up_to(model: Model, layers: int) -> tuple[int, ...] | None:
 
 
 def _recomputation(row: MeasuredIteration) -> Recomputation:
-    return Recomputation.NONE if row.family.startswith(WITHOUT_RECOMPUTATION) else Recomputation(row.recompute)
+    unknown = row.recompute == FITTING or row.family.startswith(WITHOUT_RECOMPUTATION)
+    return Recomputation.NONE if unknown else Recomputation(row.recompute)
+
+
+def _fitting(workload: Workload) -> Workload:
+    """Return the workload with the least recomputation that its GPU's memory allows, or with all where none does."""
+    for recomputation in LEAST_FIRST:
+        tried = replace(workload, recomputation=recomputation)
+        if fit_of(tried, estimate_memory(tried)) is not MemoryFit.REFUSED:
+            break
+    return tried
 
 
 def _parallelism(row: MeasuredIteration, model: Model, software: Software) -> Parallelism:

@@ -15,13 +15,15 @@ MOST_SIZE = 2**31
 COLUMNS = ("family", "dp", "pp", "tp", "iteration_time_s")
 """Columns that tell such a file from others, beside one of the batch."""
 BATCHES = ("num_microbatches", "global_batch_size")
+FITTING = "fitting"
+"""Recomputation of rows that do not say theirs: the least with which the run fits its GPU."""
 CHOICES = {
     "mlp": ("swiglu", "gelu", "squared-relu"),
     "norm": ("rmsnorm", "layernorm"),
     "position": ("rope", "learned", "alibi"),
     "attention": ("flash", "unfused"),
     "sharding": ("none", "optimizer", "grad-op", "fsdp"),
-    "recompute": ("none", "selective", "full"),
+    "recompute": ("none", "selective", "full", FITTING),
     "tp_overlap": ("none", "userbuffers"),
     "precision": ("fp16", *map(str, Precision)),
     "dispatcher": ("alltoall", "flex"),
@@ -147,17 +149,17 @@ USUAL: Mapping[str, str] = {
 }
 """What a cell means that is missing or empty."""
 WORDS: Mapping[str, Mapping[str, str]] = {
-    "sharding": {"ddp+dist-optimizer": "optimizer", "full_shard": "fsdp", "shard_grad_op": "grad-op"},
+    "sharding": {"ddp+dist-optimizer": "optimizer", "full_shard": "fsdp", "fsdp": "fsdp", "shard_grad_op": "grad-op"},
     "precision": {"amp_fp8": "fp8", "fp8-cs": "fp8-current"},
     "sequence_parallel": {"yes": "true", "no": "false"},
     "recompute": {"norm, act": "none", "none found in recipe": "none"},
 }
 """Words of published tables for the texts of columns."""
 OF_FAMILY: Mapping[str, Mapping[str, str]] = {
-    "bridge": {"sequence_parallel": "true", "tp_overlap": "userbuffers"},
+    "bridge": {"sequence_parallel": "true", "tp_overlap": "userbuffers", "recompute": FITTING},
 }
 """Columns that tables of a family leave out because all its recipes set them, by the beginning of its name:
-Megatron-Bridge's of dense models (`scripts/performance`) share tokens over tensor parallelism and overlap it."""
+Megatron-Bridge's share tokens over tensor parallelism and overlap it, and recompute where memory is short."""
 SCALED_NOW = "bridge"
 """Beginning of families whose "FP8" is current scaling: Megatron-Bridge's performance pages say so."""
 NUMBER = re.compile(r"(\d+)\s*\(.*\)")
@@ -173,8 +175,7 @@ def _completed(line: Line) -> Line:
     cells = {name: "" if text is None or text == "n/a" else text.strip() for name, text in line.cells.items()}
     name = cells.get("model", "").lower()
     architecture = next((known for start, known in ARCHITECTURES.items() if name.startswith(start)), {})
-    dense = not name.startswith(tuple(EXPERTS))
-    family = next((v for start, v in OF_FAMILY.items() if dense and cells.get("family", "").startswith(start)), {})
+    family = next((v for start, v in OF_FAMILY.items() if cells.get("family", "").startswith(start)), {})
     for column, text in {**USUAL, **architecture, **family}.items():
         cells[column] = cells.get(column) or text
     if "userbuffers" in cells.get("overlap_note", "").lower():

@@ -16,9 +16,12 @@ from kareus.graph.interleave import ROUTER
 from kareus.graph.number_formats import FORMATS, Precision
 from kareus.graph.records import TENSOR_PARALLEL, BlockGraph, CollectiveKind, Operator, OperatorKind, Segment
 from kareus.model.config import Model, Parallelism
+from kareus.model.features import AngleScaling, AngleStretch
 from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.software.record import Software
 
+ROTATION = "rope"
+"""Name of the operator that turns queries and keys."""
 MASK_BYTES = 1
 """Bytes of a value of a dropout's mask."""
 SINGLE_KERNELS, SINGLE_TRAFFIC = 6, 5
@@ -46,6 +49,8 @@ def of_software(
         graph = _changed(graph, _named("softmax", _in_single_kernels), _named("softmax", _in_single_kernels))
     if software.stream_dropout:
         graph = _changed(graph, _named("norm", _with_mask), _named("norm", _with_gradient_of_dropout))
+    if software.unfused_extras and _scales_rotation(model):
+        graph = _changed(graph, _named(ROTATION, _rotated), _named(ROTATION, partial(_rotated_back, model)))
     if software.fp32_logits:
         graph = replace(
             graph,
@@ -113,6 +118,30 @@ def _with_gradient_of_dropout(norm: Operator) -> Operator:
         kernels=norm.kernels + 1,
         bytes_read=norm.bytes_read + (BF16_BYTES + MASK_BYTES) * values,
         bytes_written=norm.bytes_written + BF16_BYTES * values,
+    )
+
+
+def _scales_rotation(model: Model) -> bool:
+    """Whether rotary embeddings multiply what they turn, as YaRN's do; latent attention has kernels of its own."""
+    scaling = model.rotary_scaling
+    return isinstance(scaling, AngleScaling) and scaling.stretch is AngleStretch.YARN and model.latent_attention is None
+
+
+def _rotated(rotation: Operator) -> Operator:
+    """Halves change places in two kernels; two products, their sum, and a copy of it: of queries, and of keys."""
+    turned_bytes = rotation.bytes_written
+    return replace(rotation, kernels=12, bytes_read=round(6.5 * turned_bytes), bytes_written=round(5.5 * turned_bytes))
+
+
+def _rotated_back(model: Model, rotation: Operator) -> Operator:
+    """Gradients of these and of an empty slice, and two sums, beside what puts them together with those of values."""
+    heads, key_value_heads = model.num_attention_heads, model.num_key_value_heads
+    turned_bytes = rotation.bytes_written * (heads + key_value_heads) // (heads + 2 * key_value_heads)
+    return replace(
+        rotation,
+        kernels=rotation.kernels + 14,
+        bytes_read=rotation.bytes_read + round(7.5 * turned_bytes),
+        bytes_written=rotation.bytes_written + round(6.5 * turned_bytes),
     )
 
 

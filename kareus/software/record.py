@@ -34,10 +34,11 @@ OF_EXPERTS = (
     "dispatch_sms",
     "expert_imbalance",
     "expert_kernels",
+    "unfused_extras",
     "hidden_exchange",
     "delayed_weight_gradients",
 )
-"""Fields that mixtures of experts alone depend on."""
+"""Fields that, of all models that were measured, mixtures of experts alone depend on."""
 CHOSEN_OF_EXPERTS = ("dispatcher", "dispatch_sms", "hidden_exchange", "delayed_weight_gradients")
 """Those of them that a run chooses."""
 OLD_ATTENTION = 1.6
@@ -194,6 +195,10 @@ class Software:
     expert_kernels: int = field(default=0, metadata=ADDED)
     """Kernels that a block's experts launch beyond those of the operator graph, in a forward and again in a backward:
     of routing that is not fused, of products of single experts, of counts that the host waits for."""
+    unfused_extras: bool = field(default=False, metadata=ADDED)
+    """Whether what gpt-oss has and fused kernels have not is run by kernels of its own (Megatron Core): biases of
+    experts' results (`TEGroupedMLP._apply_bias`), the clamp before their activation (`weighted_bias_quick_geglu_impl`),
+    the rotation of YaRN, which scales what it turns (`apply_rotary_pos_emb`)."""
     hidden_exchange: float = field(default=0.0, metadata=ADDED)
     """Share of each exchange of tokens between experts that runs beside other computation, as Megatron runs a forward
     beside a backward (`overlap_moe_expert_parallel_comm`)."""

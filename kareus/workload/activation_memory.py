@@ -212,7 +212,8 @@ def expert_activation_bytes(workload: Workload, tokens: int) -> int:
     experts = model.experts
     assert experts is not None
     routed = routed_sizes(model, parallelism, tokens // parallelism.token_shards, workload.software)
-    copies = BF16_BYTES * routed.rows * (routed.hidden + routed.inner + routed.width)
+    clamped = routed.inner if routed.adds_biases else 0
+    copies = BF16_BYTES * routed.rows * (routed.hidden + routed.inner + clamped + routed.width)
     scores = 2 * FP32_BYTES * routed.tokens * experts.count
     shared = model.gated_width(experts.shared_width) + experts.shared_width
     return copies + scores + BF16_BYTES * tokens * shared // parallelism.tp

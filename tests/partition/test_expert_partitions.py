@@ -55,10 +55,10 @@ def layout(**degrees: int) -> Parallelism:
     return Parallelism(layers_per_stage=None, sharding=Sharding.NONE, sequence_parallel=own["tp"] > 1, **own)
 
 
-def variant(shared: int = 0, dense: tuple[int, ...] = (), *, latent: bool = False) -> Model:
+def variant(shared: int = 0, dense: tuple[int, ...] = (), *, latent: bool = False, biases: bool = False) -> Model:
     model = LATENT if latent else MODEL
     assert model.experts is not None
-    experts = dataclasses.replace(model.experts, shared_width=shared, dense_layers=dense)
+    experts = dataclasses.replace(model.experts, shared_width=shared, dense_layers=dense, biases=biases)
     return dataclasses.replace(model, experts=experts)
 
 
@@ -113,8 +113,8 @@ LAYOUTS = (
 @pytest.mark.parametrize("parallelism", LAYOUTS, ids=str)
 @pytest.mark.parametrize(
     "model",
-    [variant(), variant(48), variant(0, (0,)), variant(48, (0, 1), latent=True)],
-    ids=["routed", "shared", "dense", "latent"],
+    [variant(), variant(48), variant(0, (0,)), variant(48, (0, 1), latent=True), variant(biases=True)],
+    ids=["routed", "shared", "dense", "latent", "biased"],
 )
 def test_names_are_known_without_tracing(model: Model, parallelism: Parallelism) -> None:
     if model.latent_attention is not None and parallelism.cp > 1:

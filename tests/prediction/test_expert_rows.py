@@ -7,6 +7,8 @@ from helpers.builders import CONFIG
 
 from kareus.errors import ConfigError
 from kareus.evidence.iterations.answer import answer_iterations, plain_answer
+from kareus.graph.recomputation import Recomputation
+from kareus.model.config import Sharding
 from kareus.prediction.lines import read_lines
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.rows import MeasuredIteration, read_usable_iterations
@@ -21,6 +23,10 @@ HEADER = (
 GROK = (
     "dgxc,h100-sxm5-80gb,8,Grok1-314B MoE (layers as given),2,6144,32768x8e top2,48,8,131072,2,1,4,1,2,,"
     "DDP+dist-optimizer,yes,1,16,4096,fp8,none found in recipe,TP userbuffers overlap,,1.0"
+)
+GPT_OSS = (
+    "bridge,b200,64,GPT OSS 120B,36,2880,2880x128e top4,64,8,201088,64,1,1,1,8,n/a,DDP+dist-optimizer,,4,1280,4096,"
+    "BF16,,,,6.0"
 )
 QWEN = (
     "modelzoo,h100-sxm5-80gb,256,Qwen3_235B_a22B,94,4096,1536x128e top8,64,4,151936,16,8,2,1,32,4,"
@@ -78,3 +84,21 @@ def test_the_fullest_gpu_decides(tmp_path: Path) -> None:
         for factor in (1.0, 1.5)
     )
     assert 1.2 * even < skewed < 1.5 * even
+
+
+def test_a_run_that_says_nothing_recomputes_what_its_memory_asks_for(tmp_path: Path) -> None:
+    """Sixteen experts and all activations of 16,384 tokens exceed a B200; a B300 has the memory."""
+    rows = rows_of(tmp_path, GPT_OSS, GPT_OSS.replace("b200", "b300"), GPT_OSS.replace("BF16,,", "BF16,none,"))
+    workloads = [MeasuredWorkloads((), CONFIG).of(row) for row in rows]
+    assert [one.recomputation for one in workloads] == [Recomputation.FULL, Recomputation.NONE, Recomputation.NONE]
+
+
+def test_exchanges_that_a_row_hides_are_hidden_whole(tmp_path: Path) -> None:
+    shown, hidden = rows_of(tmp_path, QWEN, QWEN.replace("DeepEP", "DeepEP + 1F1B EP overlap"))
+    workloads = MeasuredWorkloads((), CONFIG)
+    assert [workloads.of(row).software.hidden_exchange for row in (shown, hidden)] == [0, 1]
+
+
+def test_sharded_weights_are_read_by_the_word_of_the_table(tmp_path: Path) -> None:
+    (row,) = rows_of(tmp_path, QWEN.replace("16,8,2,1,32,4,DDP+dist-optimizer", "128,1,2,1,8,1,FSDP"))
+    assert MeasuredWorkloads((), CONFIG).of(row).parallelism.sharding is Sharding.FULL

@@ -180,15 +180,18 @@ def _experts(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
     up = GroupedProduct(here, groups, 2 * width, hidden, precision)
     down = GroupedProduct(here, groups, hidden, width, precision)
     even = np.array([load.is_even for load in loads])
-    products_s = sum(_grouped_s(gpu, product, even, clock_mhz) for product in (up, down))
+    up_s, down_s = (_grouped_s(gpu, product, even, clock_mhz) for product in (up, down))
     moved = SIXTEEN_BITS * (3 * width * copies + hidden * (copies + size["num_tokens"]))
     if precision is not Precision.BF16:
         moved = moved + (SIXTEEN_BITS + 1) * (hidden * size["num_tokens"] + width * copies)
     moving_s = moved / (gpu.hbm_gb_per_s * 1e9 * c.routing_efficiency)
-    time_s = products_s + moving_s + c.routing_copy_s * copies + c.routing_s
+    time_s = up_s + down_s + moving_s + c.routing_copy_s * copies + c.routing_s
     flops = up.flops + down.flops
     hbm_bytes = moved + up.hbm_bytes + down.hbm_bytes
     core_j = flops * product_j_per_flop(gpu, precision, is_grouped=True)
+    for product, product_s in ((up, up_s), (down, down_s)):
+        loading_s = product_s * (1 - 1 / gemm.misalignment(gpu, product.shape(drawn=False)))
+        core_j = core_j + c.single_loads_w * loading_s * clock_mhz / gpu.maximum_clock_mhz
     switching = _switching(gpu, core_j, hbm_bytes + (c.routing_energy_share - 1) * moved)
     return _Work(time_s, switching, flops, hbm_bytes)
 
