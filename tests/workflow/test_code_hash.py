@@ -1,3 +1,5 @@
+import ast
+import shutil
 from pathlib import Path
 
 import pytest
@@ -6,26 +8,45 @@ import kareus
 from kareus.artifacts import code
 from kareus.artifacts.code import code_hash
 
+COMPILED = shutil.ignore_patterns("__pycache__")
 
-def hash_with(monkeypatch, module, edited, tmp_path):
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """A copy of the package."""
+    return Path(
+        shutil.copytree(Path(kareus.__file__).parent, tmp_path_factory.mktemp("copy") / "kareus", ignore=COMPILED)
+    )
+
+
+def hash_with(monkeypatch, module, edited, package):
     """Hash of `module` in a copy of the package in which one file has another line."""
-    copy = tmp_path / edited.replace("/", "_")
-    sources = (path for path in Path(kareus.__file__).parent.rglob("*.*") if path.suffix != ".pyc")
-    for source in sources:
-        target = copy / "kareus" / source.relative_to(Path(kareus.__file__).parent)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(source.read_bytes())
-    file = copy / "kareus" / edited
-    file.write_text(file.read_text() + "\n# edited\n")
-    monkeypatch.setattr(code.kareus, "__file__", str(copy / "kareus" / "__init__.py"))
+    file, former = package / edited, (package / edited).read_text()
+    file.write_text(former + "\n# edited\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(code.kareus, "__file__", str(package / "__init__.py"))
+        code_hash.cache_clear()
+        code._read.cache_clear()
+        found = code_hash(module)
     code_hash.cache_clear()
-    found = code_hash(module)
-    monkeypatch.undo()
-    code_hash.cache_clear()
+    file.write_text(former)
     return found
 
 
-def test_editing_code_changes_the_hash_of_its_stages_only(monkeypatch, tmp_path):
+def test_every_import_of_every_module_counts():
+    """By Python's grammar; what merely looks like an import may count, and words beside names do."""
+    for path in Path(kareus.__file__).parent.rglob("*.py"):
+        content = path.read_bytes()
+        imported = set[str]()
+        for node in ast.walk(ast.parse(content)):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        assert {name for name in imported if name.startswith("kareus.")} <= set(code._imported(content)), path
+
+
+def test_editing_code_changes_the_hash_of_its_stages_only(monkeypatch, package):
     search, schedule = code_hash("kareus.search.stage"), code_hash("kareus.schedule.stage")
     for edited, changes_search, changes_schedule in [
         ("search/acquisition.py", True, False),
@@ -34,14 +55,14 @@ def test_editing_code_changes_the_hash_of_its_stages_only(monkeypatch, tmp_path)
         ("artifacts/tables.py", True, True),
         ("report/workload/stage.py", False, False),
     ]:
-        assert (hash_with(monkeypatch, "kareus.search.stage", edited, tmp_path) != search) == changes_search, edited
-        assert (hash_with(monkeypatch, "kareus.schedule.stage", edited, tmp_path) != schedule) == changes_schedule, (
+        assert (hash_with(monkeypatch, "kareus.search.stage", edited, package) != search) == changes_search, edited
+        assert (hash_with(monkeypatch, "kareus.schedule.stage", edited, package) != schedule) == changes_schedule, (
             edited
         )
 
 
 @pytest.mark.parametrize("edited", ["report/static/page.js", "report/templates/page.html"])
-def test_editing_a_page_changes_the_report_hash_only(monkeypatch, tmp_path, edited):
+def test_editing_a_page_changes_the_report_hash_only(monkeypatch, package, edited):
     for module, changes in [("kareus.report.workload.stage", True), ("kareus.plans.stage", False)]:
         before = code_hash(module)
-        assert (hash_with(monkeypatch, module, edited, tmp_path / module) != before) == changes
+        assert (hash_with(monkeypatch, module, edited, package) != before) == changes
