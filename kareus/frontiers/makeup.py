@@ -62,7 +62,9 @@ def overlap_makeup(
             edges[unpaired_name(pair)] += 1
         else:
             partitions[partition_of(pair.segment, pair.collective).name] += 1
-    outer = Counter(component_name(s) for s in outer_segments(microbatch, shape, direction))
+    outer = Counter(
+        component_name(s) for s in outer_segments(microbatch, shape, direction, recomputation=recomputation)
+    )
     return Makeup(partitions=partitions, edges=edges, outer=outer)
 
 

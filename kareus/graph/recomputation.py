@@ -11,6 +11,10 @@ PROJECTION_WEIGHT_GRADIENT = f"projection{WEIGHT_GRADIENT_SUFFIX}"
 """Operator of a backward that reads the output of attention, as does the gradient of attention."""
 
 
+FURTHER_BLOCK = "mtp-block-"
+"""Begins names of segments beside the LM head that are a block which predicts a further token, or what enters it."""
+
+
 class Recomputation(StrEnum):
     """What a backward recomputes; of a split one, the input gradients do."""
 
@@ -47,10 +51,25 @@ def block_backward(graph: BlockGraph, recomputation: Recomputation) -> tuple[Seg
     """
     if recomputation is not Recomputation.SELECTIVE:
         return graph.backward
-    attention = [o for s in graph.forward for o in s.operators if o.is_core_attention]
-    late = tuple(o for s in graph.backward for o in s.operators if o.name == PROJECTION_WEIGHT_GRADIENT)
+    attention = dict.fromkeys(o for s in graph.forward for o in s.operators if o.is_core_attention)
+    late = tuple(dict.fromkeys(o for s in graph.backward for o in s.operators if o.name == PROJECTION_WEIGHT_GRADIENT))
     again = tuple(replace(o, name=f"{o.name}{AGAIN_SUFFIX}") for o in attention)
     return tuple(_with_attention(_without(segment, late), (*again, *late)) for segment in graph.backward)
+
+
+def head_backward(graph: BlockGraph, recomputation: Recomputation) -> tuple[Segment, ...]:
+    """Return the backward of the LM head, with what runs again of blocks that predict further tokens.
+
+    As Megatron Core: with `full` each of these blocks as a whole with what enters it, with `selective` its attention
+    (`MultiTokenPredictionLayer`, in `megatron/core/transformer/multi_token_prediction.py`); the head is kept.
+    """
+    again = tuple(s for s in graph.head_forward if s.name.startswith(FURTHER_BLOCK))
+    if recomputation is Recomputation.SELECTIVE:
+        return block_backward(replace(graph, forward=again, backward=graph.head_backward), recomputation)
+    if not recomputation.repeats_blocks:
+        return graph.head_backward
+    place = next((n for n, s in enumerate(graph.head_backward) if s.name.startswith(FURTHER_BLOCK)), 0)
+    return (*graph.head_backward[:place], *again, *graph.head_backward[place:])
 
 
 def _without(segment: Segment, late: tuple[Operator, ...]) -> Segment:

@@ -3,13 +3,14 @@
 Each is where the LM head is, after the last block, as Megatron Core runs it: the embedding of the next token, norms of
 it and of what came before, a product that makes one hidden state of both, a block as the model's last one, and head and
 loss again. All of it is of the scope of the head: it runs once for a microbatch, whole, outside the blocks that
-nanobatches share out, and it is not recomputed.
+nanobatches share out. What Megatron Core recomputes of it, `kareus.graph.recomputation` tells by the names given here.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from kareus.graph.interleave import numbered
+from kareus.graph.recomputation import FURTHER_BLOCK
 from kareus.graph.records import (
     INPUT_GRADIENT_SUFFIX,
     TENSOR_PARALLEL,
@@ -42,19 +43,21 @@ def with_further_tokens(graph: BlockGraph, model: Model, parallelism: Parallelis
         return graph
     dense = model.experts is not None and model.mtp_is_dense
     blocks = (graph.dense_forward, graph.dense_backward) if dense else (graph.forward, graph.backward)
-    entering = [*graph.embedding_forward, *_inputs(model, parallelism, tokens)]
-    forward = [*entering, *blocks[0], *graph.head_forward]
+    forward = [*_inputs(model, parallelism, tokens), *blocks[0]]
     leaving = _input_gradients(model, parallelism, tokens, trained=bool(graph.embedding_backward))
-    backward = [*graph.head_backward, *blocks[1], *leaving, *graph.embedding_backward]
-    return replace(
-        graph,
-        head_forward=(*graph.head_forward, *_of_head(model.mtp_layers * forward)),
-        head_backward=(*_of_head(model.mtp_layers * backward), *graph.head_backward),
-    )
+    layers = model.mtp_layers
+    ahead = _of_head(layers, graph.embedding_forward, forward, graph.head_forward)
+    back = _of_head(layers, graph.head_backward, [*blocks[1], *leaving], graph.embedding_backward)
+    return replace(graph, head_forward=(*graph.head_forward, *ahead), head_backward=(*back, *graph.head_backward))
 
 
-def _of_head(segments: Sequence[Segment]) -> Iterable[Segment]:
-    names = numbered([f"mtp-{segment.name}" for segment in segments])
+def _of_head(
+    layers: int, before: Sequence[Segment], block: Sequence[Segment], after: Sequence[Segment]
+) -> Iterable[Segment]:
+    """Return so many times a block and what is before and after it, named after what Megatron Core recomputes."""
+    ends = [[f"mtp-{segment.name}" for segment in segments] for segments in (before, after)]
+    names = numbered(layers * [*ends[0], *(f"{FURTHER_BLOCK}{segment.name}" for segment in block), *ends[1]])
+    segments = layers * [*before, *block, *after]
     return (replace(s, scope=Scope.HEAD, name=name) for s, name in zip(segments, names, strict=True))
 
 

@@ -13,8 +13,8 @@ from typing import Protocol
 from kareus.graph.instruction import place_in_line
 from kareus.graph.interleave import Pair, block_passes, partition_of, stages_with_all_pairs, staggered
 from kareus.graph.program import Program, Step
-from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
+from kareus.graph.recomputation import Recomputation, head_backward
+from kareus.graph.records import RECOMPUTING, TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
 from kareus.graph.split_backward import pass_segments
 from kareus.model.config import Model, Parallelism
 from kareus.profile.sharded import (
@@ -144,10 +144,15 @@ def stage_shapes(layers_per_stage: Sequence[int]) -> tuple[StageShape, ...]:
     return tuple(chunk_shapes(layers_per_stage, 1).values())
 
 
-def outer_segments(graph: BlockGraph, shape: StageShape, direction: Direction) -> tuple[Segment, ...]:
+def outer_segments(
+    graph: BlockGraph, shape: StageShape, direction: Direction, *, recomputation: Recomputation
+) -> tuple[Segment, ...]:
     """Return the segments of a stage outside its blocks, in the order of the forward or backward pass."""
     embedding = pass_segments(graph.embedding_forward, graph.embedding_backward, direction) if shape.first else ()
-    head = pass_segments(graph.head_forward, graph.head_backward, direction) if shape.last else ()
+    backward = graph.head_backward
+    if direction in RECOMPUTING:
+        backward = head_backward(graph, recomputation)
+    head = pass_segments(graph.head_forward, backward, direction) if shape.last else ()
     return (*embedding, *head) if direction is Direction.FORWARD else (*head, *embedding)
 
 
@@ -176,7 +181,8 @@ def component_programs(
     """
     composed = [direction for direction in directions if direction is not Direction.WEIGHT_GRADIENT]
     ends = StageShape(layers=0, first=True, last=True)
-    segments = [s for direction in composed for s in outer_segments(graphs[Batch.MICROBATCH], ends, direction)]
+    graph = graphs[Batch.MICROBATCH]
+    segments = [s for d in composed for s in outer_segments(graph, ends, d, recomputation=recomputation)]
     programs = {component_name(s): _sequential_program(component_name(s), [s], default_sm_count) for s in segments}
     if Batch.NANOBATCH in graphs:
         for pair in _unpaired(graphs[Batch.NANOBATCH], composed, recomputation):
@@ -234,7 +240,7 @@ def instruction_program(
         choices: one for each partition under `overlap`.
         weights: collectives of weights that replicas share out; execution is then sequential.
     """
-    outer = outer_segments(graphs[Batch.MICROBATCH], shape, direction)
+    outer = outer_segments(graphs[Batch.MICROBATCH], shape, direction, recomputation=recomputation)
     before, after = _around(outer, direction)
     batch = Batch.MICROBATCH if execution is Execution.SEQUENTIAL else Batch.NANOBATCH
     graph, sizes = graphs[batch], (shape.layers, direction)

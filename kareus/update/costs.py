@@ -440,7 +440,7 @@ def _segment_s(config: UpdateSubject, graph: BlockGraph, shape: StageShape, know
     recomputation, clock_mhz = config.recomputation, np.array([float(config.gpu.maximum_clock_mhz)])
     segments = dict.fromkeys(
         (
-            *outer_segments(graph, shape, Direction.BACKWARD),
+            *outer_segments(graph, shape, Direction.BACKWARD, recomputation=recomputation),
             *block_segments(graph, shape.layers, Direction.BACKWARD, recomputation=recomputation, dense=shape.dense),
         )
     )

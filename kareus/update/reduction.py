@@ -51,7 +51,7 @@ def buckets_of(
         seconds: what each segment of a backward takes; only proportions count.
         recomputation: what the backward recomputes.
     """
-    outer = outer_segments(graph, shape, Direction.BACKWARD)
+    outer = outer_segments(graph, shape, Direction.BACKWARD, recomputation=recomputation)
     passes = block_passes(graph, shape.layers, Direction.BACKWARD, recomputation=recomputation, dense=shape.dense)
     head, embedding = ([s for s in outer if s.scope is scope] for scope in (Scope.HEAD, Scope.EMBEDDING))
     done_s, buckets = sum(seconds[s] for s in head), []

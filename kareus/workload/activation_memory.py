@@ -340,11 +340,17 @@ def _mtp_bytes(workload: Workload, tokens: int) -> int:
     """Bytes that a block which predicts further tokens keeps on one GPU.
 
     Beside what a block does: both inputs of its norms and what these give, the projection's output, its input, what it
-    gives, and the logits in 32 bits.
+    gives, and the logits in 32 bits. Where blocks are recomputed, what enters it, what it gives and the logits: it runs
+    again when the logits are gone, as a block of the stage does.
     """
     model, parallelism = workload.model, workload.parallelism
     scores, _ = score_bytes(workload)
     kept = workload.software.logit_bytes - BF16_BYTES
     logits = -(-kept * tokens * model.vocab_size // (parallelism.tp * workload.training.loss_chunks))
+    boundary = boundary_bytes(model, parallelism, tokens)
+    if workload.recomputation.repeats_blocks:
+        return 3 * boundary + logits
     block = block_bytes(workload, tokens, dense=model.experts is not None and model.mtp_is_dense) + scores
-    return block + 6 * boundary_bytes(model, parallelism, tokens) + logits
+    if workload.recomputation is Recomputation.SELECTIVE:
+        block -= attended_bytes(model, parallelism, tokens) + scores
+    return block + 6 * boundary + logits

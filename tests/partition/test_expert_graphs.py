@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kareus.graph.interleave import block_passes
-from kareus.graph.recomputation import Recomputation
+from kareus.graph.recomputation import AGAIN_SUFFIX, Recomputation, head_backward
 from kareus.graph.records import (
     Batch,
     BlockGraph,
@@ -108,6 +108,21 @@ def test_further_tokens_are_predicted_once_beside_the_head(base: Model, parallel
         assert {segment.scope for segment in segments} == {Scope.HEAD}
         assert len({segment.name for segment in segments}) == len(segments)
     assert (graph.forward, graph.backward) == (plain.forward, plain.backward)
+    heads = 3 * 2 * parallelism.dp * BATCH * TOKENS * model.vocab_size * model.hidden_size
+    for repeated in (Recomputation.FULL, Recomputation.STAGE):  # the blocks and what enters them, the heads not
+        assert parallelism.gpus * product_flops(head_backward(graph, repeated)) == 3 * flops - heads
+    assert head_backward(graph, Recomputation.NONE) == graph.head_backward
+    selective = [o for s in head_backward(graph, Recomputation.SELECTIVE) for o in s.operators]
+    usual = [o for s in graph.head_backward for o in s.operators]
+    assert {o.name.partition(".")[0] for o in selective if o.name.endswith(AGAIN_SUFFIX)} == {"attention"}
+    assert sum(o.flops for o in selective if o.is_core_attention) == sum(
+        o.flops
+        for segments in (graph.head_forward, graph.head_backward)
+        for s in segments
+        for o in s.operators
+        if o.is_core_attention
+    )
+    assert sorted(o.name for o in selective if not o.name.endswith(AGAIN_SUFFIX)) == sorted(o.name for o in usual)
     assert with_further_tokens(plain, base, parallelism, 1) is plain
 
 

@@ -74,7 +74,7 @@ def test_buckets_are_ready_in_the_order_of_the_backward(recomputation):
     graph = graphs()[Batch.MICROBATCH]
     shape = StageShape(layers=3, first=True, last=True)
     segments = [
-        *outer_segments(graph, shape, Direction.BACKWARD),
+        *outer_segments(graph, shape, Direction.BACKWARD, recomputation=Recomputation.NONE),
         *block_segments(graph, 1, Direction.BACKWARD, recomputation=recomputation),
     ]
     buckets = buckets_of(graph, shape, dict.fromkeys(segments, 1.0), recomputation=recomputation)

@@ -7,6 +7,7 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.errors import EngineError, RefusedWorkloadError
+from kareus.graph.recomputation import Recomputation
 from kareus.model.parameters import embedding_parameters, expert_parameters, mtp_parameters, total_parameters
 from kareus.runtime.architecture import check_runs, check_trains
 from kareus.update.costs import stage_expert_parameters
@@ -60,7 +61,12 @@ def test_what_predicts_further_tokens_is_where_the_head_is() -> None:
     shared = 12 * experts / layout.expert_replicas + 12 * (held - experts) / 8
     states = 6 * held + shared
     assert (last.states_gib - before.states_gib) * 2**30 == pytest.approx(states, rel=1e-6)
-    assert last.head_gib > 2 * before.head_gib
+    again = 4096 * (
+        4 * model.vocab_size + 3 * 2 * model.hidden_size
+    )  # logits; what enters the block twice, and leaves it
+    assert (last.head_gib - before.head_gib) * 2**30 == pytest.approx(again)
+    kept = dataclasses.replace(one, recomputation=Recomputation.NONE)
+    assert stage_memory(kept, 3).head_gib > last.head_gib
     assert stage_memory(one, 0) == stage_memory(same, 0)
     mixtral = workload("mixtral-8x7b", "model.mtp_layers=1", dp=8, ep=8).model
     with pytest.raises(EngineError, match=r"the engine does not train mtp_layers=1; it is planned and predicted"):
