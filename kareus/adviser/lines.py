@@ -6,7 +6,15 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from kareus.adviser.advice import iterations_of
-from kareus.adviser.answers import Advice, FormatAnswer, LayoutAnswer, LayoutChoice, SizeAnswer, Unmeasured
+from kareus.adviser.answers import (
+    Advice,
+    FormatAnswer,
+    LayoutAnswer,
+    LayoutChoice,
+    LayoutCost,
+    SizeAnswer,
+    Unmeasured,
+)
 from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.layouts import counted
 from kareus.adviser.order import FULL_SHARE, TIED_SHARE, without_setting
@@ -14,7 +22,11 @@ from kareus.adviser.runs import LayoutRun, runs_text
 from kareus.adviser.ties import TieMargin
 from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.artifacts.layout import WorkloadFolder
+from kareus.artifacts.records import leaves, to_plain
 from kareus.graph.number_formats import FORMATS
+from kareus.interchange.table import trainer_named
+from kareus.interchange.writing import layout_line
+from kareus.model.config import model_words
 from kareus.pareto import AS_FAST
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
 from kareus.plans.actuated import SLOWER, clock_goal
@@ -23,7 +35,7 @@ from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money
 from kareus.prediction.errors import error_of
 from kareus.prediction.remedies import parts_words
 from kareus.runtime.architecture import engine_refusal
-from kareus.software.trainers import ENGINE, ClockPace, trainers
+from kareus.software.trainers import ENGINE, ClockPace, software_words, trainers
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import mfu, tokens_per_iteration
 from kareus.workload.resolve import resolve
@@ -66,7 +78,8 @@ def short_lines(advice: Advice) -> Iterator[str]:
 def _first_lines(advice: Advice) -> Iterator[str]:
     """Yield what is chosen, what it saves, how wrong that may be, and what to mind."""
     yield headline(advice)
-    yield comparison(advice)
+    if whole := training_line(advice):
+        yield whole
     yield from frugal_lines(advice)
     if advice.engine is not None and gains_by_engine(advice):
         yield engine_line(advice)
@@ -76,17 +89,57 @@ def _first_lines(advice: Advice) -> Iterator[str]:
     if unset := unset_line(advice):
         yield unset
     yield from advice.question.goals.understood
+    yield layout_text(advice)
 
 
 def headline(advice: Advice) -> str:
-    """Return the chosen layout, its plan, and what they cost."""
-    question, chosen = advice.question, advice.chosen
-    layout = chosen.layout.candidate.layout
+    """Return what to do, in which trainer, and what it gains."""
+    chosen, baseline = advice.chosen.cost, advice.size.baseline.cost
+    of = "of its fastest layout" + (" (this one)" if _is_baseline(advice) else "")
     return (
-        f"{question.base.model.name} on {layout.gpus} {question.base.gpu.name} by {question.base.software.name}: "
-        f"{layout.words}; plan "
-        f"`{advice.selector}`{meaning(advice.selector)}: {', '.join(costs(advice, chosen))}"
+        f"{subject(advice)}: train with {advice.question.trainer.title} and plan `{advice.selector}`"
+        f"{meaning(advice.selector)}: {_savings(advice, f'{BASELINE} {of}')}: "
+        f"{_iteration(chosen)} an iteration instead of {_iteration(baseline)}"
     )
+
+
+def subject(advice: Advice) -> str:
+    """Return what is trained on what, in words, such as `Llama 3.3 70B on 64 H100-SXM5-80GB`."""
+    question, gpus = advice.question, advice.chosen.layout.candidate.layout.gpus
+    software = question.base.software.name
+    by = "" if software in question.trainer.software[:1] else f" as {software_words(software)} runs it"
+    return f"{model_words(question.base.model.name)} on {gpus} {question.base.gpu.name}{by}"
+
+
+def _is_baseline(advice: Advice) -> bool:
+    """Whether the chosen layout is the fastest that the trainer runs by itself."""
+    return advice.size.baseline.layout.candidate.layout == advice.chosen.layout.candidate.layout
+
+
+def _iteration(cost: LayoutCost) -> str:
+    return f"{scaled(cost.time_s, 's', digits=4)} and {scaled(cost.energy_j, 'J', digits=4)}"
+
+
+def layout_text(advice: Advice) -> str:
+    """Return the chosen layout as its trainer is given it, and which one it is compared with."""
+    workload, trainer = advice.chosen.layout.candidate.workload, advice.question.trainer
+    words = advice.chosen.layout.candidate.layout.words
+    if trainer.settings is None:
+        said = f"layout: {words}"
+    else:
+        plain = dict(leaves(to_plain(workload)))
+        settings = layout_line(trainer_named(trainer.settings), plain, workload.gpu.gpus_per_node)
+        said = f"layout ({words}) in {trainer.title}: {settings}"
+    other = "" if _is_baseline(advice) else f"; compared with {advice.size.baseline.layout.candidate.layout.words}"
+    return f"{said}{other}"
+
+
+def training_line(advice: Advice) -> str:
+    """Return what the whole training costs, and by itself, where its tokens were given; or nothing."""
+    if advice.question.goals.tokens is None:
+        return ""
+    costs = [", ".join(_training_costs(advice, choice)) for choice in (advice.chosen, advice.size.baseline)]
+    return f"the whole training: {costs[0]}; by itself: {costs[1]}"
 
 
 def chips(advice: Advice) -> str:
@@ -96,35 +149,20 @@ def chips(advice: Advice) -> str:
     return f"GPUs that train for long in air of {air_c:g} degC"
 
 
-def costs(advice: Advice, choice: LayoutChoice) -> list[str]:
-    """Return what a plan costs, an iteration and the whole training, as far as it is known."""
+def _training_costs(advice: Advice, choice: LayoutChoice) -> list[str]:
+    """Return what a whole training costs, as far as it is known."""
     goals, cost = advice.question.goals, choice.cost
-    found = [f"{scaled(cost.time_s, 's', digits=4)} and {scaled(cost.energy_j, 'J', digits=4)} per iteration"]
-    if goals.tokens is None:
-        return found
     iterations = iterations_of(advice.question, choice)
     time_s, energy_j = iterations * cost.time_s, iterations * cost.energy_j
-    found += [duration(time_s), scaled(energy_j / SECONDS_PER_HOUR, "Wh")]
+    said = [duration(time_s), scaled(energy_j / SECONDS_PER_HOUR, "Wh")]
     cost_of_run = goals.money(time_s, energy_j, choice.layout.candidate.layout.gpus)
     if cost_of_run is not None:
-        found.append(f"cost {money(cost_of_run, goals.currency)}")
+        said.append(f"{money(cost_of_run, goals.currency)}")
     carbon_kg = goals.carbon_kg(time_s, energy_j)
     if carbon_kg is not None:
         kilograms = significant(carbon_kg, 3)
-        found.append(f"{kilograms} kg CO2" if carbon_kg < FEW_KG else f"{carbon_kg / 1e3:,.1f} t CO2")
-    return found
-
-
-def comparison(advice: Advice) -> str:
-    """Return what the chosen plan saves in its trainer, against the fastest layout that this runs by itself."""
-    baseline = advice.size.baseline
-    own = baseline.layout.candidate.layout == advice.chosen.layout.candidate.layout
-    of = f"of the fastest layout for it ({'the same' if own else baseline.layout.candidate.layout.words})"
-    return (
-        f"in {advice.question.trainer.title}, which obeys {advice.question.trainer.obeys}: "
-        f"{_savings(advice, f'{BASELINE} {of}')}: "
-        f"{scaled(baseline.cost.time_s, 's', digits=4)} and {scaled(baseline.cost.energy_j, 'J', digits=4)}"
-    )
+        said.append(f"{kilograms} kg CO2" if carbon_kg < FEW_KG else f"{carbon_kg / 1e3:,.1f} t CO2")
+    return said
 
 
 def _savings(advice: Advice, reference: str) -> str:
@@ -133,15 +171,6 @@ def _savings(advice: Advice, reference: str) -> str:
     time = less(100 * (1 - chosen.time_s / baseline.time_s), "time")
     energy = less(100 * (1 - chosen.energy_j / baseline.energy_j), "energy")
     return compared(time, energy, reference)
-
-
-def plain_headline(advice: Advice) -> str:
-    """Return what the chosen plan costs and saves, and in which trainer, without the words of its layout."""
-    question, chosen = advice.question, advice.chosen
-    return (
-        f"{question.base.model.name} on {chosen.layout.candidate.layout.gpus} {question.base.gpu.name} in "
-        f"{question.trainer.title}: {', '.join(costs(advice, chosen))}; {_savings(advice, BASELINE)}"
-    )
 
 
 def gains_by_engine(advice: Advice) -> bool:
@@ -230,7 +259,7 @@ def turn_on_lines(advice: Advice) -> Iterator[str]:
     if trainer.overlaps and engine_refusal(advice.chosen.layout.candidate.workload):
         return
     once = "" if trainer.clocks is ClockPace.STEP else ", once the commands below have made the plan"
-    yield f"turned on in {trainer.title} ({trainer.page}) by these lines{once}:"
+    yield f"turned on in {trainer.title}, which obeys {trainer.obeys} ({trainer.page}), by these lines{once}:"
     yield from (f"  {line}" for line in trainer.turn_on(str(plan_of(advice)), clock_goal(advice.selector)))
 
 

@@ -7,13 +7,14 @@ from kareus.adviser.answers import Advice, FormatAnswer, LayoutAnswer, LayoutCho
 from kareus.adviser.lines import (
     chips,
     commands,
-    comparison,
     engine_line,
     full_line,
     headline,
     joules_per_token,
+    layout_text,
     measured_words,
     memory_share,
+    training_line,
     turn_on_lines,
 )
 from kareus.adviser.tables import layouts_frame, plans_frame
@@ -31,7 +32,8 @@ def plain(advice: Advice) -> dict[str, Any]:
         "chosen": {"gpus": advice.chosen_gpus, "selector": advice.selector, **_choice(advice.chosen)},
         "overrides": list(advice.overrides),
         "headline": headline(advice),
-        "comparison": comparison(advice),
+        "layout": layout_text(advice),
+        "training": training_line(advice) or None,
         "trainer": advice.question.trainer.title,
         "engine": None if advice.engine is None else {**to_plain(advice.engine), "words": engine_line(advice)},
         "turned_on_by": list(turn_on_lines(advice)),

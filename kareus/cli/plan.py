@@ -210,7 +210,7 @@ def _answer_lines(
     )
     yield plan.changes
     if workload.testbed.kind is TestbedKind.SIMULATED and known_uncertainty(workload.gpu) is None:
-        yield f"error of such predictions: {error_words(workload)}"
+        yield f"error: {error_words(workload)}"
     if selector.goal in OVER_TIME:
         yield from grid_lines(plan, workload, frontiers)
     beyond = no_limit(selector, frontiers.plans(plan.method))

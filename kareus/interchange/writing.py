@@ -52,6 +52,14 @@ OF_TRAINER = tuple(
 """Those that a trainer can do or cannot, whatever the job is."""
 
 
+OF_LAYOUT = (
+    *("parallelism.", "pipeline.", "recompu", "microbatch_size", "num_microbatches", "global_batch_size", "rank_batch"),
+    *("shards", "replicas", "reshards", "copies", "layers_per_chunk", "stage_layout", "first_layers", "last_layers"),
+    *("embedding_counts", "head_counts"),
+)
+"""Beginnings of the terms that one line gives of a layout; names of all modules of a stage are not for one line."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """A layout in a trainer's own settings."""
@@ -74,6 +82,27 @@ def written(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node: int
     settings = _settings(table, terms | _named(table, terms), flags=syntax == SHELL)
     text = WRITERS[syntax](table, settings)
     return Written(text=text, unsaid=(*_unnamed(table, settings), *_unsaid(table, text, syntax, workload)))
+
+
+def layout_line(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node: int) -> str:
+    """Return in one line what a trainer is given of a layout and its batch: flags, or keys and values.
+
+    Args:
+        table: of the trainer.
+        workload: plain values by dotted key, resolved.
+        gpus_per_node: GPUs of a node.
+    """
+    is_flags = table.syntaxes[0] == SHELL
+    terms = {
+        name: value
+        for name, value in terms_of(workload, gpus_per_node).items()
+        if name.startswith(OF_LAYOUT) and workload.get(OF_MORE.get(name, "")) != 1
+    }
+    settings = _settings(table, terms, flags=is_flags)
+    shown = {key: value for key, value in settings.items() if key not in table.always}
+    if is_flags:
+        return " ".join(_argument(key, value, launches=False) for key, value in shown.items())
+    return ", ".join(f"{key}={_toml(value)}" for key, value in shown.items())
 
 
 def _unnamed(table: TrainerTable, settings: Mapping[str, Any]) -> list[str]:

@@ -1,5 +1,6 @@
 """The network that is trained and the degrees of parallelism: the records of Hydra groups `model` and `parallelism`."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,6 +12,11 @@ from kareus.errors import ConfigError
 from kareus.model.experts import Experts, LatentAttention
 from kareus.model.features import AngleScaling, Branches, NormPlacement, QkNormScope
 
+FAMILIES = {
+    **{"llama": "Llama ", "qwen": "Qwen", "deepseek-": "DeepSeek-", "gpt-oss-": "gpt-oss ", "gpt": "GPT-"},
+    **{"grok-": "Grok-", "mixtral-": "Mixtral ", "mpt-": "MPT ", "nemotron": "Nemotron-"},
+}
+"""How makers write the beginnings of names of models."""
 MOST_BLOCKS = 10_000
 """Largest number of blocks of a model."""
 MOST_GPUS = 1_000_000
@@ -634,3 +640,18 @@ class Parallelism:
     def gpus(self) -> int:
         """All GPUs of the job."""
         return self.pp * self.gpus_per_stage
+
+
+def model_words(name: str) -> str:
+    """Return the name of a model as its makers write it; names that are not like any of theirs as they are.
+
+    Example:
+        >>> [model_words(name) for name in ("llama3.2-3b", "qwen3-30b-a3b", "mixtral-8x7b", "gpt2-xl", "mine")]
+        ['Llama 3.2 3B', 'Qwen3 30B A3B', 'Mixtral 8x7B', 'GPT-2 XL', 'mine']
+    """
+    family = next((one for one in FAMILIES if re.match(rf"{re.escape(one)}v?[0-9]", name)), None)
+    if family is None or "-" not in name:
+        return name
+    rest = name.removeprefix(family).replace("-", " ")
+    rest = re.sub(r"\b[av](?=[0-9])|(?<=[0-9])b\b|\b[a-z]{2}\b", lambda match: match[0].upper(), rest)
+    return FAMILIES[family] + re.sub(r"\b[a-z]{3,}\b", lambda match: match[0].capitalize(), rest)

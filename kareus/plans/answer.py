@@ -184,4 +184,4 @@ def _exact(value: float, unit: str) -> str:
 
 def model_error_line(chips: str, error: str) -> str:
     """Return how far answers that nothing measured can be trusted: for which chips, and the model's error in words."""
-    return f"[predicted by the GPU model, for {chips}; its error: {error}]"
+    return f"[predicted by the GPU model, for {chips}; error: {error}]"

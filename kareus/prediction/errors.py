@@ -21,6 +21,7 @@ from kareus.graph.number_formats import Precision
 from kareus.model.training_options import PLAIN
 from kareus.prediction.lines import read_lines, table_text
 from kareus.software.record import of_times
+from kareus.software.trainers import software_words
 from kareus.workload.compose import KEYS_OF_SOFTWARE, compose
 from kareus.workload.config import Workload
 
@@ -202,19 +203,17 @@ def error_words(workload: Workload) -> str:
         return f"not measured with training.{', training.'.join(options)}; without: {usual}"
     if known_uncertainty(workload.gpu) is not None:
         return trust(workload.gpu)
-    pair, software, models = error_of(workload), workload.software.name, models_of(workload)
+    pair, models = error_of(workload), models_of(workload)
     if pair is not None:
-        unseen = "of models that the fit had not seen" if pair.groups else "each left out of the fit"
-        of_kind = "" if (models, pair.precision) == (DENSE, Precision.BF16) else f" in {pair.precision}{_with(models)}"
-        return f"{_within(pair)} of {software}{of_kind} on this GPU, {unseen}; energy was never measured"
-    what = f"{software} in {workload.precision}{_with(models)}"
-    pairs = [one for one in pair_errors() if (one.gpu, one.software) == (workload.gpu.name, software)]
+        return f"{_within(pair)}; energy was never measured"
+    what = f"{software_words(workload.software.name)} in {workload.precision}{_with(models)}"
+    pairs = [one for one in pair_errors() if (one.gpu, one.software) == (workload.gpu.name, workload.software.name)]
     kinds = ((models, str(workload.precision)), (models, str(Precision.BF16)), (DENSE, str(Precision.BF16)))
     shipped = next((one for kind in kinds for one in pairs if (one.models, one.precision) == kind), None)
     if shipped is not None:
         return (
-            f"never measured: {what} on this GPU{_unusual(workload)}; in {shipped.precision}{_with(shipped.models)} "
-            f"with usual settings, {_within(shipped)}; energy was never measured"
+            f"never measured: {what} on this GPU{_unusual(workload)}; with usual settings {_within(shipped)}; "
+            "energy was never measured"
         )
     least, most = spread_percent(models)
     spread = f"{least:g} to {most:g} %" if least < most else f"{most:g} %"
@@ -250,5 +249,11 @@ def _with(models: str) -> str:
 
 def _within(pair: PairError) -> str:
     """Return the error of a pair in words; of few rows it is the largest."""
-    count = f"9 of 10 of {pair.rows}" if pair.rows >= LEAST_ROWS else f"all {pair.rows}"
-    return f"time within {pair.percent_90:g} % in {count} measured iterations"
+    count = "9 of 10" if pair.rows >= LEAST_ROWS else "all"
+    is_usual = (pair.models, pair.precision) == (DENSE, Precision.BF16)
+    of = software_words(pair.software) + ("" if is_usual else f" in {pair.precision}{_with(pair.models)}")
+    unseen = "their models" if pair.groups else "each"
+    return (
+        f"{count} measured iterations are within {pair.percent_90:g} % of time ({pair.rows} of {of} on this GPU, "
+        f"{unseen} left out of the fit)"
+    )

@@ -85,7 +85,7 @@ def prediction_lines(one: Resolved, workload: Workload, found: "Prediction") -> 
         f"{one.name}: {found.method} at {found.frequency_mhz} MHz, {workload.software.name} in {workload.precision} "
         f"[GPU model of {workload.gpu.name}]"
     )
-    yield error_words(workload)
+    yield f"error: {error_words(workload)}"
     yield (
         f"iteration    {found.time_s:.3f} s, {found.energy_j / 1e3:.2f} kJ on {workload.parallelism.gpus} GPUs; "
         f"{found.tokens_per_s:,.0f} tokens/s, {1e3 * found.joules_per_token:.1f} mJ/token, MFU {100 * found.mfu:.1f} %"

@@ -135,7 +135,7 @@ def _advice(path: Path) -> Iterator[str]:
     """Yield the answer of the adviser in a file, its page, and the commands that go on from it."""
     if path.is_file():
         advice = read_json(path)
-        yield from (advice["headline"], advice["comparison"])
+        yield from (advice[key] for key in ("headline", "training", "layout") if advice[key])
         yield model_error_line(advice["chips"], advice["ties"]["error"])
         yield f"page  {path.with_name('page.html')}"
         yield from advice["commands"]

@@ -49,6 +49,8 @@ class ObeyingTrainer:
     """What turns a plan on there: `{plan}` is its path, `{goal}` a selector."""
     page: str
     """Where that is described."""
+    settings: str | None = None
+    """Name of the table of its settings; None where a plan is all that it needs."""
     words: dict[str, str] = field(default_factory=dict)
     """Names in titles of profiles that are not the trainer as it is today."""
 

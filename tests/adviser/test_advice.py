@@ -105,11 +105,14 @@ def test_the_commands_plan_the_chosen_layout(fastest):
 
 def test_lines_begin_with_the_answer_and_end_with_commands(fastest):
     lines = list(answer_lines(fastest))
-    assert lines[0].startswith("qwen3-1.7b on 4 H100-SXM5-80GB by megatron-core: ")
-    assert "the trainer's own execution" in lines[1]
-    assert "at full speed there is little to gain" in lines[2]  # and what a little more time saves
+    assert lines[0].startswith(
+        "Qwen3 1.7B on 4 H100-SXM5-80GB: train with Megatron-Core and plan `fastest` (least energy "
+    )
+    assert "less energy than the trainer's own execution of its fastest layout" in lines[0]
+    assert fastest.chosen.layout.candidate.layout.words not in lines[0]
+    assert "at full speed there is little to gain" in lines[1]  # and what a little more time saves
     gpus = "GPUs that train for long in air of 25 degC"
-    assert lines[3] == f"[predicted by the GPU model, for {gpus}; its error: {fastest.ties.error}]"
+    assert lines[2] == f"[predicted by the GPU model, for {gpus}; error: {fastest.ties.error}]"
     assert lines[-2].startswith("kareus plan model=qwen3-1.7b")
     assert lines[-1].startswith("kareus export")
 
@@ -174,7 +177,7 @@ def test_figures_have_their_digits_and_no_negative_zero(fastest):
 def test_ties_are_within_the_error_of_the_software_on_the_gpu(fastest):
     pair = next(p for p in pair_errors() if (p.gpu, p.software) == ("H100-SXM5-80GB", "megatron-core"))
     assert (fastest.ties.time_percent, fastest.ties.energy_percent) == (pair.percent_90, pair.percent_90)
-    assert fastest.ties.error.startswith(f"time within {pair.percent_90:g} % in 9 of 10 of {pair.rows} measured")
+    assert fastest.ties.error.startswith(f"9 of 10 measured iterations are within {pair.percent_90:g} % of time (")
     assert fastest.ties.words.endswith(
         "(the model's error of time; that of energy was not measured, and taken to be as large)"
     )

@@ -112,7 +112,7 @@ def test_errors_are_those_of_runs_left_out(calibrated: Calibrated) -> None:
     assert pair is not None
     assert (found.runs, found.may_rank) == (10, True)
     assert pair.percent_90 == found.percent_90
-    assert "10 measured iterations of nanotron-calibrated on this GPU, each left out" in error_words(workload)
+    assert "(10 of nanotron-calibrated on this GPU, each left out of the fit)" in error_words(workload)
     assert kareus.predict(with_split(workload)).time_s > 0
 
 

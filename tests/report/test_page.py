@@ -13,6 +13,7 @@ import pytest
 from helpers.pages import Blocks, check_specifications
 from helpers.report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, candidate_rows, iteration_rows, write_inputs
 
+from kareus.model.config import model_words
 from kareus.model.parameters import total_parameters
 from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.build import select_plan
@@ -23,7 +24,7 @@ from kareus.report.charts import columns_of
 from kareus.report.page import page_html
 from kareus.report.savings_words import savings_words
 from kareus.report.workload.frontiers import gain_polygon, method_ends, microbatch_figure, plan_points
-from kareus.report.workload.headline import bottleneck, bottleneck_stage, model_words, trainer_words, workload_words
+from kareus.report.workload.headline import bottleneck, bottleneck_stage, trainer_words, workload_words
 from kareus.report.workload.inputs import ReportInputs, load
 from kareus.report.workload.page import export_command, in_trainer, workload_page
 from kareus.report.workload.schedules import schedules
@@ -172,7 +173,7 @@ def test_the_export_command_names_the_file_of_the_plan(inputs):
 
 def test_the_page_says_what_the_trainer_gets_and_what_turns_it_on(inputs, blocks):
     """The headline is of a plan of Kareus, which Megatron-Core does not run whole."""
-    assert "megatron-paper on A100-SXM4-40GB, simulated; error: " in "".join(blocks.texts["trust"])
+    assert "The paper's Megatron-LM on A100-SXM4-40GB, simulated; error: " in "".join(blocks.texts["trust"])
     shown = in_trainer(inputs, "fastest")
     assert "".join(blocks.texts["in-trainer"]) == shown["words"]
     assert "--method sequential+perseus" in shown["words"]

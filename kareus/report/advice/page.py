@@ -10,15 +10,16 @@ from kareus.adviser.lines import (
     cells,
     chips,
     commands,
-    comparison,
     frugal_lines,
     full_line,
-    plain_headline,
+    headline,
+    layout_text,
+    subject,
+    training_line,
     unset_line,
 )
 from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
 from kareus.adviser.writing import ANSWER, provenance_of, write_advice
-from kareus.plans.answer import meaning
 from kareus.report.advice.figure import frontier_figure
 from kareus.report.contents import ADVICE_TABLES
 from kareus.report.page import Page, Section, write_page
@@ -38,7 +39,7 @@ def advice_page(advice: Advice) -> Page:
     question = advice.question
     sizes = sorted(advice.sizes, key=lambda size: size.gpus != advice.chosen_gpus)  # the chosen one first
     return Page(
-        title=f"{question.base.model.name}: layouts on {' or '.join(str(n) for n in question.gpus)} GPUs",
+        title=subject(advice),
         name=f"{question.global_batch:,} sequences of {question.base.sequence_length:,} tokens an iteration",
         testbeds=(provenance.testbed,),
         provenance=provenance,
@@ -52,7 +53,7 @@ def advice_page(advice: Advice) -> Page:
         tables=((ADVISED_LAYOUTS, layouts_frame(advice)), (ADVISED_PLANS, plans_frame(advice))),
         summary=advice_text(advice),
         template="headline.html",
-        extra={"headline": plain_headline(advice), "lead": _lead(advice)},
+        extra={"headline": _sentence(headline(advice)), "lead": _lead(advice)},
     )
 
 
@@ -62,9 +63,9 @@ def advice_text(advice: Advice) -> str:
 
 
 def _lead(advice: Advice) -> str:
-    """Return which layout and plan it is, what it is compared with, and how wrong that may be."""
-    plan = f"Layout: {advice.chosen.layout.candidate.layout.words}; plan `{advice.selector}`{meaning(advice.selector)}."
-    return f"{plan} {_sentence(comparison(advice))} Error of the GPU model: {advice.ties.error}."
+    """Return how wrong the answer may be, what the whole training costs, and the layout."""
+    lines = [f"simulated; error: {advice.ties.error}", training_line(advice), layout_text(advice)]
+    return " ".join(_sentence(line) for line in lines if line)
 
 
 def _answer(advice: Advice) -> Section:

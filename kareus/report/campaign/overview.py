@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import polars as pl
 
 from kareus.artifacts.tables import Row
+from kareus.model.config import model_words
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
 from kareus.report.savings_words import Reductions, savings_words
 from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent
-from kareus.report.workload.headline import model_words
 from kareus.report.workload.tables import COMPARISON
 
 SHORT_GPU = re.compile(r"-SXM.*|-PCIE.*", re.IGNORECASE)

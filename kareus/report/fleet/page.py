@@ -6,6 +6,7 @@ import polars as pl
 
 from kareus.artifacts.tables import Row
 from kareus.emulate.tables import HOURS
+from kareus.model.config import model_words
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
 from kareus.plans.answer import BASELINE
 from kareus.plans.units import FEW_MONEY, scaled
@@ -22,7 +23,6 @@ from kareus.report.fleet.inputs import (
 from kareus.report.page import Page, Section
 from kareus.report.savings_words import savings_words
 from kareus.report.sheets import DASH, Sheet, SheetRow, blocks_text, heads, percent, sheet_text
-from kareus.report.workload.headline import model_words
 
 NONE = "none"
 """Cell of what no plan of a method can do."""

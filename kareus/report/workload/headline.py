@@ -1,10 +1,10 @@
 """The head of a page: which plan to take, and what it saves; and which stage of its pipeline sets the pace."""
 
-import re
 from dataclasses import dataclass
 
 import polars as pl
 
+from kareus.model.config import model_words
 from kareus.pipeline.compare import OURS
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.methods import method_named
@@ -19,7 +19,6 @@ from kareus.runtime.architecture import engine_refusal
 from kareus.software.trainers import ENGINE, ClockPace, software_words, trainer_of
 from kareus.workload.config import Workload
 
-FAMILIES = {"llama": "Llama", "qwen": "Qwen"}
 ALIKE = 0.002
 """Share of a busy time by which stages may differ that wait alike."""
 
@@ -120,15 +119,6 @@ def workload_words(workload: Workload) -> str:
         shown.append("sequence parallel")
     place = f"{p.gpus} {workload.gpu.name} by {software_words(workload.software.name)}"
     return ", ".join([f"{model_words(workload.model.name)} on {place}", *shown])
-
-
-def model_words(name: str) -> str:
-    """Return the name of a model as its makers write it, such as `Llama 3.2 3B`; others as they are."""
-    match = re.fullmatch(r"([a-z]+)([0-9.]+)-([0-9.]+)b", name)
-    if match is None or match[1] not in FAMILIES:
-        return name
-    gap = " " if match[1] == "llama" else ""
-    return f"{FAMILIES[match[1]]}{gap}{match[2]} {match[3]}B"
 
 
 def bottleneck(plan: Plan, baseline: Plan) -> str:

@@ -48,7 +48,7 @@ from kareus.report.workload.summary import (
 from kareus.report.workload.tables import POWER, SAVINGS, TIMELINE
 from kareus.report.workload.timeline import TIMELINES, power_table, timeline_figures, timeline_table
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
-from kareus.software.trainers import trainer_of
+from kareus.software.trainers import software_words, trainer_of
 from kareus.training.tables import ITERATIONS
 from kareus.workload.model_flops import size_words, tokens_per_iteration
 
@@ -155,7 +155,8 @@ def _of_searches(schema: TableSchema, inputs: ReportInputs, of: dict[str, str]) 
 def trust_words(inputs: ReportInputs) -> str:
     """Return in one line for which trainer and GPU a page is, and how far its times and energies may be off."""
     configured = inputs.configured
-    subject = f"{configured.software.name} on {configured.gpu.name}"
+    subject = f"{software_words(configured.software.name)} on {configured.gpu.name}"
+    subject = f"{subject[0].upper()}{subject[1:]}"
     if inputs.testbed.kind != "simulated":
         return f"{subject}, measured."
     return f"{subject}, simulated; error: {error_words(configured)}."

@@ -1,13 +1,14 @@
 """The page of the adviser: that it begins with the answer, and has a colour for each layout of the frontier."""
 
 import html
+import re
 
 import pytest
 from helpers.builders import CONFIG
 from helpers.pages import Blocks, check_specifications
 
 from kareus.adviser.advice import answer
-from kareus.adviser.lines import commands, comparison, plain_headline
+from kareus.adviser.lines import commands, headline, layout_text
 from kareus.adviser.question import ask
 from kareus.report.advice.page import write_folder
 
@@ -28,12 +29,13 @@ def test_figures_are_specifications_of_vega_lite(written):
 def test_the_page_begins_with_the_answer_and_has_the_commands(written):
     advice, path = written
     page = path.read_text()
-    said = html.escape(plain_headline(advice))
-    assert f"<strong>{said}</strong>" in " ".join(page.split()).replace("&#39;", "&#x27;")
+    said = html.escape(headline(advice)[1:]).replace("`", "")
+    answer = " ".join(page[page.index("<strong>") : page.index("</strong>")].split()).replace("&#39;", "&#x27;")
+    assert said in re.sub("</?code>", "", answer)
     lead = html.unescape(page[page.index("</strong>", page.index('class="answer"')) : page.index("<h2")])
     assert advice.chosen.layout.candidate.layout.words not in said, "words of trainers come after the answer"
-    assert f"Layout: {advice.chosen.layout.candidate.layout.words}; plan <code>{advice.selector}</code>" in lead
-    assert comparison(advice)[1:] in lead, "what it saves, before the first chart"
+    assert layout_text(advice)[1:] in lead, "and in the trainer's settings"
+    assert "--tensor-model-parallel-size" in lead
     assert advice.ties.error in lead, "and how wrong that may be"
     for command in commands(advice):
         assert command in page
