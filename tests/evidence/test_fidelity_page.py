@@ -59,7 +59,7 @@ def test_figures_are_specifications_of_vega_lite(page):
 
 
 def test_the_page_is_simulated_and_links_to_no_file(blocks, page):
-    assert "SIMULATED TESTBED" in page
+    assert '<span class="badge">simulated testbed, ' in page
     assert "default-src 'none'" in page
     assert not [value for name, value in blocks.attributes if name == "href" and not value.startswith("data:")]
 

@@ -7,7 +7,8 @@ from test_fleets_page import cap_rows, fleet_rows, hour_rows, straggler_row
 from test_report_stage import arguments
 
 from helpers.figures import save_empty
-from helpers.report_tables import SIMULATED, WORKLOAD, Names, with_runs, write_inputs
+from helpers.report_tables import SIMULATED, WORKLOAD, Names, config_text, with_runs, write_inputs
+from kareus.artifacts.files import write_text
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import write_table
 from kareus.campaign.tables import CAMPAIGN
@@ -87,6 +88,8 @@ def write_campaign(results: Path) -> Path:
 def write_fleet(folder: Path) -> None:
     """Write the report of the fleet `small`, and of one that is not of the campaign."""
     words = ["stage", "report-fleets", "--title", EMULATED, "--output", str(folder / "report")]
+    write_text(folder / "config/plan.yaml", config_text())
+    words += ["--config", str(folder / "config/plan.yaml")]
     tables = {
         "--fleet": (FLEET, fleet_rows),
         "--stragglers": (STRAGGLERS, lambda name: [straggler_row(name)]),

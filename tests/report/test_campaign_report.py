@@ -227,8 +227,17 @@ def test_the_text_fits_a_terminal_and_shows_the_same_cells(report, page):
             assert re.search(r"\s+".join(map(re.escape, shown)), text), row
 
 
+def test_the_page_says_how_wrong_its_plans_may_be(report):
+    text = (report / "index.html").read_text()
+    said = text[text.index('class="answer"') : text.index("<section>")]
+    assert (
+        "The paper&#39;s Megatron-LM on A100-SXM4-40GB, simulated; error: 9 of 10 planned iterations are with" in said
+    )
+    assert said.count("error: ") == 1, "once for each trainer and GPU"
+
+
 def test_everything_is_labelled_simulated(report, page):
-    assert "SIMULATED TESTBED" in page.texts["span"]
+    assert LABEL in page.texts["span"]
     assert LABEL in "".join(page.texts["title"])
     for path in (report / "figures").glob("*.svg"):
         assert LABEL in path.read_text(), path

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from helpers.browser import DARK, LIGHT, needs_chromium, probe
 from helpers.pages import Blocks, check_specifications
-from helpers.report_tables import FRONTIERS, SIMULATED, STATIC_W
+from helpers.report_tables import FRONTIERS, SIMULATED, STATIC_W, config_text
 
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import write_table
@@ -92,6 +92,8 @@ def hour_rows(name):
 def report(folder: Path, *, with_hours: bool) -> tuple[str, str]:
     """Text and page of two fleets."""
     arguments = ["stage", "report-fleets", "--title", "tiny", "--output", str(folder / "report")]
+    (folder / "plan.yaml").write_text(config_text())
+    arguments += ["--config", str(folder / "plan.yaml")]
     for option, schema, rows in (
         ("--fleet", FLEET, fleet_rows),
         ("--stragglers", STRAGGLERS, straggler_rows),
@@ -144,6 +146,7 @@ def test_the_headline_names_where_most_is_saved(page):
     )
     assert said
     assert said[1] in ("64 GPUs", "32 GPUs")
+    assert "simulated; error: 9 of 10 planned iterations are within" in page[0], "and how wrong that may be"
 
 
 def test_the_summary_says_what_scenarios_give(page):

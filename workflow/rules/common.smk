@@ -167,15 +167,6 @@ def fleet_content(wildcards):
     return content_hash([fleet(wildcards).workload, fleet(wildcards).emulation])
 
 
-def pipeline_order(wildcards):
-    """Arguments that say in which order the pipelines of all fleets of a workload run their instructions."""
-    fleets = CAMPAIGN.fleets.items()
-    pipeline = next(
-        f.workload.pipeline for (name, _), f in fleets if name == wildcards.workload
-    )
-    return f"--schedule {pipeline.schedule} --chunks {pipeline.chunks}"
-
-
 def fleet_series(wildcards):
     """The CSV file of a fleet, if it has one."""
     return fleet(wildcards).emulation.series or []

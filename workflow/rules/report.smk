@@ -70,6 +70,7 @@ rule write_report:
 
 rule report_fleets:
     input:
+        config="results/{workload}/config/plan.yaml",
         fleet=fleets_of(rules.emulate_fleet.output.fleet),
         stragglers=fleets_of(rules.emulate_fleet.output.stragglers),
         power_caps=fleets_of(rules.emulate_fleet.output.power_caps),
@@ -105,14 +106,13 @@ rule report_fleets:
         "../../envs/kareus.yaml"
     params:
         code=code("stage report-fleets"),
-        order=pipeline_order,
     message:
         "Writing the summary and the page of the fleets of {wildcards.workload}"
     shell:
         "python -m kareus stage report-fleets --title {wildcards.workload}"
         " --fleet {input.fleet} --stragglers {input.stragglers}"
         " --power-caps {input.power_caps} --hours {input.hours}"
-        " --microbatch {input.microbatch} {params.order}"
+        " --microbatch {input.microbatch} --config {input.config}"
         " --output results/{wildcards.workload}/report --force > {log} 2>&1"
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
+from kareus.artifacts.configuration import load_slice
+from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import Row, read_provenance, read_table
@@ -15,11 +17,13 @@ from kareus.errors import ArtifactError
 from kareus.pipeline.tables import ITERATION
 from kareus.profile.tables import TRIALS
 from kareus.report.downloads import OF_PARTITION, OF_WORKLOAD, labelled, labelled_schema, read_download
+from kareus.report.workload.headline import trust_words
 from kareus.report.workload.inputs import PartitionSearch
 from kareus.report.workload.tables import SAVINGS
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.training.comparison import RunComparison, compare_runs
 from kareus.training.tables import ITERATIONS
+from kareus.workload.slices import PlanSlice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,8 @@ class CampaignInputs:
     searches: dict[str, list[PartitionSearch]]
     fleet: dict[tuple[str, str], pl.DataFrame]
     """The table `FLEET` by workload and fleet."""
+    trust: tuple[str, ...]
+    """For which trainers and GPUs its plans are, and how far off each may be, as `trust_words`."""
     trials: dict[tuple[str, str], pl.DataFrame]
     """The table `TRIALS` by workload and sweep, after a column `testbed`."""
 
@@ -74,6 +80,7 @@ def load_campaign(name: str, table: Path, results: Path) -> CampaignInputs:
         *(read_provenance(data[w] / "fleet.parquet", labelled_schema(FLEET, OF_WORKLOAD)) for w in fleets),
         *(read_provenance(path, TRIALS) for path in trials.values()),
     ]
+    planned_by = zip((*workloads, *fleets), found, strict=False)  # sweeps plan nothing
     return CampaignInputs(
         name=name,
         members=members,
@@ -87,6 +94,7 @@ def load_campaign(name: str, table: Path, results: Path) -> CampaignInputs:
             (workload, fleet): _fleet(fleets[workload], workload, fleet)
             for workload, fleet in of["fleet"].select("workload", "name").unique(maintain_order=True).iter_rows()
         },
+        trust=tuple(dict.fromkeys(_trust(results / name, of) for name, of in planned_by)),
         trials={key: _trials(path) for key, path in trials.items()},
     )
 
@@ -97,6 +105,12 @@ def _provenance(parents: list[Provenance]) -> Provenance:
     testbed, seed = origins.pop() if len(origins) == 1 else (None, None)
     hashes = content_hash([parent.config_hash for parent in parents])
     return Provenance(config_hash=hashes, testbed=testbed, seed=seed).stamped()
+
+
+def _trust(folder: Path, provenance: Provenance) -> str:
+    """Return for which trainer and GPU the plans in the folder of a workload are, and how far off they may be."""
+    workload = load_slice(WorkloadFolder(folder).config("plan"), PlanSlice).workload
+    return trust_words(workload, provenance.testbed.kind if provenance.testbed is not None else "")
 
 
 def _runs(data: Path, iteration: pl.DataFrame) -> list[RunComparison]:

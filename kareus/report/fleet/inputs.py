@@ -21,7 +21,7 @@ from kareus.errors import ArtifactError
 from kareus.frontiers.tables import MICROBATCH
 from kareus.graph.records import UPDATING, Direction
 from kareus.pipeline.compare import MethodComparison, compare_methods
-from kareus.pipeline.config import PipelineSchedule
+from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.pipeline.instructions import pipeline_instructions
 from kareus.pipeline.methods import point_method
 from kareus.report.downloads import OF_WORKLOAD, joined, labelled
@@ -119,20 +119,21 @@ def load_fleets(
     )
 
 
-def with_clocks(inputs: FleetInputs, microbatch: Path, schedule: PipelineSchedule, chunks: int) -> FleetInputs:
+def with_clocks(inputs: FleetInputs, microbatch: Path, pipeline: PipelineConfig) -> FleetInputs:
     """Return the inputs with the clocks of every plan's stages.
 
     Args:
         inputs: without them.
         microbatch: file of the microbatch frontiers that the plans choose from.
-        schedule: order of a pipeline's instructions.
-        chunks: parts of every stage's layers.
+        pipeline: order of its instructions.
 
     Raises:
         ArtifactError: the file is missing or damaged, or the plans choose from another.
     """
     try:
-        clocks = tuple(fleet_clocks(inputs.fleet, read_table(microbatch, MICROBATCH), schedule, chunks))
+        clocks = tuple(
+            fleet_clocks(inputs.fleet, read_table(microbatch, MICROBATCH), pipeline.schedule, pipeline.chunks)
+        )
     except (KeyError, ValueError) as error:
         raise ArtifactError(f"{microbatch}: the fleets' plans are of other frontiers; emulate them anew.") from error
     return replace(inputs, clocks=clocks)

@@ -30,8 +30,13 @@ AGAINST = f"vs {THROUGHPUT_BASELINE}"
 """Head of what is saved against the baseline."""
 
 
-def fleets_page(inputs: FleetInputs) -> Page:
-    """Return the page."""
+def fleets_page(inputs: FleetInputs, trust: str) -> Page:
+    """Return the page.
+
+    Args:
+        inputs: what is reported.
+        trust: for which trainer and GPU it is, and how far off it may be.
+    """
     sections = fleet_sections(inputs)
     return Page(
         title=page_title(inputs),
@@ -43,7 +48,7 @@ def fleets_page(inputs: FleetInputs) -> Page:
         tables=inputs.tables(),
         summary=fleets_text(inputs, sections),
         template="fleets.html",
-        extra={"headline": headline(inputs, compare_fleets(inputs))},
+        extra={"headline": headline(inputs, compare_fleets(inputs)), "lead": trust},
         data={"fleets": fleet_data(inputs)},
     )
 

@@ -3,13 +3,15 @@
 import argparse
 from pathlib import Path
 
+from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.names import check_title
 from kareus.artifacts.outputs import add_force, check_report_folder
 from kareus.errors import printable_lines
-from kareus.pipeline.config import PipelineSchedule
 from kareus.report.fleet.inputs import load_fleets, with_clocks
 from kareus.report.fleet.page import fleets_page
 from kareus.report.page import write_page
+from kareus.report.workload.headline import trust_words
+from kareus.workload.slices import PlanSlice
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     text = "table of microbatch frontiers; without it the page has no clocks of stages"
     parser.add_argument("--microbatch", type=Path, metavar="FILE", help=text)
-    text = "order of the pipelines' instructions (default: 1f1b)"
-    parser.add_argument("--schedule", choices=list(PipelineSchedule), default=PipelineSchedule("1f1b"), help=text)
-    parser.add_argument("--chunks", type=int, default=1, help="parts of every stage's layers (default: 1)")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration of the workload")
     text = "folder for fleets.html, fleets.txt, figures/ (SVG, PDF, PNG) and data/ (CSV, Parquet)"
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help=text)
     add_force(parser)
@@ -40,8 +40,9 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.power_caps,
         arguments.hours,
     )
+    workload = load_slice(arguments.config, PlanSlice).workload
     if arguments.microbatch is not None:
-        inputs = with_clocks(inputs, arguments.microbatch, PipelineSchedule(arguments.schedule), arguments.chunks)
-    page = fleets_page(inputs)
+        inputs = with_clocks(inputs, arguments.microbatch, workload.pipeline)
+    page = fleets_page(inputs, trust_words(workload, inputs.testbed.kind))
     write_page(arguments.output, page, "fleets.html", summary="fleets.txt", manifest="fleets.manifest.json")
     print(printable_lines(page.summary), end="")  # noqa: T201, the answer of the command

@@ -12,6 +12,7 @@ from kareus.plans.answer import BASELINE, meaning
 from kareus.plans.document import Plan, StagePlan
 from kareus.plans.throughput import Throughput, throughput
 from kareus.plans.units import common_scale, compared, less, significant
+from kareus.prediction.errors import error_words
 from kareus.profile.programs import Execution
 from kareus.report.workload.inputs import ReportInputs
 from kareus.report.workload.summary import PlanRow, plan_rows
@@ -119,6 +120,20 @@ def workload_words(workload: Workload) -> str:
         shown.append("sequence parallel")
     place = f"{p.gpus} {workload.gpu.name} by {software_words(workload.software.name)}"
     return ", ".join([f"{model_words(workload.model.name)} on {place}", *shown])
+
+
+def trust_words(workload: Workload, kind: str) -> str:
+    """Return in one line for which trainer and GPU a page is, and how far its times and energies may be off.
+
+    Args:
+        workload: what is trained.
+        kind: of the testbed.
+    """
+    name = software_words(workload.software.name)
+    subject = f"{name[0].upper()}{name[1:]} on {workload.gpu.name}"
+    if kind != "simulated":
+        return f"{subject}, measured."
+    return f"{subject}, simulated; error: {error_words(workload)}."
 
 
 def bottleneck(plan: Plan, baseline: Plan) -> str:

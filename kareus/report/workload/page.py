@@ -15,7 +15,6 @@ from kareus.plans.document import Plan
 from kareus.plans.frontiers import Frontiers
 from kareus.plans.grid_power import power_line, power_series
 from kareus.plans.obeyed import asked, is_obeyable, obeyed_lines, obeyed_method
-from kareus.prediction.errors import error_words
 from kareus.report.charts import Figure, columns_of
 from kareus.report.contents import BASELINE_PLAN
 from kareus.report.downloads import OF_PARTITION, OF_WORKLOAD, joined, labelled
@@ -28,6 +27,7 @@ from kareus.report.workload.headline import (
     headline_of,
     plan_title,
     trainer_words,
+    trust_words,
     waiting_least,
     workload_words,
 )
@@ -48,7 +48,7 @@ from kareus.report.workload.summary import (
 from kareus.report.workload.tables import POWER, SAVINGS, TIMELINE
 from kareus.report.workload.timeline import TIMELINES, power_table, timeline_figures, timeline_table
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
-from kareus.software.trainers import software_words, trainer_of
+from kareus.software.trainers import trainer_of
 from kareus.training.tables import ITERATIONS
 from kareus.workload.model_flops import size_words, tokens_per_iteration
 
@@ -89,7 +89,7 @@ def workload_page(inputs: ReportInputs, tokens: float = TOKENS) -> Page:
             "overlap": " ".join(overlap_note(inputs)),
             "size": size_words(inputs.configured.model, inputs.configured.sequence_length),
             "name": first,
-            "trust": trust_words(inputs),
+            "trust": trust_words(inputs.configured, inputs.testbed.kind),
             "in_trainer": chosen[0]["in_trainer"],
             "export": chosen[0]["export"],
             "tokens": f"{tokens:g}",
@@ -150,16 +150,6 @@ def _of_searches(schema: TableSchema, inputs: ReportInputs, of: dict[str, str]) 
         OF_PARTITION,
         (labelled(getattr(each, schema.name), of | {"partition": each.partition}) for each in inputs.searches),
     )
-
-
-def trust_words(inputs: ReportInputs) -> str:
-    """Return in one line for which trainer and GPU a page is, and how far its times and energies may be off."""
-    configured = inputs.configured
-    subject = f"{software_words(configured.software.name)} on {configured.gpu.name}"
-    subject = f"{subject[0].upper()}{subject[1:]}"
-    if inputs.testbed.kind != "simulated":
-        return f"{subject}, measured."
-    return f"{subject}, simulated; error: {error_words(configured)}."
 
 
 def export_command(inputs: ReportInputs, name: str) -> str:
