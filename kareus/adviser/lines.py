@@ -93,11 +93,16 @@ def _first_lines(advice: Advice) -> Iterator[str]:
 
 
 def headline(advice: Advice) -> str:
+    """Return what to do, in which trainer, and what it gains, with what it is for."""
+    return f"{subject(advice)}: {answer_words(advice)}"
+
+
+def answer_words(advice: Advice) -> str:
     """Return what to do, in which trainer, and what it gains."""
     chosen, baseline = advice.chosen.cost, advice.size.baseline.cost
     of = "of its fastest layout" + (" (this one)" if _is_baseline(advice) else "")
     return (
-        f"{subject(advice)}: train with {advice.question.trainer.title} and plan `{advice.selector}`"
+        f"train with {advice.question.trainer.title} and plan `{advice.selector}`"
         f"{meaning(advice.selector)}: {_savings(advice, f'{BASELINE} {of}')}: "
         f"{_iteration(chosen)} an iteration instead of {_iteration(baseline)}"
     )
@@ -122,16 +127,23 @@ def _iteration(cost: LayoutCost) -> str:
 
 def layout_text(advice: Advice) -> str:
     """Return the chosen layout as its trainer is given it, and which one it is compared with."""
+    words, settings = layout_words(advice), layout_settings(advice)
+    return f"{words}; {settings}" if settings else words
+
+
+def layout_words(advice: Advice) -> str:
+    """Return the chosen layout in words, and which one it is compared with."""
+    other = "" if _is_baseline(advice) else f", compared with {advice.size.baseline.layout.candidate.layout.words}"
+    return f"layout: {advice.chosen.layout.candidate.layout.words}{other}"
+
+
+def layout_settings(advice: Advice) -> str:
+    """Return the settings that give its trainer the chosen layout; nothing where the plan does."""
     workload, trainer = advice.chosen.layout.candidate.workload, advice.question.trainer
-    words = advice.chosen.layout.candidate.layout.words
     if trainer.settings is None:
-        said = f"layout: {words}"
-    else:
-        plain = dict(leaves(to_plain(workload)))
-        settings = layout_line(trainer_named(trainer.settings), plain, workload.gpu.gpus_per_node)
-        said = f"layout ({words}) in {trainer.title}: {settings}"
-    other = "" if _is_baseline(advice) else f"; compared with {advice.size.baseline.layout.candidate.layout.words}"
-    return f"{said}{other}"
+        return ""
+    plain = dict(leaves(to_plain(workload)))
+    return f"{trainer.title}: {layout_line(trainer_named(trainer.settings), plain, workload.gpu.gpus_per_node)}"
 
 
 def training_line(advice: Advice) -> str:

@@ -1,19 +1,20 @@
 """The page of the adviser (answer, frontier over layouts, layouts in figures, refusals, commands), and its folder."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kareus.adviser.answers import Advice, Depth, LayoutAnswer, SizeAnswer
 from kareus.adviser.lines import (
     HEADS,
     answer_lines,
+    answer_words,
     cells,
     chips,
     commands,
     frugal_lines,
     full_line,
-    headline,
-    layout_text,
+    layout_settings,
+    layout_words,
     subject,
     training_line,
     unset_line,
@@ -53,7 +54,7 @@ def advice_page(advice: Advice) -> Page:
         tables=((ADVISED_LAYOUTS, layouts_frame(advice)), (ADVISED_PLANS, plans_frame(advice))),
         summary=advice_text(advice),
         template="headline.html",
-        extra={"headline": _sentence(headline(advice)), "lead": _lead(advice)},
+        extra={"headline": _sentence(answer_words(advice)), "lead": tuple(_lead(advice))},
     )
 
 
@@ -62,10 +63,15 @@ def advice_text(advice: Advice) -> str:
     return blocks_text([list(answer_lines(advice))])
 
 
-def _lead(advice: Advice) -> str:
-    """Return how wrong the answer may be, what the whole training costs, and the layout."""
-    lines = [f"simulated; error: {advice.ties.error}", training_line(advice), layout_text(advice)]
-    return " ".join(_sentence(line) for line in lines if line)
+def _lead(advice: Advice) -> Iterator[str]:
+    """Yield how wrong the answer may be, what the whole training costs, and the layout."""
+    yield _sentence(f"simulated; error: {advice.ties.error}")
+    if whole := training_line(advice):
+        yield _sentence(whole)
+    yield _sentence(layout_words(advice))
+    if settings := layout_settings(advice):
+        name, _, values = settings.partition(": ")
+        yield f"In {name}: `{values}`"
 
 
 def _answer(advice: Advice) -> Section:

@@ -50,7 +50,7 @@ def campaign_page(inputs: CampaignInputs) -> Page:
         tables=[*tables, *_collected(inputs)],
         summary=campaign_text(inputs, parts),
         template="headline.html",
-        extra={"headline": headline(overview, frames[FLEET_COMPARISON]), "lead": " ".join(inputs.trust)},
+        extra={"headline": headline(overview, frames[FLEET_COMPARISON]), "lead": inputs.trust},
     )
 
 

@@ -48,7 +48,7 @@ def fleets_page(inputs: FleetInputs, trust: str) -> Page:
         tables=inputs.tables(),
         summary=fleets_text(inputs, sections),
         template="fleets.html",
-        extra={"headline": headline(inputs, compare_fleets(inputs)), "lead": trust},
+        extra={"headline": headline(inputs, compare_fleets(inputs)), "lead": (trust,)},
         data={"fleets": fleet_data(inputs)},
     )
 
