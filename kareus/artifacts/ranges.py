@@ -43,12 +43,15 @@ def within(record: Any, least: float, most: float, unit: str, *names: str) -> No
         unit: of the numbers, for the message.
         names: of the fields.
     """
-    if least > 0:
-        positive(record, *names)
-    elif least == 0:
-        not_negative(record, *names)
     for name in names:
-        check_within(name, getattr(record, name), least, most, unit)
+        value = getattr(record, name)
+        if least <= value <= most:
+            continue
+        if least > 0:
+            positive(record, name)
+        elif least == 0:
+            not_negative(record, name)
+        check_within(name, value, least, most, unit)
 
 
 def check_within(name: str, value: float, least: float, most: float, unit: str) -> None:

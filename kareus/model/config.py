@@ -143,7 +143,7 @@ class Model:
     """Base of the frequencies of rotary position embeddings (`rope_theta`); of no meaning with other positions."""
     rotary_scaling: RotaryScaling | AngleScaling | None
     """Null where rotary position embeddings are plain."""
-    layers_per_stage: dict[int, tuple[int, ...]]
+    layers_per_stage: dict[int, tuple[int, ...]] = field(hash=False)
     """Known good splits, by number of pipeline stages; elsewhere the split is computed."""
     norm: NormKind = NormKind.RMSNORM
     """Normalisation before attention, MLP and LM head."""
@@ -527,6 +527,8 @@ class Parallelism:
             >>> Parallelism.summed((3, 2, 2, 1), 2, folded=False), Parallelism.summed((3, 2, 2, 1), 2, folded=True)
             ((5, 3), (4, 4))
         """
+        if len(placed) == stages:
+            return tuple(placed)
         passed = [placed[at : at + stages] for at in range(0, len(placed), stages)]
         turned = [blocks[::-1] if folded and chunk % 2 else blocks for chunk, blocks in enumerate(passed)]
         return tuple(map(sum, zip(*turned, strict=True)))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Protocol
 
 from kareus.errors import KareusError, RefusedWorkloadError
@@ -10,7 +11,6 @@ from kareus.graph.records import Batch, BlockGraph, Partition
 from kareus.model.config import AttentionKernel, Model, Parallelism
 from kareus.model.training_options import TrainingOptions
 from kareus.partition.detect import detect_partitions, graph_of
-from kareus.partition.events import Trace
 from kareus.partition.experts import routed_sizes, with_experts
 from kareus.partition.latent import with_latent_attention
 from kareus.partition.layers import with_layers
@@ -18,7 +18,7 @@ from kareus.partition.mtp import with_further_tokens
 from kareus.partition.names import Extracted, expected_partitions
 from kareus.partition.options import with_training_options
 from kareus.partition.place import ExchangedCopies, placed
-from kareus.partition.structure import dimensions_of, structure_of
+from kareus.partition.structure import Dimensions, Structure, dimensions_of, structure_of
 from kareus.partition.trace_cache import cached_template
 from kareus.software.kernels import of_software
 from kareus.software.record import Dispatcher, Software
@@ -120,7 +120,9 @@ def extract(
 
     def block(size: int, width: int) -> BlockGraph:
         plain = _with_mlp(model, width)
-        graph = graph_of(_trace(plain, parallelism, size, sequence_length, attention_kernel))
+        dimensions = dimensions_of(plain, parallelism, size, sequence_length)
+        structure = structure_of(plain, parallelism, dimensions, attention_kernel)
+        graph = _traced_graph(structure, dimensions, parallelism.tp, parallelism.cp)
         if model.latent_attention is not None:
             graph = with_latent_attention(graph, model, parallelism, size * sequence_length // parallelism.cp)
         return with_layers(graph, plain, parallelism, sequence_length)
@@ -175,9 +177,6 @@ def partitions_of(graphs: dict[Batch, BlockGraph], workload: Extracted) -> dict[
     return found
 
 
-def _trace(
-    model: Model, parallelism: Parallelism, batch: int, sequence_length: int, attention_kernel: AttentionKernel | None
-) -> Trace:
-    dimensions = dimensions_of(model, parallelism, batch, sequence_length)
-    template = cached_template(structure_of(model, parallelism, dimensions, attention_kernel))
-    return template.trace(dimensions, {"tp": parallelism.tp, "cp": parallelism.cp})
+@lru_cache(maxsize=256)  # the nanobatch of one layout is the microbatch of another
+def _traced_graph(structure: Structure, dimensions: Dimensions, tp: int, cp: int) -> BlockGraph:
+    return graph_of(cached_template(structure).trace(dimensions, {"tp": tp, "cp": cp}))

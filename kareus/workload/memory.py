@@ -23,6 +23,7 @@ from enum import StrEnum
 from kareus.errors import RefusedWorkloadError
 from kareus.model.precision import BF16_BYTES
 from kareus.pipeline.transfers import gathered_parts
+from kareus.profile.programs import StageShape, laid_out_shapes
 from kareus.schedule.config import sm_allocations
 from kareus.workload.activation_memory import (
     backward_bytes,
@@ -41,7 +42,7 @@ from kareus.workload.activation_memory import (
 from kareus.workload.compose import ENGINE
 from kareus.workload.config import Workload
 from kareus.workload.pipelining import in_flight_and_delayed, most_in_flight, most_received_ahead
-from kareus.workload.state_memory import stage_dense_blocks, state_bytes
+from kareus.workload.state_memory import state_bytes
 
 GIB = 2**30
 TIGHT = 0.05
@@ -153,12 +154,10 @@ def _fullest_stages(workload: Workload) -> list[int]:
     Later ones have no more in flight (`kareus.workload.pipelining`). Where a backward is split, they have more weight
     gradients delayed, by one for each stage, as what is in flight falls: then the first or the last is the fullest.
     """
-    parallelism = workload.parallelism
-    alike: dict[tuple[object, ...], list[int]] = {}
-    for stage, layers in enumerate(parallelism.split):
-        ends = stage == 0, stage == parallelism.pp - 1
-        dense = stage_dense_blocks(workload, stage), least_dense(workload, stage)
-        alike.setdefault((layers, most_blocks(workload, stage), *ends, *dense), []).append(stage)
+    parallelism, shapes, chunks = workload.parallelism, laid_out_shapes(workload), range(workload.chunks)
+    alike: dict[tuple[StageShape, ...], list[int]] = {}
+    for stage in range(parallelism.pp):
+        alike.setdefault(tuple([shapes[stage, chunk] for chunk in chunks]), []).append(stage)
     if not workload.split_backward:
         return [stages[0] for stages in alike.values()]
     if workload.num_microbatches < parallelism.pp or workload.pipeline.schedule.folds:

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
 from kareus.artifacts.records import to_plain
 from kareus.artifacts.shipped import config_folder
 from kareus.errors import ConfigError, RefusedWorkloadError
-from kareus.model.config import Sharding
+from kareus.model.config import Model, Sharding
 from kareus.testbed.config import ClockPolicy
 from kareus.workload.combinations import check_combinations
 from kareus.workload.compose import ComposedWorkload, compose
@@ -245,15 +245,24 @@ def with_split(workload: Workload) -> Workload:
     Raises:
         RefusedWorkloadError: no split fits, or the one given does not.
     """
-    own, software = replace(workload.parallelism, folded=workload.pipeline.schedule.folds), workload.software
-    rows = software.padded(workload.model.vocab_size, own.tp)
-    model = workload.model if rows == workload.model.vocab_size else replace(workload.model, vocab_size=rows)
-    workload = replace(workload, model=model, parallelism=own)
-    split = layers_per_stage(workload)
-    shares_tokens = own.sequence_parallel and own.tp > 1
-    shards = None if own.shards == own.dp else own.shards
-    resolved = replace(own, layers_per_stage=split, sequence_parallel=shares_tokens, shards=shards)
+    degrees, model, folded = workload.parallelism, workload.model, workload.pipeline.schedule.folds
+    rows = workload.software.padded(model.vocab_size, degrees.tp)
+    if rows != model.vocab_size or folded is not degrees.folded:
+        model, degrees = _with_rows(model, rows), replace(degrees, folded=folded)
+        workload = replace(workload, model=model, parallelism=degrees)
+    resolved = replace(
+        degrees,
+        layers_per_stage=layers_per_stage(workload),
+        sequence_parallel=degrees.sequence_parallel and degrees.tp > 1,
+        shards=None if degrees.shards == degrees.dp else degrees.shards,
+    )
     return replace(workload, parallelism=resolved)
+
+
+@lru_cache(maxsize=64)  # layouts that are compared share few, and a model checks all of its numbers
+def _with_rows(model: Model, rows: int) -> Model:
+    """Return a model with an embedding of so many rows."""
+    return replace(model, vocab_size=rows)
 
 
 def with_settable_clocks(workload: Workload) -> Workload:

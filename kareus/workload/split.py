@@ -8,6 +8,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
@@ -108,6 +109,7 @@ def usual_split(workload: Workload) -> tuple[int, ...]:
     return tuple(chunks * n for n in balanced_split(pieces, stages, head / chunks, parallelism.head_stage))
 
 
+@lru_cache(maxsize=1024)  # layouts that are compared ask for few
 def balanced_split(num_layers: int, stages: int, head_blocks: float, head_stage: int | None = None) -> tuple[int, ...]:
     """Split equal blocks so that the largest stage is as small as possible, then the second largest, and so on.
 

@@ -5,6 +5,8 @@ weights and Adam moments; options of a training say otherwise (`kareus.model.tra
 neither gradients nor states; adapters beside them have both.
 """
 
+from collections.abc import Mapping
+
 from kareus.graph.number_formats import FORMATS
 from kareus.graph.records import Scope
 from kareus.model.config import Model, Parallelism, Sharding
@@ -25,7 +27,9 @@ def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, flo
     """
     model, parallelism, software = workload.model, workload.parallelism, workload.software
     options, dense = workload.training, stage_dense_blocks(workload, stage)
-    parameters = trained = stage_parameters(model, parallelism, stage, layers, dense)
+    parts = scope_parameters(model, parallelism)
+    outer = _outer_parameters(parts, parallelism, stage)
+    parameters = trained = outer + _block_parameters(parts, layers, dense)
     if options.trains_adapters:
         trained = layers * trained_parameters(model, parallelism, options)[Scope.BLOCK]
         parameters += trained
@@ -33,14 +37,14 @@ def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, flo
     experts = (layers - dense) * routed.get(Scope.BLOCK, 0)
     experts += routed.get(Scope.HEAD, 0) if stage == parallelism.head_stage else 0
     of_blocks = parameters - trained * options.trains_adapters
-    of_blocks -= stage_parameters(model, parallelism, stage, 0, 0)
+    of_blocks -= outer
     kept_bytes = 0 if options.cast_weights else options.frozen_weights.value_bytes
     quantised = (BF16_BYTES - kept_bytes) * of_blocks
     gradient_bytes = options.gradient_bytes(software.gradient_bytes)
     weights, gradients = BF16_BYTES * parameters - quantised, float(gradient_bytes * trained)
     number_format = FORMATS[workload.precision]
     cast = 2 * number_format.value_bytes * of_blocks
-    sharing = len(parallelism.sharing_ranks(stage, over_context=software.shares_over_context))
+    sharing = parallelism.sharing * (parallelism.cp if software.shares_over_context else 1)
     whole = parallelism.sharding is Sharding.NONE
     states = options.state_bytes * (trained - experts) / (1 if whole else sharing)
     states += options.state_bytes * experts / (1 if whole else parallelism.expert_sharing)
@@ -104,7 +108,15 @@ def stage_parameters(model: Model, parallelism: Parallelism, stage: int, layers:
     `dense` of the blocks have no experts where others of the model do.
     """
     parts = scope_parameters(model, parallelism)
-    outer = (parts[Scope.EMBEDDING] if stage == 0 else 0) + (
-        parts[Scope.HEAD] if stage == parallelism.head_stage else 0
-    )
-    return (layers - dense) * parts[Scope.BLOCK] + dense * parts.get(Scope.DENSE_BLOCK, 0) + outer
+    return _block_parameters(parts, layers, dense) + _outer_parameters(parts, parallelism, stage)
+
+
+def _block_parameters(parts: Mapping[Scope, int], layers: int, dense: int) -> int:
+    """Parameters of so many blocks, of which `dense` have no experts where others have them."""
+    return (layers - dense) * parts[Scope.BLOCK] + dense * parts.get(Scope.DENSE_BLOCK, 0)
+
+
+def _outer_parameters(parts: Mapping[Scope, int], parallelism: Parallelism, stage: int) -> int:
+    """Parameters of a stage that belong to no block."""
+    embedding = parts[Scope.EMBEDDING] if stage == 0 else 0
+    return embedding + (parts[Scope.HEAD] if stage == parallelism.head_stage else 0)
