@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from kareus.model.communication import Mesh, exchanging, group_size
 from kareus.model.config import ActivationKind, AttentionKernel, Model, PositionKind
-from kareus.model.expert_layers import Choose, GroupedLinear, Merge, Permute, Router, Sort, Unsort
+from kareus.model.expert_layers import Choose, Fork, GroupedLinear, Join, Merge, Permute, Router, Sort, Unsort
 from kareus.model.experts import Experts
 from kareus.model.features import Branches, NormPlacement, QkNormScope
 from kareus.model.layers import (
@@ -60,6 +60,8 @@ class Wire(NamedTuple):
     writes: tuple[str, ...]
     cuts: bool = False
     """Whether a segment ends before it in forward, and after it in backward, if no collective is there."""
+    place: int | None = None
+    """Its place among those before it in the order whose reverse backward runs in; None: the last."""
 
 
 class Layer(nn.Module):
@@ -189,6 +191,8 @@ class ExpertMlp(Layer):
     """Residual addition, norm, and experts to which a router sends each token; run by passes alone.
 
     Experts are whole on one GPU of an expert-parallel group, `experts_gate_up` has those of this one below each other.
+    A shared expert, which all tokens pass, is an MLP beside them. It runs after them, and with sequence parallelism
+    before, in forward as in backward.
     """
 
     def __init__(self, model: Model, experts: Experts, mesh: Mesh, dtype: torch.dtype) -> None:
@@ -197,8 +201,9 @@ class ExpertMlp(Layer):
         groups = experts.count // group_size(mesh.ep)
         sorts = exchanges is not None and groups > 1
         entering = self._entering(model, hidden, dtype)
+        beside = self._shared(model, experts, mesh, dtype) if experts.shared_width else []
         self.router = Router(hidden, experts.count, dtype)
-        self.choose = Choose(experts, mesh)
+        self.choose = Choose(experts, mesh, dtype)
         self.permute = Permute(after=exchanges)
         self.experts_gate_up = GroupedLinear(groups, hidden, model.gated_width(experts.width), dtype)
         self.experts_activation = _activation(model.activation)
@@ -206,8 +211,7 @@ class ExpertMlp(Layer):
         self.merge = Merge(model.residual_scale)
         arriving, leaving = ("sorted", "results") if sorts else ("copies", "returned")
         wires = [
-            entering,
-            Wire("router", self.router, ("normed",), ("logits", "tokens")),
+            Wire("router", self.router, ("routed" if beside else "normed",), ("logits", "tokens")),
             Wire("choose", self.choose, ("logits", BALANCE), ("shares", ROUTE)),
             Wire("permute", self.permute, ("tokens", ROUTE), ("copies",)),
             Wire("experts_gate_up", self.experts_gate_up, (arriving, ROUTE), ("gate_up",)),
@@ -216,10 +220,42 @@ class ExpertMlp(Layer):
         ]
         if sorts:
             self.sort, self.unsort = Sort(), Unsort(after=exchanges)
-            wires.insert(4, Wire("sort", self.sort, ("copies", ROUTE), ("sorted",)))
+            wires.insert(3, Wire("sort", self.sort, ("copies", ROUTE), ("sorted",)))
             wires.append(Wire("unsort", self.unsort, ("results", ROUTE), ("returned",)))
-        merge = Wire("merge", self.merge, ("returned", "shares", ROUTE), (OUTPUT,))
-        self.wires = (*wires, *self._leaving(merge, model, hidden, dtype))
+        wires.append(Wire("merge", self.merge, ("returned", "shares", ROUTE), ("merged" if beside else OUTPUT,)))
+        if beside:
+            wires = self._woven(wires, beside, shared_first=mesh.sequence_parallel)
+        self.wires = (entering, *wires[:-1], *self._leaving(wires[-1], model, hidden, dtype))
+
+    def _shared(self, model: Model, experts: Experts, mesh: Mesh, dtype: torch.dtype) -> list[Wire]:
+        """Return the wires of the shared expert."""
+        hidden, width = model.hidden_size, experts.shared_width // group_size(mesh.tp)
+        entering, wires = "beside", list[Wire]()
+        if experts.shared_gate:
+            self.shared_gate = Router(hidden, 1, dtype)
+            wires.append(Wire("shared_gate", self.shared_gate, ("beside",), ("gate", "passed")))
+            entering = "passed"
+        name = "shared_gate_up" if model.activation.gated else "shared_up"
+        first = BlockColumnLinear(hidden, model.gated_width(width), dtype, mesh, in_order=False)
+        self.add_module(name, first)
+        self.shared_activation = _activation(model.activation)
+        self.shared_down = RowParallelLinear(width, hidden, dtype, mesh, first, scale=model.residual_scale)
+        return [
+            *wires,
+            Wire(name, first, (entering,), (name,)),
+            Wire("shared_activation", self.shared_activation, (name,), ("inner",), mesh.sequence_parallel),
+            Wire("shared_down", self.shared_down, ("inner",), ("shared",)),
+        ]
+
+    def _woven(self, routed: list[Wire], beside: list[Wire], *, shared_first: bool) -> list[Wire]:
+        """Return the wires of routed experts with those of a shared one, which runs first or last in both passes."""
+        self.fork, self.join = Fork(), Join()
+        fork = Wire("fork", self.fork, ("normed",), ("routed", "beside"))
+        gate = ("gate",) if beside[0].writes[0] == "gate" else ()
+        first, last = (beside, routed) if shared_first else (routed, beside)
+        join = Wire("join", self.join, ("merged", "shared", *gate), (OUTPUT,))
+        before = len(("norm", "fork"))
+        return [fork, *first, *(wire._replace(place=before + n) for n, wire in enumerate(last)), join]
 
 
 def _activation(kind: ActivationKind) -> OperatorModule:

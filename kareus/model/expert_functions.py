@@ -12,8 +12,9 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from kareus.model.communication import Communicator
+from kareus.model.experts import Experts, RouterScore
 from kareus.model.functions import add_or_put_off, add_product
-from kareus.model.routing import Balance, Route, route_of
+from kareus.model.routing import Balance, Route, chosen_experts, route_of
 
 
 class RouterFunction(Function):
@@ -37,44 +38,85 @@ class RouterFunction(Function):
 
 
 class ChooseFunction(Function):
-    """The experts of each token, their shares, and where its copies go; keeps probabilities in fp32, and choices."""
+    """The experts of each token, their shares, and where its copies go; keeps scores in fp32, and choices."""
 
     @staticmethod
     def forward(
         ctx: Any,
         logits: Tensor,
         balance: Balance | None,
-        per_token: int,
-        normalised: bool,  # noqa: FBT001
+        experts: Experts,
         group: Communicator | None,
+        bias: Tensor | None,
     ) -> tuple[Tensor, Route]:
         """Return shares, [batch, tokens, experts of a token], and the route."""
-        probabilities = logits.flatten(0, 1).softmax(-1, dtype=torch.float32)
-        best, chosen = probabilities.topk(per_token, dim=-1)
+        rows = logits.flatten(0, 1).float()
+        scores = rows.sigmoid() if experts.score is RouterScore.SIGMOID else rows.softmax(-1)
+        chosen = chosen_experts(scores, experts, bias)
+        best = scores.gather(-1, chosen)
         route = route_of(chosen, logits.shape[-1], group)
         if balance is not None:
-            balance.add(route, probabilities)
-        ctx.save_for_backward(probabilities, chosen)
-        ctx.balance, ctx.normalised, ctx.shape, ctx.dtype = balance, normalised, logits.shape, logits.dtype
-        shares = best / best.sum(-1, keepdim=True) if normalised else best
-        return shares.to(logits.dtype).view(*logits.shape[:2], per_token), route
+            balance.add(route, scores)
+        ctx.save_for_backward(scores, chosen)
+        ctx.balance, ctx.experts, ctx.shape, ctx.dtype = balance, experts, logits.shape, logits.dtype
+        shares = best / best.sum(-1, keepdim=True) if experts.normalised else best
+        return (experts.share_scale * shares).to(logits.dtype).view(*logits.shape[:2], experts.per_token), route
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of the logits, with that of the balance."""
-        probabilities, chosen = ctx.saved_tensors
-        of_best = gradient.flatten(0, 1).float()
-        if ctx.normalised:
-            best = probabilities.gather(-1, chosen)
+        scores, chosen = ctx.saved_tensors
+        of_best = ctx.experts.share_scale * gradient.flatten(0, 1).float()
+        if ctx.experts.normalised:
+            best = scores.gather(-1, chosen)
             total = best.sum(-1, keepdim=True)
             of_best = (of_best - (of_best * best).sum(-1, keepdim=True) / total) / total
-        of_each = torch.zeros_like(probabilities)
+        of_each = torch.zeros_like(scores)
         if ctx.balance is not None:
-            of_each += ctx.balance.gradient(probabilities.device)
+            of_each += ctx.balance.gradient(scores.device)
         of_each.scatter_add_(-1, chosen, of_best)
-        weighted = probabilities * of_each
-        logits = weighted - probabilities * weighted.sum(-1, keepdim=True)
+        weighted = scores * of_each
+        if ctx.experts.score is RouterScore.SIGMOID:
+            logits = weighted * (1 - scores)
+        else:
+            logits = weighted - scores * weighted.sum(-1, keepdim=True)
         return logits.to(ctx.dtype).view(ctx.shape), None, None, None, None
+
+
+class ForkFunction(Function):
+    """Tokens twice; keeps nothing."""
+
+    @staticmethod
+    def forward(_: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return them, and them."""
+        return x.view_as(x), x.view_as(x)
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor, other: Tensor) -> Tensor:
+        """Return the sum of the gradients."""
+        return gradient + other
+
+
+class JoinFunction(Function):
+    """The sum of two results; keeps the second and what it is scaled by, where its gate does."""
+
+    @staticmethod
+    def forward(ctx: Any, routed: Tensor, shared: Tensor, *gate: Tensor) -> Tensor:
+        """Return it, [batch, tokens, hidden], of a gate [batch, tokens, 1] or of none."""
+        if not gate:
+            return routed + shared
+        opened = gate[0].sigmoid()
+        ctx.save_for_backward(shared, opened)
+        return torch.addcmul(routed, shared, opened)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradients of both, and of the gate."""
+        if not ctx.saved_tensors:
+            return gradient, gradient
+        shared, opened = ctx.saved_tensors
+        of_gate = (gradient * shared).sum(-1, keepdim=True) * opened * (1 - opened)
+        return gradient, gradient * opened, of_gate
 
 
 class PermuteFunction(Function):

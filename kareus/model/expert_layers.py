@@ -1,12 +1,13 @@
 """The operators of a block of experts as modules, as `kareus.model.layers` has those of other blocks."""
 
 import torch
+from torch import Tensor
 from torch.autograd import Function
 
 from kareus.model import expert_functions
 from kareus.model.communication import Boundary, Communicator, Mesh
-from kareus.model.experts import Experts
-from kareus.model.layers import Linear, OperatorModule
+from kareus.model.experts import Experts, RouterScore
+from kareus.model.layers import Linear, OperatorModule, add_weight
 
 
 class Router(Linear):
@@ -20,17 +21,25 @@ class Router(Linear):
 
 
 class Choose(OperatorModule):
-    """The experts of each token, their shares, and where its copies go, which GPUs tell each other."""
+    """The experts of each token, their shares, and where its copies go, which GPUs tell each other.
+
+    Scores that are sigmoids have a bias, with which experts are chosen and nothing is computed: no gradient changes it,
+    and it stays as a checkpoint has it (DeepSeek-V3, section 2.1.2).
+    """
 
     function: type[Function] = expert_functions.ChooseFunction
+    bias: Tensor
 
-    def __init__(self, experts: Experts, mesh: Mesh) -> None:
+    def __init__(self, experts: Experts, mesh: Mesh, dtype: torch.dtype) -> None:
         super().__init__()
-        self._settings = (experts.per_token, experts.normalised, mesh.counts)
+        self._experts, self._counts = experts, mesh.counts
+        self.has_bias = experts.score is RouterScore.SIGMOID
+        if self.has_bias:
+            add_weight(self, "bias", torch.zeros(experts.count, dtype=dtype))
 
-    def settings(self) -> tuple[int, bool, Communicator | None]:
+    def settings(self) -> tuple[Experts, Communicator | None, Tensor | None]:
         """Of logits [batch, tokens, experts] and the balance of the microbatch, if there is one."""
-        return self._settings
+        return self._experts, self._counts, self.bias if self.has_bias else None
 
 
 class Permute(OperatorModule):
@@ -60,6 +69,18 @@ class GroupedLinear(Linear):
         self, experts: int, inputs: int, outputs: int, dtype: torch.dtype, *, after: Boundary | None = None
     ) -> None:
         super().__init__(inputs, experts * outputs, dtype, after=after)
+
+
+class Fork(OperatorModule):
+    """Tokens for routed experts, and for a shared one."""
+
+    function: type[Function] = expert_functions.ForkFunction
+
+
+class Join(OperatorModule):
+    """The sum of what routed experts and a shared one give, the latter times the sigmoid of its gate if it has one."""
+
+    function: type[Function] = expert_functions.JoinFunction
 
 
 class Merge(OperatorModule):

@@ -54,6 +54,8 @@ class Experts:
     """Groups that the experts of a token are chosen from."""
     normalised: bool = field(default=True, metadata=ADDED)
     """Whether the shares of a token's experts add up to one (`norm_topk_prob`)."""
+    share_scale: float = field(default=1.0, metadata=ADDED)
+    """What the shares of a token's experts are multiplied by (`routed_scaling_factor`)."""
     balance_loss: float = field(default=0.0, metadata=ADDED)
     """What the loss that balances experts is multiplied by before training adds it (`router_aux_loss_coef`)."""
 
@@ -62,6 +64,7 @@ class Experts:
         within(self, 1, MOST_WIDTH, "values", "width")
         within(self, 0, MOST_WIDTH, "values", "shared_width")
         within(self, 1, MOST_EXPERTS, "groups", "groups", "groups_per_token")
+        within(self, 1e-9, 1e6, "times", "share_scale")
         within(self, 0, 1e6, "times", "balance_loss")
         if self.per_token > self.count:
             raise ConfigError(

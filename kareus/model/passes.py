@@ -233,7 +233,7 @@ def _through(  # noqa: C901, PLR0912 - see its docstring
                     record.saved_tensors, record.inputs = (), local
                 elif records and records[-1].step.again is not None:
                     record.forgotten = _forget(record, local[0])
-                records.append(record)
+                records.insert(step.place, record)
             if step.reduces is not None:
                 call = CollectiveCall(step.reduces, (outputs, *record.splits))
                 yield call

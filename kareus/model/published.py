@@ -1,8 +1,8 @@
 """Names and places of weights in published checkpoints: by other names than Llama's, fused, transposed or reordered.
 
 Names of whole weights are Llama's everywhere else: in training's checkpoints too. Norms after attention and after the
-MLP, which Llama lacks, have the names of GLM 4, routers and experts those of Qwen 3. Another architecture is a row of
-`WEIGHT_NAMES`.
+MLP, which Llama lacks, have the names of GLM 4, routers and experts those of Qwen 3, shared experts those of
+DeepSeek-V3. Another architecture is a row of `WEIGHT_NAMES`.
 """
 
 import re
@@ -159,6 +159,7 @@ WEIGHT_NAMES: Mapping[str, WeightNames] = {
         }
     ),
     "phi3": WeightNames(heads="self_attn.qkv_proj", gate_up="mlp.gate_up_proj"),
+    "qwen2_moe": WeightNames(names={"mlp.shared_experts.": "mlp.shared_expert."}),
     "starcoder2": WeightNames(names={"mlp.up_proj": "mlp.c_fc", "mlp.down_proj": "mlp.c_proj"}),
 }
 """By `model_type`; the others have Llama's names."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kareus.errors import EngineError
 from kareus.model.communication import Communicator, Handle, group_rank
-from kareus.model.experts import Experts
+from kareus.model.experts import Experts, RouterScore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +75,32 @@ class Route:
         """By receiver, the copies that a rank sends to each of its experts."""
         counts, groups = self.sent[rank], self.groups
         return [counts[first : first + groups] for first in range(0, len(counts), groups)]
+
+
+RANKING = 2
+"""Best experts of a group by whose sum groups are ranked where scores are sigmoids (DeepSeek-V3, section 2.1.2)."""
+
+
+def chosen_experts(scores: Tensor, experts: Experts, bias: Tensor | None) -> Tensor:
+    """Return the numbers of each token's experts, [tokens, experts of a token], best first.
+
+    Groups come first where there are any: by their best expert where scores are shares (DeepSeek-V2, section 2.2.2),
+    by the sum of their two best where they are sigmoids.
+
+    Args:
+        scores: [tokens, experts], fp32.
+        experts: of the model's block.
+        bias: what scores are moved by for choosing, [experts]; None: nothing.
+    """
+    if bias is not None:
+        scores = scores + bias
+    if experts.groups_per_token < experts.groups:
+        grouped = scores.view(len(scores), experts.groups, -1)
+        ranked = min(RANKING, grouped.shape[-1]) if experts.score is RouterScore.SIGMOID else 1
+        best = grouped.topk(ranked, dim=-1).values.sum(-1).topk(experts.groups_per_token, dim=-1).indices
+        left_out = torch.ones(grouped.shape[:2], dtype=torch.bool, device=scores.device).scatter_(-1, best, value=False)
+        scores = grouped.masked_fill(left_out[..., None], -torch.inf).flatten(1)
+    return scores.topk(experts.per_token, dim=-1).indices
 
 
 def route_of(chosen: Tensor, experts: int, group: Communicator | None) -> Route:

@@ -44,6 +44,8 @@ class LayerStep:
     """Where it runs again in backward, right before what reads its output, which is not kept; else None."""
     cuts: bool
     """Whether a segment ends before it in forward, and after it in backward, without a collective; see `Wire`."""
+    place: int
+    """Its place among the steps before it in the order whose reverse backward runs in."""
     gathers: Exchange | None
     """Collective before it in forward."""
     reduces: Exchange | None
@@ -100,7 +102,7 @@ def steps_of(
 def _steps(layer: Layer, recomputation: Recomputation) -> tuple[LayerStep, ...]:
     later = {SUM, OUTPUT, TABLE}
     steps = []
-    for wire in reversed(layer.wires):
+    for number, wire in reversed([*enumerate(layer.wires)]):
         finished = tuple(name for name in wire.reads if name not in later)
         has_gradient, arrives = (
             tuple(name for name in names if name not in WITHOUT_GRADIENT) for names in (wire.reads, wire.writes)
@@ -122,6 +124,7 @@ def _steps(layer: Layer, recomputation: Recomputation) -> tuple[LayerStep, ...]:
             finished=finished,
             again=again,
             cuts=wire.cuts and before is None,
+            place=number if wire.place is None else wire.place,
             gathers=before.forwards if before else None,
             reduces=after.forwards if after else None,
             gathers_gradients=after.backwards if after else None,

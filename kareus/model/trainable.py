@@ -8,7 +8,7 @@ from typing import Any
 
 from kareus.artifacts.records import added_fields
 from kareus.model.config import Model, NormKind
-from kareus.model.experts import Experts, LatentAttention
+from kareus.model.experts import Experts, LatentAttention, RouterScore
 from kareus.model.features import AngleScaling, AngleStretch, QkNormScope
 
 TRAINED = frozenset(
@@ -32,8 +32,22 @@ TRAINED = frozenset(
     }
 )
 """Fields with the metadata `ADDED` that the engine computes, whatever they are."""
-TRAINED_OF_EXPERTS = frozenset({"dense_layers", "normalised", "balance_loss"})
+TRAINED_OF_EXPERTS = frozenset(
+    {
+        "balance_loss",
+        "dense_layers",
+        "groups",
+        "groups_per_token",
+        "normalised",
+        "score",
+        "share_scale",
+        "shared_gate",
+        "shared_width",
+    }
+)
 """Likewise fields of experts."""
+BESIDE_SHARED = frozenset({None, "deepseek_v3", "glm4_moe", "kimi_k2", "qwen2_moe"})
+"""Checkpoints whose shared experts and sigmoid routers it computes: others choose or scale otherwise."""
 UNMEASURED = frozenset({"experts", "norm_placement", "branches", "rotary_share", "qk_norm_scope"})
 """Fields of those with which a block has operators that the profiler does not run by themselves."""
 OF_WINDOWS = ("window_tokens", "windowed_layers")
@@ -69,6 +83,10 @@ def _untrained_experts(model: Model, experts: Experts) -> Iterator[str]:
     for name in added_fields(experts):
         if name not in TRAINED_OF_EXPERTS:
             yield f"experts.{_named(name, getattr(experts, name))}"
+    if (experts.shared_width or experts.score is RouterScore.SIGMOID) and model.checkpoint not in BESIDE_SHARED:
+        yield f"shared experts or sigmoid routers of {model.checkpoint}"
+    if experts.balance_loss and experts.score is RouterScore.SIGMOID:
+        yield f"experts.balance_loss with experts.score={experts.score}"
     if experts.dense_layers != tuple(range(len(experts.dense_layers))):
         yield "experts.dense_layers that are not the first"
     if model.branches.parallel:

@@ -232,6 +232,12 @@ def _block_pieces(model: Model) -> dict[str, tuple[Piece, ...]]:
         pieces[f"attention.qk_norm.{kind}_weight"] = (Piece(f"self_attn.{kind[0]}_norm.weight", (size,), divided),)
     if model.experts is not None:
         pieces["mlp.router.weight"] = (Piece("mlp.gate.weight", (model.experts.count, hidden)),)
+        pieces["mlp.choose.bias"] = (Piece("mlp.gate.e_score_correction_bias", (model.experts.count,)),)
+        pieces["mlp.shared_gate.weight"] = (Piece("mlp.shared_expert_gate.weight", (1, hidden)),)
+        width = model.experts.shared_width
+        beside = tuple((f"mlp.shared_experts.{kind}_proj", width) for kind in ("gate", "up"))
+        columns |= {"mlp.shared_gate_up": beside, "mlp.shared_up": beside[1:]}
+        rows["mlp.shared_down"] = ("mlp.shared_experts.down_proj", width)
     for ours, theirs in whole.items():
         for kind in ("weight", "bias"):
             pieces[f"{ours}.{kind}"] = (Piece(f"{theirs}.{kind}", (hidden,)),)

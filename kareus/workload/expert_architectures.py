@@ -145,6 +145,10 @@ def _chunked_layers(config: Config) -> tuple[int, ...] | None:
 
 
 _BALANCED: Mapping[str, Any] = {"balance_loss": _balanced}
+_SCALED: Mapping[str, Any] = {
+    "normalised": flag("norm_topk_prob"),
+    "share_scale": lambda config: number(config, "routed_scaling_factor"),
+}
 _NORMALISED: Mapping[str, Any] = {"normalised": flag("norm_topk_prob"), **_BALANCED}
 _ROUTED: Mapping[str, Any] = {"norm_topk_prob": False, "router_aux_loss_coef": 0.001}
 _GROUPS: Mapping[str, Any] = {"groups": _ranked("n_group"), "groups_per_token": _ranked("topk_group")}
@@ -172,13 +176,21 @@ def _deepseek(score: RouterScore, **defaults: Any) -> Architecture:
             "kv_lora_rank": 512,
             "q_lora_rank": 1536,
             "v_head_dim": 128,
+            "norm_topk_prob": score is RouterScore.SIGMOID,
+            "routed_scaling_factor": 1.0,
             **defaults,
         },
         model={
             **_LATENT,
             "intermediate_size": dense_width(_first, "intermediate_size", "moe_intermediate_size"),
             EXPERTS: experts_of(
-                "n_routed_experts", "moe_intermediate_size", dense=_first, shared=_shared, score=score, **_GROUPS
+                "n_routed_experts",
+                "moe_intermediate_size",
+                dense=_first,
+                shared=_shared,
+                score=score,
+                **_GROUPS,
+                **_SCALED,
             ),
         },
         fixed={"moe_layer_freq": (1,), "mlp_bias": (False,)},
@@ -259,6 +271,7 @@ _DEEPSEEK_V3 = _deepseek(
     n_routed_experts=256,
     n_shared_experts=1,
     num_experts_per_tok=8,
+    routed_scaling_factor=2.5,
     topk_group=4,
 )
 
@@ -384,9 +397,11 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
             "n_routed_experts": 128,
             "n_shared_experts": 1,
             "num_experts_per_tok": 8,
+            "norm_topk_prob": True,
             "num_key_value_heads": 8,
             "partial_rotary_factor": 0.5,
             "rms_norm_eps": 1e-5,
+            "routed_scaling_factor": 1.0,
             "topk_group": 1,
             "use_qk_norm": False,
         },
@@ -401,6 +416,7 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
                 shared=_shared,
                 score=RouterScore.SIGMOID,
                 **_GROUPS,
+                **_SCALED,
             ),
         },
     ),

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from kareus.model.block import Block
 from kareus.model.communication import Mesh
 from kareus.model.communicators.process_group import ProcessGroupCommunicator
 from kareus.model.config import Parallelism, Sharding
-from kareus.model.experts import Experts
+from kareus.model.experts import Experts, RouterScore
 from kareus.model.passes import Tape, backward_pass, forward_pass
 from kareus.model.routing import inverse, route_of
 from kareus.model.shards import shard_of
@@ -26,6 +27,15 @@ from kareus.model.steps import steps_of
 from kareus.runtime.overlap import run_alone
 
 HIDDEN, WIDTH, COUNT = 8, 6, 8
+SIGMOIDS = {"score": RouterScore.SIGMOID, "share_scale": 2.5}
+KINDS: tuple[dict[str, Any], ...] = (
+    {},
+    {"shared_width": 4, "shared_gate": True},
+    {"groups": 4, "groups_per_token": 2, "shared_width": 4},
+    {**SIGMOIDS, "groups": 2, "groups_per_token": 1},
+    {**SIGMOIDS, "groups": 4, "groups_per_token": 3, "shared_width": 4},
+)
+"""Routers and shared experts: of Mixtral, Qwen 2, DeepSeek-V2 and V3."""
 TABLE = (torch.empty(0), torch.empty(0))
 """Attention, which rotates, is left out."""
 ALONE = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=(1,), sharding=Sharding.NONE, sequence_parallel=False)
@@ -39,15 +49,33 @@ def one_by_one(tokens: Tensor, weights: dict[str, Tensor], experts: Experts) -> 
     down = weights["experts_down.weight"].view(experts.count, HIDDEN, WIDTH)
     rows = []
     for token in normed:
-        probabilities = (weights["router.weight"] @ token).softmax(0)
-        best, chosen = probabilities.topk(experts.per_token)
-        shares = best / best.sum() if experts.normalised else best
+        logits = weights["router.weight"] @ token
+        scores = logits.sigmoid() if experts.score is RouterScore.SIGMOID else logits.softmax(0)
+        chosen = torch.tensor(chosen_one_by_one(scores.detach(), weights.get("choose.bias"), experts))
+        best = scores[chosen]
+        shares = experts.share_scale * (best / best.sum() if experts.normalised else best)
         results = []
+        if experts.shared_width:
+            gate, up = (weights["shared_gate_up.weight"] @ token).chunk(2)
+            shared = weights["shared_down.weight"] @ (functional.silu(gate) * up)
+            results.append(
+                (weights["shared_gate.weight"] @ token).sigmoid() * shared if experts.shared_gate else shared
+            )
         for share, number in zip(shares, chosen.tolist(), strict=True):
             gate, up = (gate_up[number] @ token).chunk(2)
             results.append(share * (down[number] @ (functional.silu(gate) * up)))
         rows.append(sum(results))
     return tokens + torch.stack(rows)
+
+
+def chosen_one_by_one(scores: Tensor, bias: Tensor | None, experts: Experts) -> list[int]:
+    """Experts of a token: those of the best groups, which are ranked by their best scores, then the best of these."""
+    moved = scores.tolist() if bias is None else (scores + bias.detach()).tolist()
+    size, counted = COUNT // experts.groups, 1 if bias is None else 2
+    groups = [range(first, first + size) for first in range(0, COUNT, size)]
+    groups.sort(key=lambda group: -sum(sorted((moved[n] for n in group), reverse=True)[:counted]))
+    allowed = [n for group in groups[: experts.groups_per_token] for n in group]
+    return sorted(allowed, key=lambda n: -moved[n])[: experts.per_token]
 
 
 def check_tokens(rank: int, ranks: int) -> None:
@@ -61,12 +89,17 @@ def check_tokens(rank: int, ranks: int) -> None:
         per_token=st.integers(1, COUNT),
         normalised=st.booleans(),
         alike=st.booleans(),
+        kind=st.sampled_from(KINDS),
     )
-    @example(seed=0, batch=1, tokens=1, per_token=1, normalised=False, alike=False)
-    @example(seed=0, batch=2, tokens=5, per_token=2, normalised=True, alike=True)
-    def check(*, seed: int, batch: int, tokens: int, per_token: int, normalised: bool, alike: bool) -> None:
+    @example(seed=0, batch=1, tokens=1, per_token=1, normalised=False, alike=False, kind=KINDS[0])
+    @example(seed=0, batch=2, tokens=5, per_token=2, normalised=True, alike=True, kind=KINDS[0])
+    @example(seed=0, batch=1, tokens=1, per_token=2, normalised=True, alike=False, kind=KINDS[-1])
+    def check(
+        *, seed: int, batch: int, tokens: int, per_token: int, normalised: bool, alike: bool, kind: dict[str, Any]
+    ) -> None:
+        per_token = min(per_token, COUNT * kind.get("groups_per_token", 1) // kind.get("groups", 1))
         several = per_token > 1  # the share of a single one, normalised, has no gradient but that of rounding
-        experts = Experts(count=COUNT, per_token=per_token, width=WIDTH, normalised=normalised and several)
+        experts = Experts(count=COUNT, per_token=per_token, width=WIDTH, normalised=normalised and several, **kind)
         model = small_model(hidden_size=HIDDEN, experts=experts)
         whole = Block(model, SHARD, Mesh(), torch.float32, experts=experts)
         randomise(whole, seed)
@@ -91,7 +124,7 @@ def check_tokens(rank: int, ranks: int) -> None:
             if ranks > 1 and "experts" not in name:  # of this rank's tokens only
                 dist.all_reduce(gradient)
         theirs = {
-            name: mine(name, weights[name.removeprefix("mlp.").removesuffix("_gradient")].grad, rank, ranks)
+            name: mine(name, gradient_of(weights[name.removeprefix("mlp.").removesuffix("_gradient")]), rank, ranks)
             for name in gradients
         }
         ours = {"result": result, "leaving": leaving, **gradients}
@@ -99,6 +132,11 @@ def check_tokens(rank: int, ranks: int) -> None:
         assert departure(ours, {"result": expected[rank].detach(), "leaving": own_inputs, **theirs}) <= 1e-5
 
     check()
+
+
+def gradient_of(weight: Tensor) -> Tensor:
+    """Its gradient, zeros where nothing is computed with it: scores are only moved by it for choosing."""
+    return torch.zeros_like(weight) if weight.grad is None else weight.grad
 
 
 def mine(name: str, value: Tensor, rank: int, ranks: int) -> Tensor:

@@ -47,12 +47,30 @@ SIZES = {
     "output_router_logits": True,
     "sliding_window": None,
 }
+ROUTED_BY_SIGMOIDS = {
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 8,
+    "n_group": 4,
+    "topk_group": 2,
+    "num_experts_per_tok": 3,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.5,
+}
 KINDS: dict[str, dict[str, Any]] = {
     "mixtral": {"num_local_experts": 4},
     "qwen3_moe": {"moe_intermediate_size": 24, "num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": True},
+    "qwen2_moe": {
+        "moe_intermediate_size": 24,
+        "num_experts": 4,
+        "norm_topk_prob": True,
+        "shared_expert_intermediate_size": 16,
+    },
+    "glm4_moe": {**ROUTED_BY_SIGMOIDS, "n_shared_experts": 1, "attention_bias": True, "use_qk_norm": True},
     "deep": {"num_local_experts": 4, "num_hidden_layers": 4},
     "shares": {"moe_intermediate_size": 24, "num_experts": 4, "norm_topk_prob": False, "mlp_only_layers": [0]},
 }
+CORRECTION = "e_score_correction_bias"
+"""Ends the name of what scores are moved by for choosing, which has no gradient."""
 HALVED = MicrobatchSchedule(Schedule(Execution.NANOBATCHING), Schedule(Execution.NANOBATCHING))
 
 
@@ -66,6 +84,9 @@ def saved(kind: str, folder: Path) -> Model:
     for name, parameter in theirs.named_parameters():
         spread = 0.5 if "gate.weight" in name else 0.2 if parameter.dim() > 1 else 0.4
         parameter.data = spread * torch.randn(parameter.shape, generator=generator) + (1.0 if "norm" in name else 0.0)
+    for name, bias in theirs.named_buffers():
+        if name.endswith(CORRECTION):
+            bias.data = 0.3 * torch.randn(bias.shape, generator=generator)
     theirs.save_pretrained(folder)
     return dataclasses.replace(read_model(folder), name=kind.replace("_", "-"))
 
@@ -82,6 +103,7 @@ def save_expected(model: Model, folder: Path, workload: Workload, path: Path) ->
         loss.backward()
         total += loss.detach()
     gradients = {name: weight.grad for name, weight in theirs.named_parameters()}
+    gradients |= {name: torch.zeros_like(b) for name, b in theirs.named_buffers() if name.endswith(CORRECTION)}
     save_file({LOSS: total, **by_expert(model, gradients)}, path)
 
 
@@ -148,7 +170,7 @@ def check_cases(rank: int, cases: list[Prepared]) -> None:
 def test_one_rank_computes_what_mixtures_do(tmp_path: Path) -> None:
     cases = [
         prepared(kind, tmp_path / f"{kind}-{recomputation}", recomputation=recomputation)
-        for kind, recomputation in zip(["mixtral", "qwen3_moe", "shares", "mixtral"], Recomputation, strict=True)
+        for kind, recomputation in zip(["glm4_moe", "qwen3_moe", "shares", "mixtral"], Recomputation, strict=True)
     ]
     spawn(1, check_cases, tmp_path, cases)
 
@@ -157,7 +179,8 @@ def test_two_ranks_compute_what_mixtures_do(tmp_path: Path) -> None:
     layouts: list[tuple[str, dict[str, Any]]] = [
         ("mixtral", {"ep": 2, "dp": 2}),
         ("qwen3_moe", {"ep": 2, "dp": 2, "sharding": Sharding.OPTIMIZER, "recomputation": Recomputation.NONE}),
-        ("qwen3_moe", {"ep": 2, "tp": 2, "recomputation": Recomputation.FULL}),
+        ("qwen2_moe", {"ep": 2, "tp": 2, "recomputation": Recomputation.FULL}),
+        ("glm4_moe", {"ep": 2, "dp": 2}),
         ("qwen3_moe", {"ep": 2, "cp": 2, "recomputation": Recomputation.SELECTIVE}),
         ("shares", {"pp": 2, "microbatch_size": 3}),
         ("shares", {"dp": 2, "sharding": Sharding.OPTIMIZER}),
@@ -176,6 +199,9 @@ def test_four_ranks_compute_what_mixtures_do(tmp_path: Path) -> None:
         ("qwen3_moe", {"ep": 2, "dp": 2, "tp": 2, "sharding": Sharding.OPTIMIZER}),
         ("qwen3_moe", {"ep": 2, "dp": 2, "pp": 2, "recomputation": Recomputation.FULL}),
         ("qwen3_moe", {"ep": 2, "tp": 2, "pp": 2, "recomputation": Recomputation.SELECTIVE}),
+        ("glm4_moe", {"ep": 4, "dp": 4, "sharding": Sharding.OPTIMIZER}),
+        ("glm4_moe", {"ep": 2, "dp": 2, "pp": 2, "recomputation": Recomputation.NONE}),
+        ("qwen2_moe", {"ep": 2, "dp": 2, "tp": 2}),
         ("shares", {"ep": 2, "dp": 4, "sharding": Sharding.OPTIMIZER}),
         ("deep", {"ep": 2, "dp": 2, "pp": 2, **in_a_v(PipelineSchedule.ZERO_BUBBLE_V)}),
         ("deep", {"ep": 2, "tp": 2, "pp": 2, **in_a_v(PipelineSchedule.DUALPIPE_V)}),
@@ -189,13 +215,16 @@ def test_four_ranks_compute_what_mixtures_do(tmp_path: Path) -> None:
     [
         ("mixtral", ()),
         ("qwen3_moe", ()),
-        ("qwen2_moe", ("experts.shared_width=5632", "experts.shared_gate=True")),
+        ("qwen2_moe", ()),
+        ("glm4_moe", ("mtp_layers=1",)),
+        ("ernie4_5_moe", ("shared experts or sigmoid routers of ernie4_5_moe",)),
         ("gpt_oss", ("attention_sinks=True", "experts.biases=True")),
-        ("deepseek_v3", ("latent attention", "experts.score=sigmoid")),
+        ("deepseek_v3", ("latent attention",)),
     ],
 )
 def test_what_the_engine_lacks_of_mixtures_is_named(kind: str, features: tuple[str, ...], tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(CONFIG_MAPPING[kind]().to_json_string(use_diff=False))
+    config = CONFIG_MAPPING[kind](**({"head_dim": 128} if kind == "glm4_moe" else {}))
+    (tmp_path / "config.json").write_text(config.to_json_string(use_diff=False))
     assert set(features) <= set(untrained(read_model(tmp_path), 16))
     assert bool(features) is bool(untrained(read_model(tmp_path), 16))
 
