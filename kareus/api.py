@@ -116,6 +116,7 @@ def plan(
     select: str = "fastest",
     method: str = "kareus",
     measured: str | PathLike[str] | None = None,
+    actuator: str = "clocks",
 ) -> "Plan":
     """Plan a workload on the simulated testbed, all stages in this process, and return the plan that `select` asks for.
 
@@ -127,10 +128,11 @@ def plan(
         select: selector, such as `fastest`, `deadline=4.6s`, `energy=20kJ` or `min-energy`.
         method: method whose frontier to select from.
         measured: folder that an adapter profiled a job into; its workload may differ in the number of microbatches.
+        actuator: what the machine lets be set: `clocks`, `power` or `power=651W`, `profile=max-q+llm-training`, `none`.
 
     Raises:
-        ConfigError: the selector or the method is not known, no plan keeps the limit, the method does not plan this
-            workload, the workload's testbed is not simulated, or it is not one workload.
+        ConfigError: the selector, the method or the actuator is not known, no plan keeps the limit, the method does not
+            plan this workload, the workload's testbed is not simulated, or it is not one workload.
         ArtifactError: `measured` has no measurements of this workload.
 
     Example:
@@ -140,13 +142,15 @@ def plan(
         >>> plan.prediction.time_s <= 2
         True
     """
+    from kareus.device.actuators import parse_actuator  # noqa: PLC0415
     from kareus.pipeline.methods import check_method  # noqa: PLC0415 - as above
     from kareus.plans.selectors import parse_selector  # noqa: PLC0415
 
     _check_workload(workload)
     parse_selector(select)  # before planning, which takes seconds
     check_method(method)
-    return frontier(workload, measured).plan(select, method)
+    parse_actuator(actuator)
+    return frontier(workload, measured).plan(select, method, actuator)
 
 
 def frontier(workload: "Workload", measured: str | PathLike[str] | None = None) -> "WorkloadFrontier":

@@ -26,6 +26,7 @@ from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.ranges import within
 from kareus.artifacts.records import content_hash
+from kareus.device.actuators import parse_actuator
 from kareus.device.held_clock import HOT, POWER_LIMIT
 from kareus.device.protocol import Device
 from kareus.errors import ConfigError, DeviceError, EngineError
@@ -33,8 +34,10 @@ from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING
 from kareus.launch.mesh import coordinate_of
 from kareus.model.config import Parallelism
+from kareus.plans.actuated import actuated_method, actuator_at
 from kareus.plans.build import frontier_plans
 from kareus.plans.document import Plan
+from kareus.plans.frontiers import read_frontiers
 from kareus.plans.selectors import MOST_PRICE, check_costs_suffice, parse_selector
 from kareus.workload.slices import PlanSlice
 
@@ -81,8 +84,12 @@ class PlanFolder:
     dates of the file, as these say."""
     every: int = 1
     """Iterations from one agreement to the next: a gather among many ranks takes longer than among few."""
+    actuator: str = "clocks"
+    """What the machine lets be set, as of `kareus plan`: without `clocks` it is set once, and plans of the nearest
+    method at default clocks are followed. A power limit is the one that the folder was planned at."""
 
     def __post_init__(self) -> None:
+        parse_actuator(self.actuator)
         within(self, 1, 10_000, "iterations", "every")
         within(self, 0.0, MOST_PRICE, "a GPU and hour", "price_per_gpu_hour")
         if self.prices is None and self.price_per_gpu_hour > 0:
@@ -118,10 +125,13 @@ class PlanFolder:
         check_costs_suffice(usual)
         check_costs_suffice(safe)
         folder = WorkloadFolder(Path(self.folder))
-        plans = frontier_plans(folder, self.method)
+        workload = load_slice(folder.config("plan"), PlanSlice).workload
+        actuator = actuator_at(parse_actuator(self.actuator), workload)
+        method = actuated_method(actuator, self.method, read_frontiers(folder, workload).methods)
+        plans = tuple(replace(plan, actuator=actuator) for plan in frontier_plans(folder, method))
         check_layout(plans[0], layout)
         check_order(plans[0], layout.stage, running)
-        parallelism = _for_job(load_slice(folder.config("plan"), PlanSlice).workload.parallelism, layout.gpus)
+        parallelism = _for_job(workload.parallelism, layout.gpus)
         is_first = layout.rank == 0
         return OnlineChoice(
             plans,

@@ -60,7 +60,7 @@ def choice_of(
         online = source.choice(layout, running, gpu, agreement, output)
         _check_clocks(online.plans, layout, gpu)
         say_what_is_lost(online.plans[0], layout)
-        return online, online.workload_hash, CLOCKS
+        return online, online.workload_hash, online.plans[0].actuator
     plan = read_plan(Path(source))
     check_layout(plan, layout)
     check_order(plan, layout.stage, running)

@@ -130,16 +130,16 @@ def _with_best_exchanges(one: Resolved, config_dir: Path | None) -> Resolved:
 
 
 def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
-    """Plan one workload, print the answers, and write its folder."""
+    """Plan one workload, print the answers, and write its folder; or one for each power limit."""
     from kareus.pipeline.methods import check_method  # noqa: PLC0415 - the solver, for which bad overrides need not wait
-    from kareus.plans.actuated import plan_for  # noqa: PLC0415
+    from kareus.plans.actuated import checked_at, plan_for, plans_at_limits  # noqa: PLC0415
     from kareus.plans.measured import plan_measured  # noqa: PLC0415
     from kareus.plans.planning import plan_tables, quietly  # noqa: PLC0415
 
     check_method(arguments.method)
-    actuator = arguments.actuator
-    is_limited = actuator.kind is ActuatorKind.POWER
-    at_limit = _limited(workload, actuator.limit_w, arguments.select[0]) if is_limited else workload
+    actuator, selectors = arguments.actuator, arguments.select
+    if actuator.limit_w:
+        checked_at(workload, actuator.limit_w)  # before planning, which takes seconds
     logger.info("%s: planning for %s ...", name, workload.software.name)
     with quietly():
         planned = None if arguments.measured else plan_tables(workload)
@@ -147,34 +147,20 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
     if arguments.method not in frontiers.methods:
         raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, frontiers.methods)}.")
     locked = workload, frontiers
-    if is_limited:
-        workload = at_limit
-        name = f"{name}_{workload.gpu.power_limit_w:g}W"
+    written: list[tuple[str, Workload, PlannedTables | Frontiers, Frontiers, Sequence[Plan]]]
+    if actuator.kind is ActuatorKind.POWER:
         with quietly():
-            planned = plan_tables(workload)
-        frontiers = planned.frontiers
-    plans = [plan_for(actuator, workload, frontiers, text, arguments.method, name) for text in arguments.select]
-    for plan in plans:
-        for line in _answer_lines(plan, frontiers, workload, locked, arguments.tokens):
-            logger.info("%s", line)
-    if arguments.output is not None:
-        _write(WorkloadFolder(arguments.output / name), workload, planned or frontiers, plans, force=arguments.force)
-
-
-def _limited(workload: Workload, limit_w: float, selector: str) -> Workload:
-    """Return the workload at a power limit, or at the one that suits a selector."""
-    from kareus.plans.actuated import best_power_limit, limited  # noqa: PLC0415 - polars, which few need
-    from kareus.workload.combinations import check_combinations  # noqa: PLC0415
-
-    most_w = workload.gpu.power_limit_w
-    if limit_w > most_w:
-        raise ConfigError(
-            f"--actuator power={limit_w:g}W: must be at most the {most_w:g} W of {workload.gpu.name}; where yours may "
-            "have more, give gpu.power_limit_w as well."
-        )
-    at_limit = limited(workload, limit_w or best_power_limit(workload, selector))
-    check_combinations(at_limit)
-    return at_limit
+            limited = plans_at_limits(actuator, *locked, selectors, arguments.method, name, plan_tables)
+        written = [(one.name, one.workload, one.planned, one.planned.frontiers, one.plans) for one in limited]
+    else:
+        plans = [plan_for(actuator, workload, frontiers, text, arguments.method, name) for text in selectors]
+        written = [(name, workload, planned or frontiers, frontiers, plans)]
+    for place, at, tables, of_plans, plans_at in written:
+        for plan in plans_at:
+            for line in _answer_lines(plan, of_plans, at, locked, arguments.tokens):
+                logger.info("%s", line)
+        if arguments.output is not None:
+            _write(WorkloadFolder(arguments.output / place), at, tables, plans_at, force=arguments.force)
 
 
 def _answer_lines(

@@ -5,7 +5,8 @@ layout, SMs, launches, and the limit. A limit is part of the workload (`gpu.powe
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -19,12 +20,16 @@ from kareus.plans.answer import LITTLE_SLOWER, answer_of
 from kareus.plans.build import select_plan
 from kareus.plans.document import Plan
 from kareus.plans.frontiers import Frontiers
-from kareus.plans.selectors import OVER_TIME, Goal, parse_selector, select
+from kareus.plans.selectors import OVER_TIME, Goal, absolute_limit, parse_selector, select
 from kareus.plans.units import compared, less
 from kareus.prediction.workload_prediction import predict
 from kareus.profile.programs import Execution
-from kareus.software.trainers import trainer_of
+from kareus.software.trainers import ObeyingTrainer, trainer_of
+from kareus.workload.combinations import check_combinations
 from kareus.workload.config import Workload, run_by
+
+if TYPE_CHECKING:
+    from kareus.plans.planning import PlannedTables
 
 LIMIT_STEP, LARGEST_CUT = 0.01, 0.3
 """Steps of power limits that are priced, as shares of the GPU's own, and the largest share that is taken away."""
@@ -92,6 +97,99 @@ def actuated_method(actuator: Actuator, method: str, planned: Sequence[str]) -> 
     return nearest if nearest in planned else THROUGHPUT_BASELINE
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitedPlans:
+    """Plans at one power limit."""
+
+    workload: Workload
+    """At the limit."""
+    name: str
+    """Its readable name, with the limit."""
+    planned: "PlannedTables"
+    plans: tuple[Plan, ...]
+
+
+def plans_at_limits(
+    actuator: Actuator,
+    workload: Workload,
+    frontiers: Frontiers,
+    selectors: Sequence[str],
+    method: str,
+    name: str,
+    tables: "Callable[[Workload], PlannedTables]",
+) -> list[LimitedPlans]:
+    """Return the plans of some selectors, each at the power limit that suits it, those of one limit together.
+
+    A multiple of the least time is one of that at the GPU's own limit: such a selector becomes a deadline.
+
+    Args:
+        actuator: a power limit, that is given or yet to be chosen.
+        workload: at the GPU's own power limit, like the next.
+        frontiers: of the workload.
+        selectors: the requests.
+        method: whose frontier to select from, or the nearest one without clocks.
+        name: readable name of the workload.
+        tables: what plans a workload.
+
+    Raises:
+        ConfigError: the limit is above the GPU's own, or no limit keeps what a selector asks for.
+    """
+    made: dict[float, tuple[Workload, PlannedTables]] = {}
+    plans: dict[float, list[Plan]] = {}
+    for text in selectors:
+        wanted = _at_own_limit(text, frontiers, method)
+        limit_w = actuator.limit_w or best_power_limit(workload, text)
+        while True:
+            if limit_w not in made:
+                at_limit = checked_at(workload, limit_w)
+                made[limit_w] = at_limit, tables(at_limit)
+            at_limit, planned = made[limit_w]
+            try:
+                plan = plan_for(actuator, at_limit, planned.frontiers, wanted, method, f"{name}_{limit_w:g}W")
+            except ConfigError:  # what is planned may take a little more than what was predicted
+                if actuator.limit_w or limit_w >= workload.gpu.power_limit_w:
+                    raise
+                step_w = float(round(LIMIT_STEP * workload.gpu.power_limit_w))
+                limit_w = min(limit_w + step_w, workload.gpu.power_limit_w)
+                continue
+            plans.setdefault(limit_w, []).append(plan)
+            break
+    return [
+        LimitedPlans(workload=made[w][0], name=f"{name}_{w:g}W", planned=made[w][1], plans=tuple(found))
+        for w, found in plans.items()
+    ]
+
+
+def _at_own_limit(selector: str, frontiers: Frontiers, method: str) -> str:
+    """Return a selector that says of itself how long a plan may take, where it says so relative to others.
+
+    Raises:
+        ConfigError: it is not understood.
+    """
+    wanted = parse_selector(selector)
+    if wanted.goal is not Goal.STRAGGLER:
+        return selector
+    limit_s = absolute_limit(wanted, frontiers.plans(method))
+    return f"{Goal.DEADLINE}={limit_s:.5g}s"
+
+
+def checked_at(workload: Workload, limit_w: float) -> Workload:
+    """Return the workload at a power limit that its GPU has.
+
+    Raises:
+        ConfigError: it is above the GPU's own.
+    """
+    most_w = workload.gpu.power_limit_w
+    if limit_w > most_w:
+        raise ConfigError(
+            f"--actuator power={limit_w:g}W: must be at most the {most_w:g} W of {workload.gpu.name}; where yours may "
+            "have more, give gpu.power_limit_w as well."
+        )
+    at_limit = limited(workload, limit_w)
+    check_combinations(at_limit)
+    return at_limit
+
+
 def plan_for(
     actuator: Actuator, workload: Workload, frontiers: Frontiers, selector: str, method: str, name: str
 ) -> Plan:
@@ -109,16 +207,22 @@ def plan_for(
         ConfigError: as `select_plan`, or the limit is not the workload's.
     """
     plan = select_plan(workload, frontiers, selector, actuated_method(actuator, method, frontiers.methods), name=name)
-    if actuator.sets_clocks:
-        return plan
+    return plan if actuator.sets_clocks else replace(plan, actuator=actuator_at(actuator, workload))
+
+
+def actuator_at(actuator: Actuator, workload: Workload) -> Actuator:
+    """Return what is set for plans of a workload: a power limit is the workload's.
+
+    Raises:
+        ConfigError: another limit is asked for.
+    """
     limit_w = workload.gpu.power_limit_w
     if actuator.limit_w and abs(actuator.limit_w - limit_w) > 1e-6 * limit_w:
         raise ConfigError(
             f"--actuator power={actuator.limit_w:g}W: this was planned at {limit_w:g} W; plan with "
             f"gpu.power_limit_w={actuator.limit_w:g}."
         )
-    set_to = replace(actuator, limit_w=limit_w) if actuator.kind is ActuatorKind.POWER else actuator
-    return replace(plan, actuator=set_to)
+    return replace(actuator, limit_w=limit_w) if actuator.kind is ActuatorKind.POWER else actuator
 
 
 def runs_whole(plan: Plan) -> bool:
@@ -143,15 +247,16 @@ def actuated_lines(
         command: what makes the plan of a selector and a method.
     """
     actuator, trainer = plan.actuator, trainer_of(workload.software.name)
-    yield (
-        f"{actuator}: adapters set it, put back what was there before, and say at the end whether it held"
-        if actuator.lasts
-        else f"{actuator}: adapters set nothing, and say at the end which clocks they saw"
-    )
+    yield f"{actuator}: {_what_sets(actuator, trainer, workload.software.name)}"
     if actuator.profiles:
         if workload.gpu.speedup(TensorCores.MXFP8) == 1:  # which came with Blackwell, too
             yield f"{workload.gpu.name} should have no power profiles: NVIDIA's drivers have them from Blackwell on"
         yield VENDOR_WORDS
+    if locked[0].gpu.power_limit_w == workload.gpu.power_limit_w and actuator.kind is ActuatorKind.POWER:
+        yield (
+            "the trainer's own execution is at this limit, too, as are locked clocks; `kareus plan` with --actuator "
+            "power compares with the GPU's own limit"
+        )
     yield _lost(plan, *locked)
     if not (trainer.overlaps or runs_whole(plan)):
         said = f"in {trainer.title}, which runs instructions whole:"
@@ -162,6 +267,19 @@ def actuated_lines(
             return
         typed = f"{command(plan.selector, THROUGHPUT_BASELINE)} --actuator {actuator.option}"
         yield f"{said} {answer_of(whole, locked[1].iteration).savings}: {typed}"
+
+
+def _what_sets(actuator: Actuator, trainer: ObeyingTrainer, software: str) -> str:
+    """Return what sets an actuator in a trainer: its adapter, or the user where there is none that reads plans."""
+    if trainer.follows_plans and software in trainer.software:
+        if not actuator.lasts:
+            return "adapters set nothing, and say at the end which clocks they saw"
+        return "adapters set it, put back what was there before, and say at the end whether it held"
+    if not actuator.lasts:
+        return "nothing is to be set"
+    given = f"{actuator.limit_w:g}" if actuator.limit_w else f'"{actuator.option}"'
+    by_hand = f", or nvidia-smi -pl {actuator.limit_w:.0f}" if actuator.limit_w else ""
+    return f"no adapter follows plans in {software}: call kareus.adapters.power_cap.cap_power({given}, model){by_hand}"
 
 
 def _lost(plan: Plan, workload: Workload, frontiers: Frontiers) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.outputs import check_not_results
 from kareus.artifacts.shown import Shown
+from kareus.device.actuators import ActuatorKind, parse_actuator
+from kareus.errors import ConfigError
 from kareus.workload.config import Workload
 from kareus.workload.naming import plain_name
 
@@ -58,16 +60,18 @@ class WorkloadFrontier(Shown):
         """Methods that were planned, such as `sequential` and `kareus`."""
         return self.frontiers.methods
 
-    def plan(self, select: str = "fastest", method: str = "kareus") -> "Plan":
-        """Return the plan that a selector asks for; a further one takes no further planning.
+    def plan(self, select: str = "fastest", method: str = "kareus", actuator: str = "clocks") -> "Plan":
+        """Return the plan that a selector asks for; a further one takes no further planning but for power limits.
 
         Args:
             select: selector, such as `fastest`, `deadline=4.6s`, `energy=20kJ` or `min-energy`.
-            method: method whose frontier to select from.
+            method: method whose frontier to select from, or the nearest one at default clocks where none is locked.
+            actuator: what may be set: `clocks`, `power` (the limit that suits the selector) or `power=651W`,
+                `profile=max-q+llm-training`, `none`. A plan at a power limit is of the workload at this limit.
 
         Raises:
-            ConfigError: the selector or the method is not known, no plan keeps the limit, or the method does not plan
-                this workload.
+            ConfigError: the selector, the method or the actuator is not known, no plan keeps the limit, or the method
+                does not plan this workload.
 
         Example:
             >>> import kareus
@@ -76,9 +80,24 @@ class WorkloadFrontier(Shown):
             >>> fastest.prediction.time_s < frugal.prediction.time_s
             True
         """
-        from kareus.plans.build import select_plan  # noqa: PLC0415 - as above
+        from kareus.plans.actuated import checked_at, plan_for, plans_at_limits  # noqa: PLC0415 - as above
+        from kareus.plans.frontiers import Frontiers  # noqa: PLC0415 - as above
+        from kareus.plans.planning import plan_tables  # noqa: PLC0415 - as above
 
-        return select_plan(self.workload, self.frontiers, select, method, name=self.name)
+        wanted = parse_actuator(actuator)
+        if wanted.kind is not ActuatorKind.POWER:
+            return plan_for(wanted, self.workload, self.frontiers, select, method, self.name)
+        if isinstance(self.planned, Frontiers):
+            raise ConfigError(f"actuator={actuator}: what was measured is of one power limit; plan without measured.")
+        if wanted.limit_w:
+            checked_at(self.workload, wanted.limit_w)
+        ((one,),) = (
+            limited.plans
+            for limited in plans_at_limits(
+                wanted, self.workload, self.frontiers, [select], method, self.name, plan_tables
+            )
+        )
+        return one
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Write a folder as `kareus plan --output` writes it, without plans and page, and return where it is.

@@ -85,7 +85,7 @@ def lines(comparison: Comparison) -> list[str]:
 def names(comparison: Comparison) -> list[str]:
     """Return what A and B are, a line each."""
     return [
-        f"{letter}: {plan.workload}: plan {plan.selector} of {plan.method} [{plan.testbed.label}]"
+        f"{letter}: {plan.workload}: plan {plan.selector} of {plan.method}{_set(plan)} [{plan.testbed.label}]"
         for letter, plan in zip(LETTERS, comparison.plans, strict=True)
     ]
 
@@ -164,20 +164,34 @@ def _stages(comparison: Comparison) -> Sheet:
         ),
         rows=tuple(
             SheetRow(
-                cells=(str(number), *_interleaved([_cells(stages, number, factor) for stages in comparison.stages]))
+                cells=(
+                    str(number),
+                    *_interleaved(
+                        [
+                            _cells(stages, number, factor, locks=plan.actuator.sets_clocks)
+                            for plan, stages in zip(comparison.plans, comparison.stages, strict=True)
+                        ]
+                    ),
+                )
             )
             for number in range(count)
         ),
-        note="Clocks: least, mean over the time of instructions, largest; changes of clock in an iteration.",
+        note="Clocks: least, mean over the time of instructions, largest; to: chosen by the driver. Changes are of "
+        "an iteration.",
     )
 
 
-def _cells(stages: tuple[StageShares, ...], number: int, factor: float) -> tuple[str, ...]:
+def _set(plan: Plan) -> str:
+    """Return what a plan sets instead of clocks, in words that follow its name; empty for clocks."""
+    return "" if plan.actuator.sets_clocks else f" under {plan.actuator}"
+
+
+def _cells(stages: tuple[StageShares, ...], number: int, factor: float, *, locks: bool) -> tuple[str, ...]:
     if number >= len(stages):
         return (DASH,) * 5
     stage = stages[number]
     least, mean, most = stage.clocks_mhz
-    clocks = str(least) if least == most else f"{least}/{mean:.0f}/{most}"
+    clocks = f"to {most}" if not locks else str(least) if least == most else f"{least}/{mean:.0f}/{most}"
     numbers = (f"{stage.working_s:.3f}", f"{stage.waiting_s:.3f}", f"{stage.energy_j / factor:.3f}")
     return (clocks, str(stage.clock_changes), *numbers)
 
@@ -193,6 +207,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         letter: {
             "workload": plan.workload,
             "selector": plan.selector,
+            "actuator": str(plan.actuator),
             "method": plan.method,
             "testbed": plan.testbed.label,
             "time_s": plan.prediction.time_s,

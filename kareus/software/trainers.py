@@ -67,6 +67,11 @@ class ObeyingTrainer:
         return "sequential+perseus" if self.clocks is ClockPace.INSTRUCTION else "sequential"
 
     @property
+    def follows_plans(self) -> bool:
+        """Whether what turns it on there reads a plan; else a clock is chosen in the first steps."""
+        return any("{plan}" in line for line in self.lines)
+
+    @property
     def obeys(self) -> str:
         """What it obeys, in words."""
         if self.overlaps:

@@ -81,6 +81,15 @@ def follow(rank: int, folder: Path) -> None:
         assert is_subsequence(gpu.calls()[:-1], [f"lock {mhz}" for mhz in asked])
         assert gpu.calls()[-1] == "reset"
         dist.barrier()
+    gpu = own_gpu(folder / "limited", rank)
+    gpu.clocks_mhz = CLOCKS_MHZ
+    (stage,) = stages_of_rank(rank, 1)
+    schedule = Schedule1F1B(stage, MICROBATCHES_EACH, loss_fn=loss)
+    planned = obey(schedule, PlanFolder(folder=folder / "plans", method="sequential", actuator="power"))
+    assert gpu.power_limit_w() == 400  # that of the workload
+    trained(schedule, [stage], rank, 2)
+    planned.close()
+    assert not any(call.startswith("lock") for call in gpu.calls())
 
 
 def test_a_job_computes_the_same_whatever_decides_its_clocks(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Plans for machines whose clocks may not be locked, chosen, printed, checked and carried."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,15 +9,26 @@ from helpers.builders import resealed
 from helpers.doc_examples import run_examples
 from helpers.planned import SMALL, planned_folder
 
+import kareus
 from kareus.api import resolve
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.cli import main
 from kareus.device.actuators import Actuator, ActuatorKind
-from kareus.plans.actuated import SLOWER, actuated_method, best_power_limit, clock_goal, limited
+from kareus.errors import ConfigError
+from kareus.plans.actuated import (
+    SLOWER,
+    actuated_lines,
+    actuated_method,
+    best_power_limit,
+    clock_goal,
+    limited,
+    plan_for,
+)
 from kareus.plans.file import read_plan
 from kareus.plans.frontiers import read_frontiers
 from kareus.plans.units import scaled
+from kareus.plans.workload_frontier import WorkloadFrontier
 from kareus.prediction.workload_prediction import predict
 from kareus.report.workload.inputs import Paths, load
 from kareus.report.workload.page import in_trainer
@@ -174,3 +186,56 @@ def test_the_page_says_of_such_a_plan_what_the_terminal_says(folder, caplog):
     assert f"{saved[0].upper()}{saved[1:]}." in said["words"]
     assert said["is_obeyable"]
     assert plan.actuator == Actuator(kind=ActuatorKind.NONE)
+
+
+@pytest.mark.acceptance
+def test_a_multiple_of_the_least_time_counts_once(folder, workload):
+    """Each selector has the limit that suits it, and its plan is within that multiple of the time at full power."""
+    frontier = kareus.frontier(workload)
+    least_s = min(frontier.points.filter(method="sequential")["time_s"])
+    times_s, limits_w = [], []
+    for factor in (1.02, 1.1):
+        plan = frontier.plan(f"straggler={factor}x", "sequential", "power")
+        assert plan.prediction.time_s <= factor * least_s
+        times_s.append(plan.prediction.time_s)
+        limits_w.append(plan.actuator.limit_w)
+    assert times_s[1] > 1.03 * times_s[0]
+    assert limits_w[1] < limits_w[0] < workload.gpu.power_limit_w
+
+
+def test_python_takes_what_the_machine_lets_be_set(folder, workload):
+    frontier = WorkloadFrontier(workload=workload, planned=read_frontiers(WorkloadFolder(folder), workload))
+    plan = frontier.plan("fastest", "kareus", "none")
+    assert (plan.method, plan.actuator.kind) == ("kareus-without-frequency", ActuatorKind.NONE)
+    with pytest.raises(ConfigError, match="of one power limit"):
+        frontier.plan("fastest", "kareus", "power")
+    with pytest.raises(ConfigError, match="--actuator volts: not known"):
+        kareus.plan(workload, actuator="volts")
+
+
+@pytest.mark.parametrize(
+    ("software", "said"),
+    [
+        ("torchtitan", "adapters set it, put back what was there before"),
+        ("nanotron", "no adapter follows plans in nanotron: call kareus.adapters.power_cap.cap_power(400, model), or "),
+        ("mine", "no adapter follows plans in mine: call "),
+    ],
+)
+def test_adapters_are_named_where_there_is_one(folder, workload, software, said):
+    frontiers = read_frontiers(WorkloadFolder(folder), workload)
+    plan = plan_for(Actuator(kind=ActuatorKind.POWER), workload, frontiers, "fastest", "sequential", "name")
+    by = replace(workload, software=replace(workload.software, name=software))
+    line, *_ = actuated_lines(plan, by, frontiers, (by, frontiers), "type {} {}".format)
+    assert line.startswith(f"a power limit of 400 W: {said}")
+
+
+def test_a_comparison_says_what_each_plan_sets(folder, caplog, capsys, tmp_path):
+    for name, text in (("clocks", "clocks"), ("none", "none")):
+        selected(folder, caplog, "--actuator", text, "--output", str(tmp_path / f"{name}.json"))
+    plans = [str(tmp_path / name) for name in ("clocks.json", "none.json")]
+    options = ["--folder", str(folder)]
+    assert main(["compare", *plans, *options]) == 0
+    out = capsys.readouterr().out
+    assert "plan fastest of kareus-without-frequency under default clocks [" in out
+    assert "plan fastest of kareus [" in out
+    assert "to 1410" in out
