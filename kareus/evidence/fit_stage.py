@@ -92,9 +92,9 @@ def run(arguments: argparse.Namespace) -> None:
         return
     check_name(arguments.gpu, "--gpu")
     source = arguments.config_dir / "gpu" / f"{arguments.gpu}.yaml"
-    known = options("gpu", arguments.config_dir)
-    if known and arguments.gpu not in known:
-        close = suggest(arguments.gpu, known)
+    gpus = options("gpu", arguments.config_dir)
+    if gpus and arguments.gpu not in gpus:
+        close = suggest(arguments.gpu, gpus)
         raise ConfigError(f"--gpu {arguments.gpu}: no {source}; {close}; for another GPU copy the closest file to it.")
     if arguments.output is not None:  # refused before the fit, which takes minutes
         check_lines(source)
@@ -141,9 +141,9 @@ def _fit_software(arguments: argparse.Namespace) -> None:
         )
     check_name(arguments.software, "--software")
     source = arguments.config_dir / "software" / f"{arguments.software}.yaml"
-    known = options(GROUP, arguments.config_dir)
-    if arguments.software not in known:
-        raise ConfigError(f"--software {arguments.software}: no {source}; {suggest(arguments.software, known)}.")
+    names = options(GROUP, arguments.config_dir)
+    if arguments.software not in names:
+        raise ConfigError(f"--software {arguments.software}: no {source}; {suggest(arguments.software, names)}.")
     if arguments.output is not None:
         check_files(arguments, [(arguments.output, OutputKind("a profile of software", is_software))], [source])
     if arguments.errors is not None and arguments.errors.exists():
@@ -174,17 +174,17 @@ def _kernels(paths: Sequence[Path]) -> dict[KernelKind, Kernels]:
     Raises:
         ArtifactError: a file has no kernels beside others, or two have kernels of one kind.
     """
-    found: dict[KernelKind, Kernels] = {}
+    kernels: dict[KernelKind, Kernels] = {}
     for path in paths:
         header, lines = read_lines(path)
         kind = kind_of(header)
         if kind is None and len(paths) > 1:
             raise ArtifactError(f"{path}: has no measured kernels; fit to planned frontiers alone, with --tables.")
-        if kind is not None and kind in found:
+        if kind is not None and kind in kernels:
             raise ArtifactError(f"{path}: has kernels ({kind.value}) as a file before it; give one file of each kind.")
         if kind is not None:
-            found[kind] = read_kernels(kind, lines, path)
-    return found
+            kernels[kind] = read_kernels(kind, lines, path)
+    return kernels
 
 
 def _frontier_rows(path: Path) -> list[FrontierRow]:
@@ -282,17 +282,17 @@ def _reduction_lines(
         f"reductions, fitted to all: {score.reduction_mae_points:.2f} points, {len(score.wrong_orders)} wrong orders"
     ]
     for h in left_out:
-        own = [row for row in tables if row.scenario == h.scenario]
-        if own:
-            points = score_reductions(own, on_gpu(subjects, h.gpu), by_stages).reduction_mae_points
+        reductions = [row for row in tables if row.scenario == h.scenario]
+        if reductions:
+            points = score_reductions(reductions, on_gpu(subjects, h.gpu), by_stages).reduction_mae_points
             lines.append(f"reductions, frontiers left out, {h.scenario.label}: {points:.2f} points")
     return lines
 
 
 def _interval_lines(intervals: Sequence[Intervals]) -> list[str]:
     lines = [f"{INTERVAL_PERCENT:.0f} % bootstrap intervals of the fastest plans, given in brackets:"]
-    for own in intervals:
-        (least_s, most_s), (least_j, most_j), row = own.time_s, own.energy_j, own.row
+    for interval in intervals:
+        (least_s, most_s), (least_j, most_j), row = interval.time_s, interval.energy_j, interval.row
         lines.append(
             f"  {row.scenario.label}, {row.method}: {least_s:.3f}-{most_s:.3f} s ({row.time_s:.3f}), "
             f"{least_j:.0f}-{most_j:.0f} J ({row.energy_j:.0f})"

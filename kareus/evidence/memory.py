@@ -61,27 +61,27 @@ def errors_of(answer: MemoryAnswer) -> dict[str, Any]:
 
     Shares are None where the file has no such rows.
     """
-    ran = [one for one in answer.scored if one.row.allocated_gib is not None]
-    crashed = [one for one in answer.scored if one.row.allocated_gib is None]
-    groups = sorted({one.row.group for one in ran})
-    counted = [one for one in ran if one.row.counts]
+    ran = [run for run in answer.scored if run.row.allocated_gib is not None]
+    crashed = [run for run in answer.scored if run.row.allocated_gib is None]
+    groups = sorted({run.row.group for run in ran})
+    counted = [run for run in ran if run.row.counts]
     return {
         "memory_mape_pct": _mape_pct(counted),
-        "memory_mape_pct_dense": _mape_pct([one for one in counted if one.row.is_dense]),
-        "memory_mape_pct_experts": _mape_pct([one for one in counted if not one.row.is_dense]),
+        "memory_mape_pct_dense": _mape_pct([run for run in counted if run.row.is_dense]),
+        "memory_mape_pct_experts": _mape_pct([run for run in counted if not run.row.is_dense]),
         "memory_mape_pct_all": _mape_pct(ran),
-        "by_group": {group: _mape_pct([one for one in ran if one.row.group == group]) for group in groups},
+        "by_group": {group: _mape_pct([run for run in ran if run.row.group == group]) for group in groups},
         "ran_refused_pct": _share_pct(ran, (MemoryFit.REFUSED,)),
         "crashed_refused_pct": _share_pct(crashed, (MemoryFit.REFUSED, MemoryFit.TIGHT)),
     }
 
 
 def _mape_pct(scored: Sequence[ScoredMemory]) -> float | None:
-    return 100 * float(np.mean([abs(one.error) for one in scored])) if scored else None
+    return 100 * float(np.mean([abs(run.error) for run in scored])) if scored else None
 
 
 def _share_pct(scored: Sequence[ScoredMemory], fits: Sequence[MemoryFit]) -> float | None:
-    return 100 * float(np.mean([one.fit in fits for one in scored])) if scored else None
+    return 100 * float(np.mean([run.fit in fits for run in scored])) if scored else None
 
 
 def plain_answer(answer: MemoryAnswer) -> dict[str, Any]:
@@ -89,24 +89,24 @@ def plain_answer(answer: MemoryAnswer) -> dict[str, Any]:
     return {
         **errors_of(answer),
         "kind": "memory",
-        "rows": [_plain_row(one) for one in answer.scored],
+        "rows": [_plain_row(run) for run in answer.scored],
         "refused": [{"row": refusal.line, "reason": refusal.reason} for refusal in answer.refused],
     }
 
 
-def _plain_row(one: ScoredMemory) -> dict[str, Any]:
-    row, estimate = one.row, one.estimate
+def _plain_row(run: ScoredMemory) -> dict[str, Any]:
+    row, estimate = run.row, run.estimate
     return {
         "row": row.line,
         "name": row.name,
         "group": row.group,
-        "software": one.workload.software.name,
+        "software": run.workload.software.name,
         "counts": row.counts,
         "allocated_gib": row.allocated_gib,
         "estimated_gib": estimate.allocated_gib,
-        "error_pct": None if row.allocated_gib is None else 100 * one.error,
+        "error_pct": None if row.allocated_gib is None else 100 * run.error,
         "stage": estimate.stage,
-        "fit": one.fit.value,
+        "fit": run.fit.value,
         "parts_gib": dict(estimate.parts_gib),
     }
 
@@ -116,9 +116,9 @@ def lines_of(answer: MemoryAnswer) -> list[str]:
     errors = errors_of(answer)
     lines = [f"{'group':<24} {'rows':>5} {'memory':>8} {'median':>8}"]
     for group, mape_pct in errors["by_group"].items():
-        of_group = [one.error for one in answer.scored if one.row.group == group and one.row.allocated_gib is not None]
+        of_group = [run.error for run in answer.scored if run.row.group == group and run.row.allocated_gib is not None]
         lines.append(f"{group:<24} {len(of_group):>5} {mape_pct:>7.1f}% {100 * float(np.median(of_group)):>z7.1f}%")
-    counted = sum(one.row.counts for one in answer.scored)
+    counted = sum(run.row.counts for run in answer.scored)
     if counted:
         lines += [
             "",

@@ -42,21 +42,24 @@ def run(arguments: argparse.Namespace) -> None:
     given = [*(arguments.reference or ())]
     shipped = shipped_files() if arguments.page is not None or not given else {}
     files = shipped | {str(path): path for path in given}
-    found = [validate_file(name, path, arguments.overrides, arguments.config_dir) for name, path in files.items()]
+    validations = [validate_file(name, path, arguments.overrides, arguments.config_dir) for name, path in files.items()]
     if arguments.json:
-        print(json.dumps(_plain(found, alone=bool(given) and len(found) == 1), allow_nan=False))  # noqa: T201
+        print(json.dumps(_plain(validations, alone=bool(given) and len(validations) == 1), allow_nan=False))  # noqa: T201
     else:
-        lines = [line for one in found for line in (one.title, *lines_of(one.answer), "")]
+        lines = [line for validation in validations for line in (validation.title, *lines_of(validation.answer), "")]
         print("\n".join(map(printable, lines[:-1])))  # noqa: T201 - the answer of the command
     if arguments.page is not None:
-        _write_page(found, arguments)
+        _write_page(validations, arguments)
 
 
-def _plain(found: list[Validation], *, alone: bool) -> dict[str, Any]:
+def _plain(validations: list[Validation], *, alone: bool) -> dict[str, Any]:
     """One object: the answer to the only file that was given, or answers by the names of files."""
     if alone:
-        return {"testbed": "simulated", **plain_answer(found[0].answer)}
-    return {"testbed": "simulated", "references": {one.name: plain_answer(one.answer) for one in found}}
+        return {"testbed": "simulated", **plain_answer(validations[0].answer)}
+    return {
+        "testbed": "simulated",
+        "references": {each.name: plain_answer(each.answer) for each in validations},
+    }
 
 
 def _check_page(arguments: argparse.Namespace) -> None:
@@ -68,11 +71,11 @@ def _check_page(arguments: argparse.Namespace) -> None:
     check_files(arguments, [(arguments.page, OutputKind("a page of kareus validate", is_page))])
 
 
-def _write_page(found: list[Validation], arguments: argparse.Namespace) -> None:
+def _write_page(validations: list[Validation], arguments: argparse.Namespace) -> None:
     from kareus.artifacts.files import write_text  # noqa: PLC0415 - as above
     from kareus.evidence.page.page import fidelity_page  # noqa: PLC0415
     from kareus.report.page import page_html  # noqa: PLC0415
 
-    page = fidelity_page(found, arguments.overrides)
+    page = fidelity_page(validations, arguments.overrides)
     write_text(arguments.page, page_html(page))
     print(f"\n{printable(str(arguments.page))}: written")  # noqa: T201

@@ -42,12 +42,12 @@ Rules that are not here take no time to speak of. They count until a folder has 
 def read_history(path: Path) -> dict[str, list[float]]:
     """Read durations in seconds by rule, oldest first; none if there is no file, or none that can be used."""
     try:
-        found = read_json(path)
+        history = read_json(path)
     except ArtifactError:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(history, dict):
         return {}
-    return {rule: values for rule, values in found.items() if _are_durations(values)}
+    return {rule: values for rule, values in history.items() if _are_durations(values)}
 
 
 def _are_durations(values: Any) -> bool:

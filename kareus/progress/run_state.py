@@ -136,9 +136,9 @@ class RunState:
 
     def _pace(self) -> float:
         """Time of this run's jobs as a multiple of their usual one: for other models, or on a busy machine."""
-        known = [(values, self.usual_s[rule]) for rule, values in self.durations_s.items() if rule in self.usual_s]
-        took_s = sum(sum(values) for values, _ in known)
-        expected_s = sum(len(values) * usual for values, usual in known)
+        timed = [(values, self.usual_s[rule]) for rule, values in self.durations_s.items() if rule in self.usual_s]
+        took_s = sum(sum(values) for values, _ in timed)
+        expected_s = sum(len(values) * usual for values, usual in timed)
         return min(max(took_s / expected_s, 1 / MOST_PACE), MOST_PACE) if took_s and expected_s else 1.0
 
 

@@ -92,9 +92,9 @@ def is_repeated(failed: Failed, state: RunState) -> bool:
 
 def _reason(failed: Failed) -> list[str]:
     lines = [line for path in _logs(failed) for line in _lines(path)]
-    own = [line for line in lines if line.startswith("kareus ")][-1:]
+    complaint = [line for line in lines if line.startswith("kareus ")][-1:]
     said = [failed.said] if failed.said else []
-    return said + (own or lines[-_MOST_LINES_OF_A_LOG:])
+    return said + (complaint or lines[-_MOST_LINES_OF_A_LOG:])
 
 
 def _logs(failed: Failed) -> list[Path]:

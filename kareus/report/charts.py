@@ -113,8 +113,8 @@ def looks(field_name: str, given: Mapping[str, Look], *, title: str | None = Non
 
 def looks_of(methods: Sequence[str]) -> dict[str, Look]:
     """Return the looks of methods, in the order of the palette."""
-    known = {method: look for method, look in METHODS.items() if method in methods}
-    return known | {method: UNKNOWN for method in methods if method not in known}
+    listed = {method: look for method, look in METHODS.items() if method in methods}
+    return listed | {method: UNKNOWN for method in methods if method not in listed}
 
 
 def legend_filter(field_name: str, shown: Sequence[str]) -> alt.Parameter:

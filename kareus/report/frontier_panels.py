@@ -35,11 +35,11 @@ def frontier_panels(
     energies = [max(rows["energy_j"]) for rows in iterations.values()]
     factor, unit = common_scale(energies, "J")
     rows = pl.concat(
-        with_reductions(own, own)
+        with_reductions(frontier, frontier)
         .sort("time_s", maintain_order=True)
         .select(*keys, pl.lit(panel).alias("panel"), "method", "time_s", (pl.col("energy_j") / factor).alias("energy"),
                 *(name for name, _, _ in TIPS[4:]))
-        for panel, own in iterations.items()
+        for panel, frontier in iterations.items()
     )  # fmt: skip
     methods = looks_of(rows["method"].unique(maintain_order=True).to_list())
     selection = legend_filter("method", [method for method in methods if method not in ABLATIONS])

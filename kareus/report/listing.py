@@ -38,14 +38,14 @@ class Listed:
     """One workload of the list: planned, refused, or with a problem."""
 
     folder: Path
-    found: Outcome | None = None
+    outcome: Outcome | None = None
     note: str = ""
     """What there is to say in the place of a plan."""
 
     @property
     def planned_at_s(self) -> float:
         """Time of the newest plan; 0 where there is none."""
-        return self.found.planned_at_s if self.found else 0.0
+        return self.outcome.planned_at_s if self.outcome else 0.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,8 +75,8 @@ def run(arguments: argparse.Namespace) -> None:
         logger.info("%s", "\n".join(_summary(results, summary, listed[0])))
         return
     if arguments.json:
-        for one in listed:
-            logger.info("%s", json.dumps(_plain(one), allow_nan=False))
+        for listing in listed:
+            logger.info("%s", json.dumps(_plain(listing), allow_nan=False))
         return
     for line in (*_lines(listed), *_pages(results, listed)):
         logger.info("%s", line)
@@ -94,12 +94,12 @@ def _listed(results: Path) -> list[Listed]:
     refusals = _refusals(results)
     folders = {path.parents[1] for pattern in ("*/plan/*.json", "*/report/*.txt") for path in results.glob(pattern)}
     listed = [_one(folder) for folder in sorted(folders)]
-    names = {one.folder.name for one in listed}
+    names = {listing.folder.name for listing in listed}
     rest = {name: f"refused: {why}" if why else "not planned yet; run snakemake" for name, why in refusals.items()}
     listed += [Listed(folder=results / name, note=note) for name, note in rest.items() if name not in names]
     if not listed and not _campaign_pages(results):  # a campaign may plan nothing, and ask the adviser
         raise ArtifactError(f"{results}: nothing was planned there; run snakemake, or give another folder.")
-    return sorted(listed, key=lambda one: -one.planned_at_s)
+    return sorted(listed, key=lambda listing: -listing.planned_at_s)
 
 
 def _refusals(results: Path) -> dict[str, str | None]:
@@ -110,14 +110,14 @@ def _refusals(results: Path) -> dict[str, str | None]:
 
 def _one(folder: Path) -> Listed:
     try:
-        found = outcome(folder)
+        planned = outcome(folder)
     except ArtifactError as error:  # of one workload, which keeps none of the others from being listed
         return Listed(folder=folder, note=str(error))
-    if found is None:
+    if planned is None:
         is_fleet = (folder / FLEETS).is_file()
         note = f"emulated fleets; page {folder / PAGES[FLEETS]}" if is_fleet else "no plan; run snakemake"
         return Listed(folder=folder, note=note)
-    return Listed(folder=folder, found=found)
+    return Listed(folder=folder, outcome=planned)
 
 
 def _filtered(listed: Sequence[Listed], arguments: argparse.Namespace) -> list[Listed]:
@@ -134,9 +134,9 @@ def _filtered(listed: Sequence[Listed], arguments: argparse.Namespace) -> list[L
         )
     if arguments.campaign is not None:
         members = _members(arguments.results, arguments.campaign)
-        kept = [one for one in kept if one.folder.name in members]
+        kept = [listing for listing in kept if listing.folder.name in members]
     for text in arguments.match:
-        kept = [one for one in kept if text in one.folder.name or fnmatch(one.folder.name, text)]
+        kept = [listing for listing in kept if text in listing.folder.name or fnmatch(listing.folder.name, text)]
     if listed and not kept:
         raise ConfigError(f"no workload of {arguments.results} is left by the filters; it has {len(listed)}.")
     return kept[: arguments.newest]
@@ -145,22 +145,22 @@ def _filtered(listed: Sequence[Listed], arguments: argparse.Namespace) -> list[L
 def _members(results: Path, campaign: str) -> set[str]:
     path = campaign_table(results, campaign)
     if not path.is_file():
-        known = [folder.parent.name for folder in results.glob("campaigns/*/campaign.parquet")]
-        raise ConfigError(f"--campaign {campaign}: not in {results}; {suggest(campaign, known)}.")
+        campaigns = [folder.parent.name for folder in results.glob("campaigns/*/campaign.parquet")]
+        raise ConfigError(f"--campaign {campaign}: not in {results}; {suggest(campaign, campaigns)}.")
     return set(read_table(path, CAMPAIGN)["workload"])
 
 
 def _lines(listed: Iterable[Listed]) -> list[str]:
     """Return a table of the planned, and a line for each of the others."""
-    rows = [_cells(one.folder, one.found) for one in listed if one.found]
-    notes = [f"{one.folder}: {one.note}" for one in listed if not one.found]
+    rows = [_cells(listing.folder, listing.outcome) for listing in listed if listing.outcome]
+    notes = [f"{listing.folder}: {listing.note}" for listing in listed if not listing.outcome]
     return [*(table(list(HEADS), rows, texts=TEXTS) if rows else []), *notes]
 
 
-def _cells(folder: Path, found: Outcome) -> tuple[str, ...]:
+def _cells(folder: Path, planned: Outcome) -> tuple[str, ...]:
     """Return the newest plan of a workload, and how many others there are."""
-    selector, *cells = _plan_cells(found.plans[0])
-    others = len(found.plans) - 1
+    selector, *cells = _plan_cells(planned.plans[0])
+    others = len(planned.plans) - 1
     return (str(folder), f"{selector}{f' (+{others})' if others else ''}", *cells)
 
 
@@ -184,9 +184,9 @@ def _percent(value: float) -> str:
 def _summary(folder: Path, summary: str, listed: Listed) -> list[str]:
     """Return all plans of a workload, then the summary of its report, whose choice of plans may be an older one."""
     text, places = read_text(folder / summary).rstrip().splitlines(), _places(folder, PAGES[summary])
-    if listed.found is None:
+    if listed.outcome is None:
         return [f"{folder}: {listed.note}", "", *text, *places]
-    plans = listed.found.plans
+    plans = listed.outcome.plans
     lines = [
         f"plans, the newest first; saved against {BASELINE} [{plans[0].testbed}]",
         "",
@@ -201,11 +201,11 @@ def _summary(folder: Path, summary: str, listed: Listed) -> list[str]:
 def _pages(results: Path, listed: Sequence[Listed]) -> list[str]:
     """Return where pages and plans are."""
     lines = []
-    if any(one.found for one in listed):
-        labels = dict.fromkeys(plan.testbed for one in listed if one.found for plan in one.found.plans)
+    if any(listing.outcome for listing in listed):
+        labels = dict.fromkeys(plan.testbed for listing in listed if listing.outcome for plan in listing.outcome.plans)
         lines.append(f"saved against {BASELINE} [{'; '.join(labels)}]")
         lines.append("pages: WORKLOAD/report/page.html; plans: WORKLOAD/plan/; summary: kareus results WORKLOAD")
-    fleets = [one.folder for one in listed if one.found and (one.folder / FLEETS).is_file()]
+    fleets = [listing.folder for listing in listed if listing.outcome and (listing.folder / FLEETS).is_file()]
     lines += [f"{folder}: emulated fleets; page {folder / PAGES[FLEETS]}" for folder in fleets]
     return lines + [f"campaign {page.parents[1].name}: {page}" for page in _campaign_pages(results)]
 
@@ -219,15 +219,15 @@ def _campaign_pages(results: Path) -> list[Path]:
     ]
 
 
-def _plain(one: Listed) -> dict[str, Any]:
-    if one.found is None:
-        return {"workload": one.folder.name, "folder": str(one.folder), "note": one.note}
+def _plain(listing: Listed) -> dict[str, Any]:
+    if listing.outcome is None:
+        return {"workload": listing.folder.name, "folder": str(listing.folder), "note": listing.note}
     return {
-        "workload": one.found.workload,
-        "folder": str(one.folder),
-        "planned_at": datetime.datetime.fromtimestamp(one.planned_at_s, datetime.UTC).isoformat(timespec="seconds"),
-        "page": str(one.found.page) if one.found.page else None,
-        "plans": [_plain_plan(plan) for plan in one.found.plans],
+        "workload": listing.outcome.workload,
+        "folder": str(listing.folder),
+        "planned_at": datetime.datetime.fromtimestamp(listing.planned_at_s, datetime.UTC).isoformat(timespec="seconds"),
+        "page": str(listing.outcome.page) if listing.outcome.page else None,
+        "plans": [_plain_plan(plan) for plan in listing.outcome.plans],
     }
 
 

@@ -143,14 +143,14 @@ def _advice(path: Path) -> Iterator[str]:
 
 def _answers(folder: Path, plans: Sequence[Path]) -> Iterator[str]:
     """Yield the answers of one workload, its page and its plans."""
-    found = outcome(folder)
-    if found is None:
+    planned = outcome(folder)
+    if planned is None:
         return
-    asked = [plan for plan in found.plans if plan.path in plans]
-    yield f"{found.workload} [{found.plans[0].testbed}]"
+    asked = [plan for plan in planned.plans if plan.path in plans]
+    yield f"{planned.workload} [{planned.plans[0].testbed}]"
     for plan in asked:
         yield plan.answer.sentence
-    if found.page is not None:
-        yield f"page  {found.page}"
+    if planned.page is not None:
+        yield f"page  {planned.page}"
     for plan in asked:
         yield f"plan  {plan.path}"

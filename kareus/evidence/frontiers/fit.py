@@ -20,7 +20,11 @@ from kareus.gpu_model.gpu import Gpu
 
 
 def _identified_by(data: FitData) -> dict[str, FitPrior]:
-    return {name: known.fit for name, known in COEFFICIENTS.items() if known.fit and known.fit.data is data}
+    return {
+        name: coefficient.fit
+        for name, coefficient in COEFFICIENTS.items()
+        if coefficient.fit and coefficient.fit.data is data
+    }
 
 
 TO_FRONTIERS: Mapping[str, FitPrior] = _identified_by(FitData.FRONTIERS)
@@ -107,13 +111,13 @@ class HeldOut:
 
 def held_out(rows: Sequence[FrontierRow], subjects: Subjects, fit: Fit) -> list[HeldOut]:
     """Fit to all workloads but one, for each of them, and predict that one."""
-    found = []
+    errors = []
     for scenario in dict.fromkeys(row.scenario for row in rows):
         others = [row for row in rows if row.scenario != scenario]
         gpu = fit_frontiers(others, subjects, fit.gpu, fit.logarithms, HELD_OUT_EVALUATIONS).gpu
-        own = [row for row in rows if row.scenario == scenario]
-        found.append(HeldOut(scenario, gpu, *_relative_errors(own, subjects, gpu)))
-    return found
+        scenario_rows = [row for row in rows if row.scenario == scenario]
+        errors.append(HeldOut(scenario, gpu, *_relative_errors(scenario_rows, subjects, gpu)))
+    return errors
 
 
 def errors_pct(rows: Sequence[FrontierRow], subjects: Subjects, gpu: Gpu) -> tuple[float, float]:

@@ -54,10 +54,10 @@ def fit_jointly(rows: Sequence[FrontierRow], tables: Sequence[ReductionRow], sub
         return Terms(np.concatenate([measured.errors, PRIOR_WEIGHT * space.distances(x)]), measured.margins)
 
     fitted = fit_frontiers(rows, subjects, gpu).gpu
-    starts = [space.clipped(space.logarithms(own.coefficients), 0.0) for own in (gpu, fitted)]
+    starts = [space.clipped(space.logarithms(guess.coefficients), 0.0) for guess in (gpu, fitted)]
     start = min(starts, key=lambda x: terms(x).objective)
-    found = minimise(terms, start, space.lower, space.upper, STEPS)
-    return Fit(with_coefficients(gpu, space.values(found)), found[: len(TO_FRONTIERS)])
+    optimum = minimise(terms, start, space.lower, space.upper, STEPS)
+    return Fit(with_coefficients(gpu, space.values(optimum)), optimum[: len(TO_FRONTIERS)])
 
 
 def _terms(rows: Sequence[FrontierRow], tables: Sequence[ReductionRow], subjects: Subjects) -> Terms:
@@ -76,8 +76,8 @@ def _terms(rows: Sequence[FrontierRow], tables: Sequence[ReductionRow], subjects
 def _frontier_errors(score: FrontierScore) -> list[list[float]]:
     scored = [e for e in score.rows if e.scored]
     curves = [(c.least_time_pct, c.energy_there_pct, c.energy_at_equal_time_mape_pct) for c in score.curves]
-    known = [[NOT_REACHED_PCT if cell is None else cell for cell in cells] for cells in zip(*curves, strict=True)]
-    return [[e.time_error_pct for e in scored], [e.energy_error_pct for e in scored], *known]
+    reached = [[NOT_REACHED_PCT if cell is None else cell for cell in cells] for cells in zip(*curves, strict=True)]
+    return [[e.time_error_pct for e in scored], [e.energy_error_pct for e in scored], *reached]
 
 
 def _mean(errors: Sequence[float], weight: float) -> Array:

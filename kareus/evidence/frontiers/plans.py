@@ -40,16 +40,16 @@ def clocks_of(subject: Subject) -> Array:
 
 
 def instruction_behaviours(
-    subject: Subject, clocks_mhz: Array, known: KnownSteps | None = None
+    subject: Subject, clocks_mhz: Array, steps: KnownSteps | None = None
 ) -> dict[tuple[InstructionKind, Execution], Behaviour]:
     """What a profile says of whole instructions at each clock, under sequential execution and default nanobatching.
 
     `known` as in `run_tally`.
     """
-    known = {} if known is None else known
+    steps = {} if steps is None else steps
     gpu = subject.workload.gpu
     return {
-        key: _measured(subject.workload, run_tally(gpu, counted, clocks_mhz, known))
+        key: _measured(subject.workload, run_tally(gpu, counted, clocks_mhz, steps))
         for key, counted in subject.tallies.items()
     }
 
@@ -64,13 +64,13 @@ def _measured(workload: Workload, behaviour: Behaviour) -> Behaviour:
 def microbatch_frontiers(subject: Subject) -> pl.DataFrame:
     """Return the table `MICROBATCH` of a workload, from every candidate of every partition."""
     clocks = clocks_of(subject)
-    known: KnownSteps = {}
+    steps: KnownSteps = {}
     instructions = {
         (kind, execution): _points(behaviour, execution, clocks)
-        for (kind, execution), behaviour in instruction_behaviours(subject, clocks, known).items()
+        for (kind, execution), behaviour in instruction_behaviours(subject, clocks, steps).items()
     }
     partitions = _partitions(subject)
-    components = _components(subject, partitions, clocks, known)
+    components = _components(subject, partitions, clocks, steps)
     options = {partition.name: _partition_options(subject, partition) for partition in partitions}
     config: FrontierSlice = cut(subject.workload, "frontier")
     return frontiers_of(config, subject.graphs, instructions, components, options)
@@ -90,7 +90,7 @@ def _partitions(subject: Subject) -> tuple[Partition, ...]:
 
 
 def _components(
-    subject: Subject, partitions: Sequence[Partition], clocks_mhz: Array, known: KnownSteps
+    subject: Subject, partitions: Sequence[Partition], clocks_mhz: Array, steps: KnownSteps
 ) -> dict[str, dict[int, ExecutionCost]]:
     """Costs at every clock of what is not searched, partitions under their default schedules among it."""
     sm_count = subject.workload.testbed.default_collective_sm_count
@@ -98,7 +98,7 @@ def _components(
     programs |= {partition.name: default_partition_program(partition, sm_count) for partition in partitions}
     workload = subject.workload
     behaviours = {
-        name: _measured(workload, run_program(workload.gpu, p, clocks_mhz, known)) for name, p in programs.items()
+        name: _measured(workload, run_program(workload.gpu, p, clocks_mhz, steps)) for name, p in programs.items()
     }
     return {
         name: {
@@ -118,9 +118,9 @@ def _partition_options(subject: Subject, partition: Partition) -> OptionsByClock
     effective_j = effective_energy_j(behaviour.energy_j, behaviour.time_s, gpu.blocking_power_w)
     options: dict[int, list[Option]] = defaultdict(list)
     for clock in sorted(set(clocks)):
-        own = np.flatnonzero(clocks == clock)
-        for n in own[pareto_mask(np.column_stack((behaviour.time_s[own], effective_j[own])))]:
+        at_clock = np.flatnonzero(clocks == clock)
+        for n in at_clock[pareto_mask(np.column_stack((behaviour.time_s[at_clock], effective_j[at_clock])))]:
             choice = Choice(partition=partition.name, sm_count=space.sm_count[n], launch=space.launch[n])
             option = Option(time_s=float(behaviour.time_s[n]), energy_j=float(behaviour.energy_j[n]), choice=choice)
             options[int(clock)].append(option)
-    return {clock: tuple(own) for clock, own in options.items()}
+    return {clock: tuple(at_clock) for clock, at_clock in options.items()}

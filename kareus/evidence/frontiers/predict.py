@@ -48,8 +48,8 @@ def planned_costs(rows: Sequence[FrontierRow], subjects: Subjects) -> list[Plann
     """
     costs: dict[int, PlannedCost] = {}
     for scenario in dict.fromkeys(row.scenario for row in rows):
-        own = [(n, row) for n, row in enumerate(rows) if row.scenario == scenario]
-        listed = {mhz for _, row in own for stage in row.clocks or () for _, mhz in stage}
+        scenario_rows = [(n, row) for n, row in enumerate(rows) if row.scenario == scenario]
+        listed = {mhz for _, row in scenario_rows for stage in row.clocks or () for _, mhz in stage}
         clocks = np.array(sorted(listed), dtype=np.float64)
         place = {int(clock): n for n, clock in enumerate(clocks)}
         workload = subjects[scenario].workload
@@ -57,7 +57,7 @@ def planned_costs(rows: Sequence[FrontierRow], subjects: Subjects) -> list[Plann
         pipeline = ScenarioPipeline(instructions, build_dag(instructions, (0.0,) * (scenario.pp - 1)))
         behaviours = instruction_behaviours(subjects[scenario], clocks)
         table = {key: (b.time_s.tolist(), b.energy_j.tolist()) for key, b in behaviours.items()}
-        costs |= {n: _planned_cost(row, workload, pipeline, table, place) for n, row in own}
+        costs |= {n: _planned_cost(row, workload, pipeline, table, place) for n, row in scenario_rows}
     return [costs[n] for n in range(len(rows))]
 
 

@@ -119,7 +119,7 @@ def by_curve(rows: Sequence[FrontierRow]) -> dict[Curve, list[FrontierRow]]:
 
 def fastest_rows(rows: Sequence[FrontierRow]) -> list[FrontierRow]:
     """The fastest row of each curve."""
-    return [min(own, key=lambda row: row.time_s) for own in by_curve(rows).values()]
+    return [min(curve, key=lambda row: row.time_s) for curve in by_curve(rows).values()]
 
 
 def read_reference(path: Path) -> list[FrontierRow] | list[ReductionRow]:

@@ -179,13 +179,13 @@ def given_orders(errors: Sequence[ReductionError]) -> list[Order]:
     groups: dict[tuple[str, str, str], list[ReductionError]] = defaultdict(list)
     for error in errors:
         variant = ABLATIONS.get(error.table)
-        own = replace(error, method=variant) if variant else error
-        groups["ablation" if variant else error.table, error.workload, error.metric].append(own)
+        error_variant = replace(error, method=variant) if variant else error
+        groups["ablation" if variant else error.table, error.workload, error.metric].append(error_variant)
     return [
         Order(", ".join(place), high, low)
-        for place, own in groups.items()
-        for high in own
-        for low in own
+        for place, error_variant in groups.items()
+        for high in error_variant
+        for low in error_variant
         if high.given_pct - low.given_pct > DECISIVE_POINTS
     ]
 
@@ -194,7 +194,7 @@ def _curve_errors(rows: Sequence[FrontierRow], subjects: Subjects) -> list[Curve
     groups = by_curve([row for row, counts in zip(rows, undominated(rows), strict=True) if counts])
     scenarios = dict.fromkeys(scenario for scenario, _ in groups)  # each has a curve of every method
     planned = {scenario: PlannedMethods(subjects[scenario], with_transfers=False) for scenario in scenarios}
-    return [_curve_error(planned[key[0]], own, subjects[key[0]]) for key, own in groups.items()]
+    return [_curve_error(planned[key[0]], curve_rows, subjects[key[0]]) for key, curve_rows in groups.items()]
 
 
 def _curve_error(planned: PlannedMethods, rows: Sequence[FrontierRow], subject: Subject) -> CurveError:
@@ -219,5 +219,5 @@ def _error_pct(predicted: float, given: float) -> float:
 
 
 def _mean_size(errors_pct: Sequence[float | None]) -> float | None:
-    known = [abs(e) for e in errors_pct if e is not None]
-    return fmean(known) if known else None
+    sizes = [abs(e) for e in errors_pct if e is not None]
+    return fmean(sizes) if sizes else None

@@ -86,7 +86,9 @@ def _corrected(slopes: tuple[Array, Array], step: Array, here: Terms, there: Ter
     if not length:
         return slopes
     seen = there.errors - here.errors, there.margins - here.margins
-    errors, margins = (own + np.outer(new - own @ step, step) / length for own, new in zip(slopes, seen, strict=True))
+    errors, margins = (
+        slope + np.outer(new - slope @ step, step) / length for slope, new in zip(slopes, seen, strict=True)
+    )
     return errors, margins
 
 

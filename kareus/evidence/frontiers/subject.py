@@ -47,7 +47,7 @@ def subjects_of(
 
 def on_gpu(subjects: Subjects, gpu: Gpu) -> Subjects:
     """The same workloads on another GPU."""
-    return {scenario: own.on(gpu) for scenario, own in subjects.items()}
+    return {scenario: subject.on(gpu) for scenario, subject in subjects.items()}
 
 
 def subject(scenario: Scenario, overrides: tuple[str, ...], config_dir: Path) -> Subject:

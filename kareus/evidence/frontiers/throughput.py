@@ -61,10 +61,10 @@ class SequentialScore:
 
 def score_sequential(subjects: Subjects, path: Path = PUBLISHED) -> SequentialScore | None:
     """Score the workloads whose throughput is published; None if it is of none of them."""
-    known = [row for row in read_throughput(path) if row.scenario in subjects]
-    if not known:
+    throughputs = [row for row in read_throughput(path) if row.scenario in subjects]
+    if not throughputs:
         return None
-    times = tuple(_sequential_time(row, subjects[row.scenario]) for row in known)
+    times = tuple(_sequential_time(row, subjects[row.scenario]) for row in throughputs)
     return SequentialScore(
         sequential_time_mape_pct=fmean(abs(time.error_pct) for time in times), sequential_times=times
     )

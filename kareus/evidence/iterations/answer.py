@@ -63,25 +63,25 @@ def plain_answer(answer: IterationAnswer) -> dict[str, Any]:
     return {
         **to_plain(answer.errors),
         "kind": "iteration",
-        "rows": [_plain_row(one) for one in answer.scored],
+        "rows": [_plain_row(scored_row) for scored_row in answer.scored],
         "refused": [{"row": refusal.line, "reason": refusal.reason} for refusal in answer.refused],
     }
 
 
-def _plain_row(one: Scored) -> dict[str, Any]:
+def _plain_row(scored: Scored) -> dict[str, Any]:
     return {
-        "row": one.row.line,
-        "family": one.row.family,
-        "gpu": one.row.gpu,
-        "model": one.row.model,
-        "num_gpus": one.row.gpus,
-        "software": one.workload.software.name,
-        "time_s": one.row.iteration_time_s,
-        "predicted_time_s": one.predicted.time_s,
-        "error_pct": 100 * one.error,
-        "energy_j": one.predicted.energy_j,
-        "mfu": one.predicted.mfu,
-        **{f"{name.replace(' ', '_')}_s": time_s for name, time_s in shares_of(one.predicted).items()},
+        "row": scored.row.line,
+        "family": scored.row.family,
+        "gpu": scored.row.gpu,
+        "model": scored.row.model,
+        "num_gpus": scored.row.gpus,
+        "software": scored.workload.software.name,
+        "time_s": scored.row.iteration_time_s,
+        "predicted_time_s": scored.predicted.time_s,
+        "error_pct": 100 * scored.error,
+        "energy_j": scored.predicted.energy_j,
+        "mfu": scored.predicted.mfu,
+        **{f"{name.replace(' ', '_')}_s": time_s for name, time_s in shares_of(scored.predicted).items()},
     }
 
 
@@ -90,10 +90,10 @@ def lines_of(answer: IterationAnswer) -> list[str]:
     errors = answer.errors
     lines = [f"{'family':<24} {'rows':>5} {'time':>8} {'median':>8}  mean share of {', '.join(SHARES)}"]
     for family, mape_pct in errors.by_family.items():
-        own = [one for one in answer.scored if one.row.family == family]
-        median_pct = 100 * float(np.median([one.error for one in own]))
-        shares = " ".join(f"{100 * share:5.1f}%" for share in _mean_shares(own))
-        lines.append(f"{family:<24} {len(own):>5} {mape_pct:>7.1f}% {median_pct:>z7.1f}%  {shares}")
+        family_rows = [scored for scored in answer.scored if scored.row.family == family]
+        median_pct = 100 * float(np.median([scored.error for scored in family_rows]))
+        shares = " ".join(f"{100 * share:5.1f}%" for share in _mean_shares(family_rows))
+        lines.append(f"{family:<24} {len(family_rows):>5} {mape_pct:>7.1f}% {median_pct:>z7.1f}%  {shares}")
     lines += ["", *(f"{model:<24} {'':>5} {mape_pct:>7.1f}%" for model, mape_pct in errors.by_expert_model.items())]
     lines += ["", *(f"{gpu:<24} {'':>5} {mape_pct:>7.1f}%" for gpu, mape_pct in errors.by_gpu.items()), ""]
     if errors.time_mape_pct is not None:
@@ -128,5 +128,5 @@ def shares_of(predicted: Prediction) -> dict[str, float]:
 
 
 def _mean_shares(scored: Sequence[Scored]) -> list[float]:
-    shares = [[shares_of(one.predicted)[share] / one.predicted.time_s for share in SHARES] for one in scored]
+    shares = [[shares_of(row.predicted)[share] / row.predicted.time_s for share in SHARES] for row in scored]
     return [float(share) for share in np.mean(shares, axis=0)]

@@ -108,13 +108,13 @@ def _row(line: Line) -> MeasuredIteration:
     task, model = line.text("task"), line.text("model")
     if task != PRETRAINING:
         raise ConfigError(f"task={task}: adapters of a frozen model are not represented.")
-    known = architectures()
-    if model not in known:
-        raise ConfigError(f"model={model}: architecture not known; known: {', '.join(known)}.")
+    models = architectures()
+    if model not in models:
+        raise ConfigError(f"model={model}: architecture not known; known: {', '.join(models)}.")
     sizes = {name: line.positive(name, int, 1, MOST_SIZE) for name in ("n_gpus", "tp", "pp", "cp", "mbs", "gbs", "seq")}
     replicas, num_microbatches = _shares(sizes)
     values: dict[str, Any] = {
-        **known[model],
+        **models[model],
         **({"chunks": line.positive("chunks", int, 1, MOST_SIZE)} if "chunks" in line.cells else {}),
         "line": line.number,
         "family": "mlperf",

@@ -58,10 +58,10 @@ class Ranking:
 def ranking_of(scored: Sequence[Scored], family: str) -> Ranking:
     """Return how predictions order the layouts of a family's groups."""
     groups: dict[tuple[int, ...], list[Scored]] = {}
-    for one in scored:
-        if one.row.family == family:
-            groups.setdefault(_training(one.row), []).append(one)
-    return Ranking(groups=tuple(_group(own) for own in groups.values() if len(own) >= LEAST_LAYOUTS))
+    for row in scored:
+        if row.row.family == family:
+            groups.setdefault(_training(row.row), []).append(row)
+    return Ranking(groups=tuple(_group(group) for group in groups.values() if len(group) >= LEAST_LAYOUTS))
 
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
@@ -77,17 +77,17 @@ def _training(row: MeasuredIteration) -> tuple[int, ...]:
     return row.layers, row.hidden, row.gpus, row.dp * row.microbatch_size * row.num_microbatches, row.seq_len
 
 
-def _group(own: Sequence[Scored]) -> GroupRanking:
-    measured = [one.row.iteration_time_s for one in own]
-    predicted = [one.predicted.time_s for one in own]
-    layers, hidden, gpus, batch, _ = _training(own[0].row)
+def _group(layouts: Sequence[Scored]) -> GroupRanking:
+    measured = [layout.row.iteration_time_s for layout in layouts]
+    predicted = [layout.predicted.time_s for layout in layouts]
+    layers, hidden, gpus, batch, _ = _training(layouts[0].row)
     least = np.minimum.accumulate([measured[n] for n in np.argsort(predicted, kind="stable")])
     return GroupRanking(
         layers=layers,
         hidden=hidden,
         gpus=gpus,
         global_batch=batch,
-        layouts=len(own),
+        layouts=len(layouts),
         tau=kendall_tau(measured, predicted),
         losses_pct=tuple((100 * (least / least[-1] - 1)).tolist()),
     )

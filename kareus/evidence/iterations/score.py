@@ -50,11 +50,11 @@ class IterationErrors:
 def errors_of(scored: Sequence[Scored]) -> IterationErrors:
     """Return the errors of predictions, of which there are some."""
     return IterationErrors(
-        time_mape_pct=_mean_of_families(scored, [one.error for one in scored]),
-        signed_median_pct=100 * float(np.median([one.error for one in scored])),
-        by_family=_means(scored, lambda one: one.row.family),
-        by_gpu=_means(scored, lambda one: one.row.gpu),
-        by_expert_model=_means([one for one in scored if one.row.architecture], lambda one: one.row.architecture),
+        time_mape_pct=_mean_of_families(scored, [run.error for run in scored]),
+        signed_median_pct=100 * float(np.median([run.error for run in scored])),
+        by_family=_means(scored, lambda run: run.row.family),
+        by_gpu=_means(scored, lambda run: run.row.gpu),
+        by_expert_model=_means([run for run in scored if run.row.architecture], lambda run: run.row.architecture),
         within_90_pct=_within(scored),
         constant_mfu_mape_pct=_mean_of_families(scored, constant_mfu_errors(scored)),
     )
@@ -62,26 +62,26 @@ def errors_of(scored: Sequence[Scored]) -> IterationErrors:
 
 def _means(scored: Sequence[Scored], name_of: Callable[[Scored], str]) -> dict[str, float]:
     """Return the mean absolute percentage error by a name of the row."""
-    names = dict.fromkeys(name_of(one) for one in scored)
+    names = dict.fromkeys(name_of(run) for run in scored)
     return {
-        name: 100 * float(np.mean([abs(one.error) for one in scored if name_of(one) == name])) for name in sorted(names)
+        name: 100 * float(np.mean([abs(run.error) for run in scored if name_of(run) == name])) for name in sorted(names)
     }
 
 
 def _within(scored: Sequence[Scored]) -> dict[str, float]:
     """Return the share of rows within the printed interval, by GPU and software."""
     within: dict[str, list[bool]] = {}
-    for one in scored:
-        pair = next((p for p in pair_errors() if _measured_as(p) == _pair(one)), None)
+    for run in scored:
+        pair = next((p for p in pair_errors() if _measured_as(p) == _pair(run)), None)
         if pair is not None:
-            size = abs(np.log1p(one.error))
-            name = " ".join(part for part in _pair(one) if part not in (DENSE, Precision.BF16))
+            size = abs(np.log1p(run.error))
+            name = " ".join(part for part in _pair(run) if part not in (DENSE, Precision.BF16))
             within.setdefault(name, []).append(bool(size <= np.log1p(pair.percent_90 / 100)))
     return {pair: 100 * float(np.mean(rows)) for pair, rows in sorted(within.items())}
 
 
-def _pair(one: Scored) -> tuple[str, ...]:
-    workload = one.workload
+def _pair(run: Scored) -> tuple[str, ...]:
+    workload = run.workload
     return workload.gpu.name, workload.software.name, models_of(workload), str(workload.precision)
 
 
@@ -91,10 +91,10 @@ def _measured_as(pair: PairError) -> tuple[str, ...]:
 
 def _mean_of_families(scored: Sequence[Scored], errors: Sequence[float | None]) -> float | None:
     by_family: dict[str, list[float]] = {}
-    for one, error in zip(scored, errors, strict=True):
+    for run, error in zip(scored, errors, strict=True):
         if error is not None:
-            by_family.setdefault(one.row.family, []).append(abs(error))
-    means = [float(np.mean(own)) for own in by_family.values() if len(own) >= LEAST_ROWS]
+            by_family.setdefault(run.row.family, []).append(abs(error))
+    means = [float(np.mean(family_errors)) for family_errors in by_family.values() if len(family_errors) >= LEAST_ROWS]
     return 100 * float(np.mean(means)) if means else None
 
 
@@ -104,7 +104,7 @@ def left_out_pct(scored: Sequence[Scored]) -> float | None:
     Of a GPU and a software, whatever network a row's cluster has.
     """
     percent_of = {_measured_as(pair): pair.mean_percent for pair in pair_errors()}
-    pairs = [_pair(one) for one in scored]
+    pairs = [_pair(run) for run in scored]
     fitted = bool(pairs) and all(pair in percent_of for pair in pairs)
     return float(np.mean([percent_of[pair] for pair in pairs])) if fitted else None
 
@@ -112,15 +112,15 @@ def left_out_pct(scored: Sequence[Scored]) -> float | None:
 def constant_mfu_errors(scored: Sequence[Scored]) -> list[float | None]:
     """Return the errors of a constant utilisation, None where a row is the only one of its family and GPU."""
     utilisations: dict[tuple[str, str], list[float]] = {}
-    for one in scored:
-        utilisations.setdefault((one.row.family, one.row.gpu), []).append(_measured_mfu(one))
+    for run in scored:
+        utilisations.setdefault((run.row.family, run.row.gpu), []).append(_measured_mfu(run))
     errors: list[float | None] = []
-    for one in scored:
-        others = list(utilisations[one.row.family, one.row.gpu])
-        others.remove(_measured_mfu(one))
-        errors.append(_measured_mfu(one) / float(np.median(others)) - 1 if others else None)
+    for run in scored:
+        others = list(utilisations[run.row.family, run.row.gpu])
+        others.remove(_measured_mfu(run))
+        errors.append(_measured_mfu(run) / float(np.median(others)) - 1 if others else None)
     return errors
 
 
-def _measured_mfu(one: Scored) -> float:
-    return one.predicted.mfu * one.predicted.time_s / one.row.iteration_time_s
+def _measured_mfu(run: Scored) -> float:
+    return run.predicted.mfu * run.predicted.time_s / run.row.iteration_time_s

@@ -60,17 +60,17 @@ def answer_kernels(
     refused = sorted([*refused, *unusable], key=lambda refusal: refusal.line)
     if not gpus:
         raise ConfigError(refused[0].reason)
-    known = kernels.where(np.isin(kernels.gpu, list(gpus)))
-    predicted, mask = predict(known, gpus), time_counts(known)
-    collective = known.kind is KernelKind.COLLECTIVE
+    usable = kernels.where(np.isin(kernels.gpu, list(gpus)))
+    predicted, mask = predict(usable, gpus), time_counts(usable)
+    collective = usable.kind is KernelKind.COLLECTIVE
     return KernelAnswer(
-        kernels=known,
+        kernels=usable,
         predicted=predicted,
         refused=tuple(refused),
-        errors=errors_of(known, predicted, mask),
-        by_gpu=errors_by(known.groups, known, predicted, mask),
-        by_collective=errors_by(known.collective, known, predicted, large_message(known)) if collective else {},
-        baselines=baselines(known, predicted, mask),
+        errors=errors_of(usable, predicted, mask),
+        by_gpu=errors_by(usable.groups, usable, predicted, mask),
+        by_collective=errors_by(usable.collective, usable, predicted, large_message(usable)) if collective else {},
+        baselines=baselines(usable, predicted, mask),
         trust={name: trust(gpu) for name, gpu in gpus.items()},
     )
 

@@ -47,4 +47,4 @@ def shape_errors(path: Path = TABLE) -> Sequence[ShapeErrors]:
 def with_errors(gpu: str, errors: Iterable[ShapeErrors], others: Iterable[ShapeErrors]) -> str:
     """Return the text of the table with the errors of a GPU in place of those that it had of it."""
     kept = [*errors, *(other for other in others if other.gpu != gpu)]
-    return table_text(ShapeErrors, sorted(kept, key=lambda one: (one.gpu, one.kind, one.group)))
+    return table_text(ShapeErrors, sorted(kept, key=lambda error: (error.gpu, error.kind, error.group)))

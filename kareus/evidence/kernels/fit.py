@@ -52,7 +52,7 @@ def fit_kernels(files: Mapping[KernelKind, Kernels], gpu: Gpu, option: str) -> G
 
 def left_out(files: Mapping[KernelKind, Kernels], gpu: Gpu, option: str) -> list[LeftOut]:
     """Return predictions of every row by fits of its stage to the other shapes, all other coefficients as in `gpu`."""
-    found = []
+    errors = []
     for stage in STAGES:
         for part in parts_of(stage, files, option):
             folds = shape_folds(part)
@@ -60,8 +60,8 @@ def left_out(files: Mapping[KernelKind, Kernels], gpu: Gpu, option: str) -> list
             for fold in range(FOLDS):
                 fitted = _fit(stage, part.where(folds != fold), gpu, option, REFIT_EVALUATIONS)
                 predicted.put(folds == fold, predict(part.where(folds == fold), {option: fitted}))
-            found.append(LeftOut(stage, part, predicted))
-    return found
+            errors.append(LeftOut(stage, part, predicted))
+    return errors
 
 
 def shape_folds(rows: Kernels) -> Indices:
@@ -74,10 +74,10 @@ def shape_folds(rows: Kernels) -> Indices:
 def with_best_library(stage: FitStage, gpu: Gpu) -> Gpu:
     """Return the GPU whose own coefficients are those of its most efficient library, which a training would use."""
     efficiency = next(iter(stage.priors))
-    fitted = [own for own in gpu.libraries.values() if efficiency in own]
+    fitted = [library for library in gpu.libraries.values() if efficiency in library]
     if not fitted:
         return gpu
-    best = max(fitted, key=lambda own: own[efficiency])
+    best = max(fitted, key=lambda library: library[efficiency])
     return _with(gpu, None, {name: best[name] for name in stage.priors})
 
 
@@ -133,16 +133,16 @@ def problem(stage: FitStage, rows: Kernels, gpu: Gpu, option: str) -> StageProbl
     return StageProblem(rows, gpu, option, library, space_of(stage.priors_of(gpu, rows)))
 
 
-def solved(own: StageProblem, evaluations: int) -> Array:
+def solved(subproblem: StageProblem, evaluations: int) -> Array:
     """Return the logarithms of the least squares, after so many steps at most."""
     from scipy.optimize import least_squares  # noqa: PLC0415 - only fitting needs it
 
     x: Array = least_squares(
-        own.residuals,
-        own.start,
-        own.slopes,
-        bounds=(own.space.lower, own.space.upper),
-        x_scale=own.space.spreads,
+        subproblem.residuals,
+        subproblem.start,
+        subproblem.slopes,
+        bounds=(subproblem.space.lower, subproblem.space.upper),
+        x_scale=subproblem.space.spreads,
         max_nfev=evaluations,
         ftol=1e-4,
     ).x
@@ -150,8 +150,8 @@ def solved(own: StageProblem, evaluations: int) -> Array:
 
 
 def _fit(stage: FitStage, rows: Kernels, gpu: Gpu, option: str, evaluations: int) -> Gpu:
-    own = problem(stage, rows, gpu, option)
-    return own.changed(solved(own, evaluations))
+    stage_problem = problem(stage, rows, gpu, option)
+    return stage_problem.changed(solved(stage_problem, evaluations))
 
 
 def _errors(rows: Kernels, gpu: Gpu, option: str) -> Array:
@@ -164,10 +164,10 @@ def _errors(rows: Kernels, gpu: Gpu, option: str) -> Array:
 
 def _start(gpu: Gpu, library: str | None, space: CoefficientSpace) -> Array:
     """Logarithms to start from: the GPU's own values where they are within bounds, else those expected."""
-    known = gpu.with_library(library).coefficients if library else gpu.coefficients
+    coefficients = gpu.with_library(library).coefficients if library else gpu.coefficients
     with np.errstate(divide="ignore"):
-        own = space.logarithms(known)
-    return np.where((space.lower <= own) & (own <= space.upper), own, space.expected)
+        logarithms = space.logarithms(coefficients)
+    return np.where((space.lower <= logarithms) & (logarithms <= space.upper), logarithms, space.expected)
 
 
 def _with(gpu: Gpu, library: str | None, values: Mapping[str, float]) -> Gpu:

@@ -51,23 +51,23 @@ def fit_and_write(
     Raises:
         ArtifactError: no row of the files names the GPU.
     """
-    own = {kind: rows.where(rows.gpu == option) for kind, rows in files.items()}
-    own = {kind: rows for kind, rows in own.items() if len(rows)}
-    if not own:
+    gpu_files = {kind: rows.where(rows.gpu == option) for kind, rows in files.items()}
+    gpu_files = {kind: rows for kind, rows in gpu_files.items() if len(rows)}
+    if not gpu_files:
         names = sorted({str(name) for rows in files.values() for name in np.unique(rows.gpu)})
         raise ArtifactError(f"--gpu {option}: no row of the files names it; they have: {', '.join(names)}.")
     (composition,) = compose(with_engine([f"gpu={option}"]), config_dir)
-    fitted = _as_written(fit_kernels(own, composition.workload.gpu, option))
-    errors = [_logged(part, fitted, option) for part in left_out(own, fitted, option)]
-    known = _uncertainty(own, fitted, option, config_dir)
-    logger.info("%s", trust(replace(fitted, kernel_uncertainty=known)))
+    fitted = _as_written(fit_kernels(gpu_files, composition.workload.gpu, option))
+    errors = [_logged(part, fitted, option) for part in left_out(gpu_files, fitted, option)]
+    uncertainty = _uncertainty(gpu_files, fitted, option, config_dir)
+    logger.info("%s", trust(replace(fitted, kernel_uncertainty=uncertainty)))
     if table:
         others = shape_errors(table) if table.exists() else ()
         write_text(table, with_errors(option, chain.from_iterable(errors), others))
         logger.info("%s: written", table)
     if output:
-        written = documented(read_text(source), own, fitted)
-        write_text(output, with_kernel_uncertainty(written, known))
+        written = documented(read_text(source), gpu_files, fitted)
+        write_text(output, with_kernel_uncertainty(written, uncertainty))
         logger.info("%s: written", output)
 
 
@@ -84,8 +84,8 @@ def _uncertainty(
 def documented(text: str, files: Mapping[KernelKind, Kernels], gpu: Gpu) -> str:
     """Return a GPU's configuration with fitted values and those of kernel libraries."""
     measured = [(stage, stage.rows(files[stage.kind])) for stage in STAGES if stage.kind in files]
-    told = [stage.priors_of(gpu, rows) for stage, rows in measured if len(rows)]
-    priors = {name: prior for own in told for name, prior in own.items()}
+    stage_priors = [stage.priors_of(gpu, rows) for stage, rows in measured if len(rows)]
+    priors = {name: prior for by_name in stage_priors for name, prior in by_name.items()}
     values = {name: getattr(gpu.coefficients, name) for name in priors}
     comments = {name: FITTED + bound_note(prior, values[name]) for name, prior in priors.items()}
     return with_libraries(with_values(text, values, comments), gpu.libraries)
@@ -94,7 +94,9 @@ def documented(text: str, files: Mapping[KernelKind, Kernels], gpu: Gpu) -> str:
 def _logged(part: LeftOut, gpu: Gpu, option: str) -> list[ShapeErrors]:
     """Print errors in sample and of shapes left out, by group of rows, and return the latter."""
     rows, inside = part.rows, predict(part.rows, {option: gpu})
-    within, outside = (errors_by(rows.groups, rows, own, time_counts(rows)) for own in (inside, part.predicted))
+    within, outside = (
+        errors_by(rows.groups, rows, predicted, time_counts(rows)) for predicted in (inside, part.predicted)
+    )
     errors = []
     for name, of_group in within.items():
         group, others = name.removeprefix(f"{option} "), outside[name]
@@ -125,6 +127,6 @@ def _shown(inside: KernelErrors, outside: KernelErrors) -> str:
 def _as_written(gpu: Gpu) -> Gpu:
     """Return the GPU with the values that are written, which are rounded."""
     names = {name for stage in STAGES for name in stage.priors}
-    known = {name: float(number(getattr(gpu.coefficients, name))) for name in names}
-    libraries = {library: {n: float(number(v)) for n, v in own.items()} for library, own in gpu.libraries.items()}
-    return replace(with_coefficients(gpu, known), libraries=libraries)
+    coefficients = {name: float(number(getattr(gpu.coefficients, name))) for name in names}
+    libraries = {library: {n: float(number(v)) for n, v in values.items()} for library, values in gpu.libraries.items()}
+    return replace(with_coefficients(gpu, coefficients), libraries=libraries)

@@ -57,7 +57,7 @@ class Predicted:
 
 def predict(kernels: Kernels, gpus: Gpus) -> Predicted:
     """Return the predictions of all rows; `gpus` has the GPU of each."""
-    found = Predicted(*(np.full(len(kernels), np.nan) for _ in range(4)))
+    predicted = Predicted(*(np.full(len(kernels), np.nan) for _ in range(4)))
     limits = np.nan_to_num(kernels.power_limit_w)
     keys = np.array([f"{a} {b} {c} {d}" for a, b, c, d in zip(
         kernels.gpu, kernels.libraries, kernels.number_format, limits, strict=True
@@ -69,8 +69,8 @@ def predict(kernels: Kernels, gpus: Gpus) -> Predicted:
         gpu = gpus[str(kernels.gpu[first])].with_library(str(libraries[first]))
         if limits[first] > 0:
             gpu = replace(gpu, power_limit_w=float(limits[first]))
-        found.put(mask, _alike(kernels.where(mask), gpu))
-    return found
+        predicted.put(mask, _alike(kernels.where(mask), gpu))
+    return predicted
 
 
 def _alike(rows: Kernels, gpu: Gpu) -> Predicted:
@@ -114,9 +114,9 @@ def _gemms(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
     inputs, weights, outputs = shape.value_bytes * m * k, shape.value_bytes * n * k, 2 * m * n
     copies = _copies(rows, gpu)
     once, again = inputs + weights + outputs, inputs + copies * weights + outputs
-    held = gemm.resident_share(gpu, once) * (inputs + outputs) + gemm.resident_share(gpu, again) * weights
-    hbm_bytes = once - held
-    memory_s = hbm_bytes / bytes_per_s + held / (bytes_per_s * c.l2_speedup)
+    resident = gemm.resident_share(gpu, once) * (inputs + outputs) + gemm.resident_share(gpu, again) * weights
+    hbm_bytes = once - resident
+    memory_s = hbm_bytes / bytes_per_s + resident / (bytes_per_s * c.l2_speedup)
     time_s = longer_s(gemm.arithmetic_s(gpu, shape, clock_mhz, every_sm, bytes_per_s), memory_s) + c.kernel_overhead_s
     flops = 2 * m * n * k
     core_j = flops * product_j_per_flop(gpu, precision)

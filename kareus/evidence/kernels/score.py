@@ -64,14 +64,14 @@ def baselines(rows: Kernels, predicted: Predicted, mask: NDArray[np.bool_]) -> B
     work = bus_bytes(rows) if rows.kind is KernelKind.COLLECTIVE else predicted.flops
     constant, roofline, powers = (np.full(len(rows), np.nan) for _ in range(3))
     for group in np.unique(rows.groups[mask]):
-        own = mask & (rows.groups == group)
-        time_s = rows.time_s[own]
-        constant[own] = work[own] / np.median(work[own] / time_s) / time_s - 1
-        powers[own] = np.median(rows.power_w[own]) / rows.power_w[own] - 1
+        group_rows = mask & (rows.groups == group)
+        time_s = rows.time_s[group_rows]
+        constant[group_rows] = work[group_rows] / np.median(work[group_rows] / time_s) / time_s - 1
+        powers[group_rows] = np.median(rows.power_w[group_rows]) / rows.power_w[group_rows] - 1
         if rows.kind is not KernelKind.COLLECTIVE:
-            moved = predicted.hbm_bytes[own]
-            flops_per_s, bytes_per_s = (np.quantile(x / time_s, 0.9) for x in (work[own], moved))
-            roofline[own] = np.maximum(work[own] / flops_per_s, moved / bytes_per_s) / time_s - 1
+            moved = predicted.hbm_bytes[group_rows]
+            flops_per_s, bytes_per_s = (np.quantile(x / time_s, 0.9) for x in (work[group_rows], moved))
+            roofline[group_rows] = np.maximum(work[group_rows] / flops_per_s, moved / bytes_per_s) / time_s - 1
     read = mask & power_counts(rows)
     return Baselines(
         constant_rate_time_mape_pct=_mape_pct(constant[mask]) or 0.0,

@@ -71,8 +71,8 @@ class StageRefits:
 
     def _step(self, weights: Array) -> Array:
         """Return the logarithms after a step; bounds hold."""
-        own = weights[self.shapes]
-        full = np.concatenate([own, own[self.read], np.ones(len(self.at))])
+        shape_weights = weights[self.shapes]
+        full = np.concatenate([shape_weights, shape_weights[self.read], np.ones(len(self.at))])
         weighted = self.slopes * full[:, None]
         step = np.linalg.solve(self.slopes.T @ weighted, -weighted.T @ self.residuals)
         clipped: Array = np.clip(self.at + step, self.problem.space.lower, self.problem.space.upper)
@@ -93,8 +93,8 @@ def kernel_uncertainty(
     """
     stages = [_refits(stage, rows, gpu, option) for stage in STAGES for rows in parts_of(stage, files, option)]
     errors = [_left_out(refits, option) for refits in stages]
-    times, energies = (np.abs(np.concatenate([own[n] for own in errors])) for n in (0, 1))
-    predicted = np.array([_iteration(workload, one) for one in _samples(stages, gpu, seed)])
+    times, energies = (np.abs(np.concatenate([sample_errors[n] for sample_errors in errors])) for n in (0, 1))
+    predicted = np.array([_iteration(workload, sample) for sample in _samples(stages, gpu, seed)])
     half_widths = [_half_width_percent(column / np.median(column)) for column in predicted.T]
     return KernelUncertainty(
         time_percent=round(100 * float(np.percentile(times, PERCENT)), 1),
@@ -106,14 +106,14 @@ def kernel_uncertainty(
 
 
 def _refits(stage: FitStage, rows: Kernels, gpu: Gpu, option: str) -> StageRefits:
-    own = problem(stage, rows, gpu, option)
-    at = own.start
+    stage_problem = problem(stage, rows, gpu, option)
+    at = stage_problem.start
     return StageRefits(
         stage=stage,
-        problem=own,
+        problem=stage_problem,
         at=at,
-        residuals=own.residuals(at),
-        slopes=own.slopes(at),
+        residuals=stage_problem.residuals(at),
+        slopes=stage_problem.slopes(at),
         shapes=_shape_numbers(rows),
         read=np.flatnonzero(power_counts(rows)),
     )
@@ -132,16 +132,16 @@ def _left_out(refits: StageRefits, option: str) -> tuple[Array, Array]:
     rows, folds = refits.problem.rows, shape_folds(refits.problem.rows)
     times, energies = [], []
     for fold in range(FOLDS):
-        own = folds == fold
-        if not own.any():
+        in_fold = folds == fold
+        if not in_fold.any():
             continue
         counts = np.ones(refits.num_shapes, dtype=np.int64)
-        counts[refits.shapes[own]] = 0
-        part = rows.where(own)
-        found = predict(part, {option: refits.problem.changed(refits.changed(counts))})
-        times.append(found.time_s / part.time_s - 1)
+        counts[refits.shapes[in_fold]] = 0
+        part = rows.where(in_fold)
+        predicted = predict(part, {option: refits.problem.changed(refits.changed(counts))})
+        times.append(predicted.time_s / part.time_s - 1)
         read = power_counts(part)
-        energies.append((found.time_s * found.power_w / (part.time_s * part.power_w) - 1)[read])
+        energies.append((predicted.time_s * predicted.power_w / (part.time_s * part.power_w) - 1)[read])
     return np.concatenate(times), np.concatenate(energies)
 
 
@@ -162,8 +162,8 @@ def _resampled(stages: list[StageRefits], gpu: Gpu, random: np.random.Generator)
 
 
 def _iteration(workload: Workload, gpu: Gpu) -> tuple[float, float]:
-    found = predict_workload(replace(workload, gpu=gpu))
-    return found.time_s, found.energy_j
+    prediction = predict_workload(replace(workload, gpu=gpu))
+    return prediction.time_s, prediction.energy_j
 
 
 def _half_width_percent(values: Array) -> float:

@@ -60,12 +60,12 @@ class GroupErrors:
         return [float(value) for value in np.percentile(self.errors_pct, QUANTILES)]
 
 
-def errors_of(found: Sequence[Validation]) -> list[GroupErrors]:
+def errors_of(validations: Sequence[Validation]) -> list[GroupErrors]:
     """Return the errors of all groups of all answers; reductions, whose errors are points, have none.
 
     Errors left out of fits are those of the numbers that ship.
     """
-    return [group for one in found for group in _groups(one.answer)]
+    return [group for validation in validations for group in _groups(validation.answer)]
 
 
 def _groups(answer: ValidationAnswer) -> Iterator[GroupErrors]:
@@ -81,9 +81,9 @@ def _groups(answer: ValidationAnswer) -> Iterator[GroupErrors]:
             ):
                 yield _group("node power", "GPT-3 175B in fp8, 512 H100", quantity, errors)
         case MemoryAnswer():
-            ran = [one for one in answer.scored if one.row.counts]
-            for group in dict.fromkeys(one.row.group for one in ran):
-                yield _group("memory", group, MEMORY, [one.error for one in ran if one.row.group == group])
+            ran = [run for run in answer.scored if run.row.counts]
+            for group in dict.fromkeys(run.row.group for run in ran):
+                yield _group("memory", group, MEMORY, [run.error for run in ran if run.row.group == group])
         case FrontierAnswer():
             yield from _frontiers(answer)
         case ReductionAnswer():
@@ -114,33 +114,33 @@ def _kernels(answer: KernelAnswer) -> Iterator[GroupErrors]:
     outside = {f"{e.gpu} {e.group}": e for e in shape_errors() if e.kind is rows.kind}
     for group in np.unique(rows.groups[counted]):
         mask = counted & (rows.groups == group)
-        known = baselines(rows, predicted, mask)
+        trivial_errors = baselines(rows, predicted, mask)
         rate = "constant bandwidth" if rows.kind is KernelKind.COLLECTIVE else "constant FLOP/s"
-        trivial = [(rate, known.constant_rate_time_mape_pct)]
-        if known.roofline_time_mape_pct is not None:
-            trivial.append(("FLOP/s and bandwidth", known.roofline_time_mape_pct))
+        trivial = [(rate, trivial_errors.constant_rate_time_mape_pct)]
+        if trivial_errors.roofline_time_mape_pct is not None:
+            trivial.append(("FLOP/s and bandwidth", trivial_errors.roofline_time_mape_pct))
         times = predicted.time_s[mask] / rows.time_s[mask] - 1
         left_out = outside.get(str(group))
         yield _group(kind, str(group), TIME, times, None if left_out is None else left_out.time_percent, tuple(trivial))
-        own = mask & read
-        if own.any():
-            powers = predicted.power_w[own] / rows.power_w[own] - 1
-            constant = (("constant power", known.constant_power_mape_pct or 0.0),)
+        with_power = mask & read
+        if with_power.any():
+            powers = predicted.power_w[with_power] / rows.power_w[with_power] - 1
+            constant = (("constant power", trivial_errors.constant_power_mape_pct or 0.0),)
             yield _group(
                 kind, str(group), POWER, powers, None if left_out is None else left_out.power_percent, constant
             )
-            energies = (1 + powers) * (predicted.time_s[own] / rows.time_s[own]) - 1
+            energies = (1 + powers) * (predicted.time_s[with_power] / rows.time_s[with_power]) - 1
             yield _group(kind, str(group), ENERGY, energies)
 
 
 def _iterations(answer: IterationAnswer) -> Iterator[GroupErrors]:
     constant = constant_mfu_errors(answer.scored)
     for family in answer.errors.by_family:
-        own = [n for n, one in enumerate(answer.scored) if one.row.family == family]
-        others = [abs(error) for error in (constant[n] for n in own) if error is not None]
+        family_rows = [n for n, run in enumerate(answer.scored) if run.row.family == family]
+        others = [abs(error) for error in (constant[n] for n in family_rows) if error is not None]
         trivial = (("constant MFU", 100 * float(np.mean(others))),) if others else ()
-        errors = [answer.scored[n].error for n in own]
-        left_out = left_out_pct([answer.scored[n] for n in own])
+        errors = [answer.scored[n].error for n in family_rows]
+        left_out = left_out_pct([answer.scored[n] for n in family_rows])
         yield _group("iterations", family, TIME, errors, left_out, trivial)
 
 

@@ -76,14 +76,14 @@ def title_of(answer: ValidationAnswer) -> str:
             return f"Planned iterations on {answer.gpu.name}"
 
 
-def comparison_figure(found: Validation, name: str) -> Figure:
+def comparison_figure(validation: Validation, name: str) -> Figure:
     """Return the points of a file in a panel for each GPU, family or quantity: how far off each prediction is."""
-    points = points_of(found.answer)
+    points = points_of(validation.answer)
     panels = points["panel"].unique(maintain_order=True).to_list()
     panels.sort(key=lambda panel: (POWER_PANEL in panel, panel))
     groups = sorted(points["group"].unique().to_list())
     small = len(points) > MANY * len(panels)
-    if isinstance(found.answer, ReductionAnswer):
+    if isinstance(validation.answer, ReductionAnswer):
         layers = _savings_panel(name, groups, small=small)
     else:
         ratio = pl.col("predicted") / pl.col("measured")
@@ -92,11 +92,11 @@ def comparison_figure(found: Validation, name: str) -> Figure:
         layers = _ratio_panel(name, groups, most, small=small)
     return Figure(
         name=name,
-        title=f"{title_of(found.answer)}: predicted against measured",
+        title=f"{title_of(validation.answer)}: predicted against measured",
         table="",
         spec=spec_of(facet_of("points", "panel", panels, *layers)),
         data={"points": points},
-        note=_note(found.answer),
+        note=_note(validation.answer),
     )
 
 
@@ -179,22 +179,22 @@ def errors_figure(name: str, title: str, groups: Sequence[GroupErrors], kinds: S
     rows = pl.DataFrame(
         [
             {
-                "group": own.label,
-                "kind": own.kind,
-                "label": f"{own.group}: {own.mape_pct:.1f} %",
-                "rows": len(own.errors_pct),
-                "mape": own.mape_pct,
-                **dict(zip(("low", "quarter", "median", "most", "high"), own.quantiles_pct, strict=True)),
+                "group": group.label,
+                "kind": group.kind,
+                "label": f"{group.group}: {group.mape_pct:.1f} %",
+                "rows": len(group.errors_pct),
+                "mape": group.mape_pct,
+                **dict(zip(("low", "quarter", "median", "most", "high"), group.quantiles_pct, strict=True)),
             }
-            for own in groups
+            for group in groups
         ]
     )
-    known, present = looks_of_groups(kinds), rows["kind"].unique(maintain_order=True).to_list()
+    colours, present = looks_of_groups(kinds), rows["kind"].unique(maintain_order=True).to_list()
     return Figure(
         name=name,
         title=title,
         table="",
-        spec=spec_of(_spread(name, rows["group"].to_list(), {kind: known[kind] for kind in present})),
+        spec=spec_of(_spread(name, rows["group"].to_list(), {kind: colours[kind] for kind in present})),
         data={"errors": rows},
         heads={column: head for column, head, _ in ERROR_TIPS},
         note="Predicted less measured; thin: 5 to 95 % of the rows, thick: the middle half, disc: the median; names: "

@@ -35,38 +35,40 @@ def is_page(path: Path) -> bool:
         return False
 
 
-def fidelity_page(found: Sequence[Validation], overrides: Sequence[str]) -> Page:
+def fidelity_page(validations: Sequence[Validation], overrides: Sequence[str]) -> Page:
     """Return the page about what was compared; errors left out are those of GPUs as configured, without overrides."""
-    errors = errors_of(found)
+    errors = errors_of(validations)
     if overrides:  # of other numbers nothing was left out
         errors = [replace(group, left_out_pct=None) for group in errors]
     testbed = TestbedIdentity(
-        kind="simulated", gpu=", ".join(_gpus(found)), detail=f"GPU model, version {MODEL_VERSION}"
+        kind="simulated", gpu=", ".join(_gpus(validations)), detail=f"GPU model, version {MODEL_VERSION}"
     )
-    names = {one.name: f"compared_{number}" for number, one in enumerate(found)}
+    names = {validation.name: f"compared_{number}" for number, validation in enumerate(validations)}
     kinds = list(dict.fromkeys(group.kind for group in errors))
     spread = [
-        errors_figure(f"errors_{quantity}", f"Errors of {quantity}", own, kinds)
+        errors_figure(f"errors_{quantity}", f"Errors of {quantity}", quantity_errors, kinds)
         for quantity in (TIME, POWER)
-        if (own := [group for group in errors if group.quantity == quantity])
+        if (quantity_errors := [group for group in errors if group.quantity == quantity])
     ]
-    plain = [plain_answer(one.answer) for one in found]
+    plain = [plain_answer(validation.answer) for validation in validations]
     return Page(
         title=TITLE,
         name="kareus validate",
         testbeds=(testbed,),
         provenance=Provenance(config_hash=content_hash(plain), testbed=testbed).stamped(),
-        sections=tuple(_sections(found, errors, [figure.name for figure in spread], names)),
-        figures=(*spread, *(comparison_figure(one, names[one.name]) for one in found)),
+        sections=tuple(_sections(validations, errors, [figure.name for figure in spread], names)),
+        figures=(*spread, *(comparison_figure(validation, names[validation.name]) for validation in validations)),
         tables=(),
-        summary=printable_lines("\n".join(line for one in found for line in (one.title, *lines_of(one.answer), ""))),
+        summary=printable_lines(
+            "\n".join(line for each in validations for line in (each.title, *lines_of(each.answer), ""))
+        ),
         template="headline.html",
-        extra={"headline": _headline(found)},
+        extra={"headline": _headline(validations)},
     )
 
 
-def _gpus(found: Sequence[Validation]) -> list[str]:
-    return sorted({name for one in found for name in gpus_of(one.answer)})
+def _gpus(validations: Sequence[Validation]) -> list[str]:
+    return sorted({name for validation in validations for name in gpus_of(validation.answer)})
 
 
 def gpus_of(answer: ValidationAnswer) -> set[str]:
@@ -75,20 +77,22 @@ def gpus_of(answer: ValidationAnswer) -> set[str]:
         case KernelAnswer():
             return {str(name) for name in answer.kernels.gpu}
         case IterationAnswer():
-            return {one.row.gpu for one in answer.scored}
+            return {run.row.gpu for run in answer.scored}
         case PowerAnswer():
             return {"h100-sxm5-80gb"}
         case MemoryAnswer():
-            return {one.row.iteration.gpu for one in answer.scored}
+            return {run.row.iteration.gpu for run in answer.scored}
         case FrontierAnswer() | ReductionAnswer():
             return {answer.gpu.name.lower()}
 
 
 def _sections(
-    found: Sequence[Validation], errors: Sequence[GroupErrors], spread: Sequence[str], names: dict[str, str]
+    validations: Sequence[Validation], errors: Sequence[GroupErrors], spread: Sequence[str], names: dict[str, str]
 ) -> list[Section]:
     quantities = (TIME, POWER, ENERGY, MEMORY)
-    sheets = [error_sheet(quantity, own) for quantity in quantities if (own := _of(errors, quantity))]
+    sheets = [
+        error_sheet(quantity, quantity_errors) for quantity in quantities if (quantity_errors := _of(errors, quantity))
+    ]
     return [
         Section(
             title="All errors",
@@ -96,33 +100,36 @@ def _sections(
             figures=tuple(spread),
             sheets=tuple(sheets),
         ),
-        *(Section(title=title_of(one.answer), text=_words(one), figures=(names[one.name],)) for one in found),
+        *(
+            Section(title=title_of(validation.answer), text=_words(validation), figures=(names[validation.name],))
+            for validation in validations
+        ),
         Section(title="What others publish", sheets=(peer_sheet(PEERS),)),
         Section(
             title="What not to trust",
-            sheets=(trust_sheet(_trust(found)), distrust_sheet(DISTRUST), worst_sheet(worst_parts(found))),
+            sheets=(trust_sheet(_trust(validations)), distrust_sheet(DISTRUST), worst_sheet(worst_parts(validations))),
         ),
     ]
 
 
-def _trust(found: Sequence[Validation]) -> dict[str, str]:
+def _trust(validations: Sequence[Validation]) -> dict[str, str]:
     """What is known of the errors of each GPU, by its option or name."""
-    known: dict[str, str] = {}
-    for one in found:
-        if isinstance(one.answer, KernelAnswer):
-            known |= one.answer.trust
-        elif isinstance(one.answer, FrontierAnswer | ReductionAnswer):
-            known[one.answer.gpu.name] = trust(one.answer.gpu)
-    return dict(sorted(known.items()))
+    words: dict[str, str] = {}
+    for validation in validations:
+        if isinstance(validation.answer, KernelAnswer):
+            words |= validation.answer.trust
+        elif isinstance(validation.answer, FrontierAnswer | ReductionAnswer):
+            words[validation.answer.gpu.name] = trust(validation.answer.gpu)
+    return dict(sorted(words.items()))
 
 
 def _of(errors: Sequence[GroupErrors], quantity: str) -> list[GroupErrors]:
     return [group for group in errors if group.quantity == quantity]
 
 
-def _words(found: Validation) -> str:
+def _words(validation: Validation) -> str:
     """What a section says about its file."""
-    answer = found.answer
+    answer = validation.answer
     match answer:
         case KernelAnswer():
             rows, refused = len(answer.kernels), len(answer.refused)
@@ -131,19 +138,19 @@ def _words(found: Validation) -> str:
         case PowerAnswer():
             rows, refused = len(answer.rows), len(answer.refused)
         case FrontierAnswer():
-            return f"{found.name}: {len(answer.score.rows)} planned iterations, each at its own clocks. In sample."
+            return f"{validation.name}: {len(answer.score.rows)} planned iterations, each at its own clocks. In sample."
         case ReductionAnswer():
             points = answer.score.reduction_mae_points
-            return f"{found.name}: {len(answer.score.rows)} values, {points:.1f} points off on average. In sample."
+            return f"{validation.name}: {len(answer.score.rows)} values, {points:.1f} points off on average. In sample."
     left = f"; {refused:,} rows are refused: the model has nothing for what they ran" if refused else ""
-    return f"{found.name}: {rows:,} rows{left}."
+    return f"{validation.name}: {rows:,} rows{left}."
 
 
-def _headline(found: Sequence[Validation]) -> str:
+def _headline(validations: Sequence[Validation]) -> str:
     """The mean absolute errors of time in one sentence."""
     parts = []
-    for one in found:
-        answer = one.answer
+    for validation in validations:
+        answer = validation.answer
         if isinstance(answer, KernelAnswer) and answer.errors.time_mape_pct is not None:
             parts.append(f"{KINDS[answer.kernels.kind]} {answer.errors.time_mape_pct:.1f} %")
         elif isinstance(answer, IterationAnswer) and answer.errors.time_mape_pct is not None:

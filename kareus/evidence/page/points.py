@@ -114,8 +114,8 @@ def _thinned(points: pl.DataFrame) -> pl.DataFrame:
 
 def _iterations(answer: IterationAnswer) -> pl.DataFrame:
     return _listed(
-        (f"{one.row.family}, time (s)", one.row.gpu, one.row.model, one.row.iteration_time_s, one.predicted.time_s)
-        for one in answer.scored
+        (f"{run.row.family}, time (s)", run.row.gpu, run.row.model, run.row.iteration_time_s, run.predicted.time_s)
+        for run in answer.scored
     )
 
 
@@ -130,9 +130,9 @@ def _powers(answer: PowerAnswer) -> pl.DataFrame:
 
 def _memory(answer: MemoryAnswer) -> pl.DataFrame:
     return _listed(
-        ("allocated memory (GiB)", one.row.group, one.row.name, one.row.allocated_gib, one.estimate.allocated_gib)
-        for one in answer.scored
-        if one.row.counts
+        ("allocated memory (GiB)", run.row.group, run.row.name, run.row.allocated_gib, run.estimate.allocated_gib)
+        for run in answer.scored
+        if run.row.counts
     )
 
 

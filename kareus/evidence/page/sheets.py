@@ -15,7 +15,7 @@ NOTE = (
 
 def error_sheet(quantity: str, groups: Sequence[GroupErrors]) -> Sheet:
     """Return the errors of one quantity by group, beside those of baselines without a model."""
-    baselines = max(len(own.trivial) for own in groups)
+    baselines = max(len(group.trivial) for group in groups)
     return Sheet(
         caption=f"Errors of {quantity}",
         heads=heads(
@@ -26,20 +26,20 @@ def error_sheet(quantity: str, groups: Sequence[GroupErrors]) -> Sheet:
                 ("without a model", ("one constant", "two")[:baselines]),
             ]
         ),
-        rows=tuple(_error_row(own, baselines) for own in groups),
+        rows=tuple(_error_row(group, baselines) for group in groups),
         note=NOTE if baselines > 1 else "",
     )
 
 
-def _error_row(own: GroupErrors, baselines: int) -> SheetRow:
-    trivial = [percent(value) for _, value in own.trivial]
+def _error_row(group: GroupErrors, baselines: int) -> SheetRow:
+    trivial = [percent(value) for _, value in group.trivial]
     return SheetRow(
         cells=(
-            own.label,
-            f"{len(own.errors_pct):,}",
-            percent(own.mape_pct),
-            percent(own.left_out_pct),
-            percent(own.quantiles_pct[2]),
+            group.label,
+            f"{len(group.errors_pct):,}",
+            percent(group.mape_pct),
+            percent(group.left_out_pct),
+            percent(group.quantiles_pct[2]),
             *(trivial + [DASH] * baselines)[:baselines],
         )
     )
@@ -57,13 +57,13 @@ def peer_sheet(peers: Sequence[tuple[str, str, str, str]]) -> Sheet:
 
 def trust_sheet(words: Mapping[str, str]) -> Sheet:
     """Return what is known of the errors of each GPU, in words."""
-    rows = tuple(SheetRow(cells=(gpu, known), note=known) for gpu, known in words.items())
+    rows = tuple(SheetRow(cells=(gpu, errors), note=errors) for gpu, errors in words.items())
     return Sheet(caption="What is known of each GPU", heads=heads([("", ("GPU", "errors"))]), rows=rows, texts=2)
 
 
-def distrust_sheet(known: Sequence[tuple[str, str]]) -> Sheet:
+def distrust_sheet(doubts: Sequence[tuple[str, str]]) -> Sheet:
     """Return what not to trust, and why."""
-    rows = tuple(SheetRow(cells=(what, why), note=why) for what, why in known)
+    rows = tuple(SheetRow(cells=(what, why), note=why) for what, why in doubts)
     return Sheet(caption="Do not rely on", heads=heads([("", ("what", "why"))]), rows=rows, texts=2)
 
 

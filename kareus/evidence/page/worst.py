@@ -36,19 +36,19 @@ class PartError:
     median_pct: float
 
 
-def worst_parts(found: Sequence[Validation]) -> list[PartError]:
+def worst_parts(validations: Sequence[Validation]) -> list[PartError]:
     """Return the parts with the largest mean absolute errors."""
-    parts = [part for one in found for part in _parts(one)]
+    parts = [part for validation in validations for part in _parts(validation)]
     return sorted(parts, key=lambda part: -part.mape_pct)[:SHOWN]
 
 
-def _parts(found: Validation) -> Iterator[PartError]:
-    if isinstance(found.answer, KernelAnswer):
-        yield from _kernels(found.answer)
-    elif isinstance(found.answer, IterationAnswer):
-        own = found.answer.scored
-        names = [(one.row.family, one.row.model) for one in own]
-        yield from _by_name(names, np.array([one.error for one in own]), LEAST_ROWS // 5)
+def _parts(validation: Validation) -> Iterator[PartError]:
+    if isinstance(validation.answer, KernelAnswer):
+        yield from _kernels(validation.answer)
+    elif isinstance(validation.answer, IterationAnswer):
+        runs = validation.answer.scored
+        names = [(run.row.family, run.row.model) for run in runs]
+        yield from _by_name(names, np.array([run.error for run in runs]), LEAST_ROWS // 5)
 
 
 def _kernels(answer: KernelAnswer) -> Iterator[PartError]:
@@ -73,6 +73,6 @@ def _by_name(names: Iterable[tuple[str, str]], errors: Array, least: int) -> Ite
     placed: dict[tuple[str, str], list[float]] = {}
     for name, error in zip(names, errors.tolist(), strict=True):
         placed.setdefault(name, []).append(100 * error)
-    for (group, part), own in placed.items():
-        if len(own) >= least:
-            yield PartError(group, part, len(own), float(np.mean(np.abs(own))), float(np.median(own)))
+    for (group, part), values in placed.items():
+        if len(values) >= least:
+            yield PartError(group, part, len(values), float(np.mean(np.abs(values))), float(np.median(values)))

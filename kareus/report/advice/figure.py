@@ -47,11 +47,11 @@ def _band_words(advice: Advice) -> str:
     return f"Bands are the margin of ties: {advice.ties.words}."
 
 
-def short_name(one: LayoutAnswer) -> str:
+def short_name(answer: LayoutAnswer) -> str:
     """Return a name of a layout for legends, such as `#1 tp8 pp4 dp2`."""
-    layout = one.candidate.layout
+    layout = answer.candidate.layout
     degrees = (("tp", layout.tp), ("cp", layout.cp), ("pp", layout.pp), ("dp", layout.dp))
-    return " ".join([f"#{one.number}", *(f"{name}{degree}" for name, degree in degrees if degree > 1)])
+    return " ".join([f"#{answer.number}", *(f"{name}{degree}" for name, degree in degrees if degree > 1)])
 
 
 def _points(advice: Advice, size: SizeAnswer) -> pl.DataFrame:
@@ -59,16 +59,16 @@ def _points(advice: Advice, size: SizeAnswer) -> pl.DataFrame:
     on_frontier = {choice.layout.number for choice in size.frontier}
     most_s = NEAR * size.frontier[-1].cost.time_s
     rows = []
-    for one in size.layouts:
-        is_planned = one.depth is Depth.PLANNED and one.number in on_frontier
-        tokens = tokens_per_iteration(one.candidate.workload)
-        for plan in one.plans if is_planned else [plan for plan in one.plans[:1] if plan.time_s <= most_s]:
+    for answer in size.layouts:
+        is_planned = answer.depth is Depth.PLANNED and answer.number in on_frontier
+        tokens = tokens_per_iteration(answer.candidate.workload)
+        for plan in answer.plans if is_planned else [plan for plan in answer.plans[:1] if plan.time_s <= most_s]:
             millijoules = 1e3 * plan.energy_j / tokens
             rows.append(
                 {
-                    "layout": short_name(one) if is_planned else TIES,
-                    "words": f"#{one.number} {one.candidate.layout.words}",
-                    "state": "planned" if is_planned else "tied" if one.is_tied else "behind others",
+                    "layout": short_name(answer) if is_planned else TIES,
+                    "words": f"#{answer.number} {answer.candidate.layout.words}",
+                    "state": "planned" if is_planned else "tied" if answer.is_tied else "behind others",
                     "tokens_per_s": tokens / plan.time_s,
                     "millijoules_per_token": millijoules,
                     "least": millijoules * (1 - percent / 100),

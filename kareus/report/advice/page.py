@@ -76,8 +76,8 @@ def _lead(advice: Advice) -> Iterator[str]:
 
 def _answer(advice: Advice) -> Section:
     lines = [*frugal_lines(advice), full_line(advice), unset_line(advice), f"energies are of {chips(advice)}"]
-    told = " ".join(_sentence(line) for line in lines if line)
-    text = f"{told} These commands make the plan, and write its layout as settings of {advice.question.trainer.title}:"
+    words = " ".join(_sentence(line) for line in lines if line)
+    text = f"{words} These commands make the plan, and write its layout as settings of {advice.question.trainer.title}:"
     return Section(title="The plan in the trainer", text=text, commands=tuple(commands(advice)))
 
 
@@ -95,7 +95,7 @@ def _size(advice: Advice, size: SizeAnswer) -> list[Section]:
         f"Of {effort.configurations:,} layouts {effort.bounded:,} can run. {effort.predicted:,} were predicted, since "
         f"bounds did not rule them out, and {effort.planned:,} planned in full, in {effort.total_s:.1f} s."
     )
-    followed = [one for one in size.layouts if one.plans]
+    followed = [answer for answer in size.layouts if answer.plans]
     return [
         Section(title=f"Layouts of {size.gpus} GPUs in figures", text=text, sheets=(_layouts(advice, size, followed),)),
         Section(title=f"Refused layouts of {size.gpus} GPUs", sheets=(_refused(size),), is_folded=True),
@@ -106,10 +106,13 @@ def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer])
     on_frontier = {choice.layout.number for choice in size.frontier}
     rows = tuple(
         SheetRow(
-            cells=(f"{cells(one)[0]} {one.candidate.layout.words} ({_state(one, on_frontier)})", *cells(one)[1:]),
-            is_ours=one.number == advice.chosen.layout.number and size.gpus == advice.chosen_gpus,
+            cells=(
+                f"{cells(layout)[0]} {layout.candidate.layout.words} ({_state(layout, on_frontier)})",
+                *cells(layout)[1:],
+            ),
+            is_ours=layout.number == advice.chosen.layout.number and size.gpus == advice.chosen_gpus,
         )
-        for one in followed
+        for layout in followed
     )
     return Sheet(
         caption="Every layout that was predicted or planned, by its fastest plan",
@@ -121,10 +124,10 @@ def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer])
     )
 
 
-def _state(one: LayoutAnswer, on_frontier: set[int]) -> str:
-    if one.depth is Depth.PLANNED and one.number in on_frontier:
+def _state(answer: LayoutAnswer, on_frontier: set[int]) -> str:
+    if answer.depth is Depth.PLANNED and answer.number in on_frontier:
         return "frontier"
-    return "tied" if one.is_tied else "behind"
+    return "tied" if answer.is_tied else "behind"
 
 
 def _refused(size: SizeAnswer) -> Sheet:
@@ -132,7 +135,7 @@ def _refused(size: SizeAnswer) -> Sheet:
     first = {str(refusal.reason): refusal for refusal in reversed(size.refusals)}
     rows = tuple(
         SheetRow(cells=(reason, first[reason].layout.words, first[reason].message, f"{count:,}"))
-        for reason, count in sorted(size.effort.refused.items(), key=lambda one: -one[1])
+        for reason, count in sorted(size.effort.refused.items(), key=lambda counted: -counted[1])
     )
     return Sheet(
         caption="Why layouts cannot run",

@@ -81,18 +81,18 @@ def campaign_figures(
 
 
 def _frontiers(inputs: CampaignInputs, part: str, workloads: list[str], labels: Mapping[str, str]) -> Figure:
-    own = {labels[name]: inputs.iteration[name].filter(pl.col("method").is_in(COMPARED)) for name in workloads}
-    return frontier_panels(frontiers_name(part), f"Iteration frontiers, {part}", "iteration", own)
+    frames = {labels[name]: inputs.iteration[name].filter(pl.col("method").is_in(COMPARED)) for name in workloads}
+    return frontier_panels(frontiers_name(part), f"Iteration frontiers, {part}", "iteration", frames)
 
 
 def _fleets(inputs: CampaignInputs) -> Figure:
     members = list(inputs.of_kind("fleet"))
     titles = fleet_labels(members, lambda row: fleet_title(inputs.fleet[row["workload"], row["name"]]))
-    own = {
+    frames = {
         titles[key]: rows.filter(pl.col("method").is_in(COMPARED) & pl.col("on_frontier"))
         for key, rows in inputs.fleet.items()
     }
-    return frontier_panels("fleets", "Iteration frontiers of emulated fleets", "fleet", own)
+    return frontier_panels("fleets", "Iteration frontiers of emulated fleets", "fleet", frames)
 
 
 def _passes(passes: pl.DataFrame, labels: Mapping[str, str]) -> Figure:

@@ -75,7 +75,7 @@ def load_campaign(name: str, table: Path, results: Path) -> CampaignInputs:
         (workload, sweep): results / workload / "profile" / sweep / "trials.parquet"
         for workload, sweep in of["sweep"].select("workload", "name").unique(maintain_order=True).iter_rows()
     }
-    found = [
+    parents = [
         *(read_provenance(data[w] / "iteration.parquet", labelled_schema(ITERATION, OF_WORKLOAD)) for w in workloads),
         *(read_provenance(data[w] / "fleet.parquet", labelled_schema(FLEET, OF_WORKLOAD)) for w in fleets),
         *(read_provenance(path, TRIALS) for path in trials.values()),
@@ -84,8 +84,8 @@ def load_campaign(name: str, table: Path, results: Path) -> CampaignInputs:
     return CampaignInputs(
         name=name,
         members=members,
-        provenance=_provenance(found),
-        testbeds=tuple(dict.fromkeys(p.testbed for p in found if p.testbed is not None)),
+        provenance=_provenance(parents),
+        testbeds=tuple(dict.fromkeys(p.testbed for p in parents if p.testbed is not None)),
         iteration=iteration,
         savings={w: read_download(data[w], SAVINGS).select(SAVINGS.polars.names()) for w in workloads},
         runs={w: _runs(data[w], iteration[w]) for w in workloads},
@@ -136,7 +136,7 @@ def _trials(path: Path) -> pl.DataFrame:
 
 
 def _fleet(fleets: pl.DataFrame, workload: str, fleet: str) -> pl.DataFrame:
-    own = fleets.filter(pl.col("fleet") == fleet)
-    if own.is_empty():
+    rows = fleets.filter(pl.col("fleet") == fleet)
+    if rows.is_empty():
         raise ArtifactError(f"{workload}: its report has no fleet {fleet}; rerun report-fleets.")
-    return own
+    return rows

@@ -60,8 +60,8 @@ def short_labels(rows: list[Row]) -> dict[str, str]:
     labels = {}
     for name, label in short.items():
         alike = [set(other.split("_")) for other, its in short.items() if its == label]
-        own = [part for part in name.split("_") if part not in set.intersection(*alike)]
-        labels[name] = ", ".join([label, *own])
+        distinct = [part for part in name.split("_") if part not in set.intersection(*alike)]
+        labels[name] = ", ".join([label, *distinct])
     return labels
 
 
@@ -75,9 +75,9 @@ def fleet_labels(fleets: Sequence[Row], title: Callable[[Row], str]) -> dict[tup
         fleets: members of a campaign, or rows of `FLEET_COMPARISON`, with the name of the fleet as `name`.
         title: what a fleet is, such as its size.
     """
-    own = {(row["workload"], row["name"]): row for row in fleets}
-    workloads = short_labels(list({row["workload"]: row for row in own.values()}.values()))
-    titles = {key: title(row) for key, row in own.items()}
+    members = {(row["workload"], row["name"]): row for row in fleets}
+    workloads = short_labels(list({row["workload"]: row for row in members.values()}.values()))
+    titles = {key: title(row) for key, row in members.items()}
     if len(workloads) > 1:
         titles = {(workload, name): f"{workloads[workload]}: {text}" for (workload, name), text in titles.items()}
     alike = list(titles.values())
@@ -119,11 +119,11 @@ def _number(things: Sequence[object], name: str) -> str:
 
 def overview_sheet(overview: list[Overview], members: pl.DataFrame) -> Sheet:
     """Return a row for each workload: savings first, then absolute figures; refused ones with their reasons."""
-    found = {(row.workload, row.method): row for row in overview}
+    plans = {(row.workload, row.method): row for row in overview}
     rows = []
     for member in members.filter(pl.col("kind") == "workload").unique("workload", maintain_order=True).to_dicts():
         name = member["workload"]
-        ours, base = found.get((name, OURS)), found.get((name, THROUGHPUT_BASELINE))
+        ours, base = plans.get((name, OURS)), plans.get((name, THROUGHPUT_BASELINE))
         if member["refusal"] or ours is None or base is None:
             cells = (short_label(member), "refused", *[DASH] * 9)
             rows.append(SheetRow(cells=cells, note=f"refused: {member['refusal']}"))

@@ -71,24 +71,24 @@ def sections(inputs: CampaignInputs, overview: list[Overview], tables: Tables) -
     by_name = {schema.name: frame for schema, frame in tables}
     members = inputs.members.filter(pl.col("kind") == "workload")
     comparison, fleets, profiler = (by_name[name] for name in ("comparison", "fleet_comparison", "profiler"))
-    found = []
+    parts = []
     if len(members):
         sheet = overview_sheet(overview, inputs.members)
         figures = (OVERVIEW,) if overview else ()
-        found.append(Section(title="All workloads", sheets=(sheet,), figures=figures))
-    for (part,), own in members.group_by("part", maintain_order=True):
-        found.append(_part(str(part), own, comparison.filter(pl.col("part") == part)))
+        parts.append(Section(title="All workloads", sheets=(sheet,), figures=figures))
+    for (part,), part_members in members.group_by("part", maintain_order=True):
+        parts.append(_part(str(part), part_members, comparison.filter(pl.col("part") == part)))
     if len(comparison):
-        found += _of_workloads(inputs, members, comparison, by_name)
+        parts += _of_workloads(inputs, members, comparison, by_name)
     if len(fleets):
         text = "Fleets of equal pipelines, put together from the microbatch frontiers of one (paper, section 6.3)."
-        found.append(Section(title="Emulation", text=text, sheets=tuple(fleet_sheets(fleets)), figures=("fleets",)))
+        parts.append(Section(title="Emulation", text=text, sheets=tuple(fleet_sheets(fleets)), figures=("fleets",)))
     if len(profiler):
         text = "One partition measured over and over under several windows and cooldowns (paper, section 6.7)."
         settling = profiler.filter(pl.col("warm_reference_energy_j").is_not_null())
         sheets = (profiler_sheet(profiler), *([settling_sheet(settling)] if len(settling) else []))
-        found.append(Section(title="Profiler", text=text, sheets=sheets, figures=("profiler",)))
-    return [*found, Section(title=MEMBERS, sheets=(index_sheet(inputs.members),), is_folded=True)]
+        parts.append(Section(title="Profiler", text=text, sheets=sheets, figures=("profiler",)))
+    return [*parts, Section(title=MEMBERS, sheets=(index_sheet(inputs.members),), is_folded=True)]
 
 
 def _part(part: str, members: pl.DataFrame, comparison: pl.DataFrame) -> Section:
@@ -109,25 +109,25 @@ def _of_workloads(
 ) -> list[Section]:
     """Return the text on all workloads together, each once."""
     planned = members.filter(pl.col("refusal").is_null())
-    found = []
+    parts = []
     if any(inputs.runs.values()):
         text = (
             "Played back on the simulated testbed: whole instructions, with noise, on chips that stay warm."
             if {testbed.kind for testbed in inputs.testbeds} == {"simulated"}
             else "Run by the engine, or played back where the testbed is simulated."
         )
-        found.append(Section(title="Predicted and run", text=text, sheets=(runs_sheet(planned, comparison),)))
+        parts.append(Section(title="Predicted and run", text=text, sheets=(runs_sheet(planned, comparison),)))
     if len(tables["passes"]):
         sheet = search_sheet(tables["passes"], tables["search_time"])
-        found.append(Section(title="Searches", sheets=(sheet,), figures=("passes",)))
-    return found
+        parts.append(Section(title="Searches", sheets=(sheet,), figures=("passes",)))
+    return parts
 
 
-def campaign_text(inputs: CampaignInputs, found: Sequence[Section]) -> str:
+def campaign_text(inputs: CampaignInputs, parts: Sequence[Section]) -> str:
     """The report for a terminal: plain text, aligned, ending in a line feed."""
     blocks = [
         [f"campaign {inputs.name}", testbeds_label(inputs.testbeds)],
-        *(block for section in found if section.title != MEMBERS for block in _section_text(section)),
+        *(block for section in parts if section.title != MEMBERS for block in _section_text(section)),
         *([_refused(inputs)] if inputs.members["refusal"].is_not_null().any() else []),
     ]
     return blocks_text(blocks)

@@ -90,10 +90,10 @@ def improvement_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
 def _errors_note(comparison: pl.DataFrame, methods: Sequence[str], names: Sequence[str]) -> list[str]:
     """Return the range of the standard errors in a sheet as one remark; none if there are no standard errors."""
     errors = comparison.filter(pl.col("method").is_in(methods)).select(f"{name}_error_percent" for name in names)
-    found = [error for row in errors.iter_rows() for error in row if error]
-    if not found:
+    percents = [error for row in errors.iter_rows() for error in row if error]
+    if not percents:
         return []
-    low, high = f"{min(found):.1f}", f"{max(found):.1f}"
+    low, high = f"{min(percents):.1f}", f"{max(percents):.1f}"
     return [
         f"standard errors from the noise of measuring are {low if low == high else f'{low} to {high}'} points; table "
         f"{COMPARISON.name} has each"
@@ -142,13 +142,13 @@ def _short(methods: Iterable[str]) -> list[str]:
 
 def _rows(members: pl.DataFrame, comparison: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> tuple[SheetRow, ...]:
     """Return a row for each workload, each once: cells of (column, method) in `comparison`; refused ones are marked."""
-    found = {(row["workload"], row["method"]): row for row in comparison.iter_rows(named=True)}
-    rows, own = [], members.unique("workload", maintain_order=True).to_dicts()
-    labels = short_labels(own)
-    for member in own:
+    costs = {(row["workload"], row["method"]): row for row in comparison.iter_rows(named=True)}
+    rows, workloads = [], members.unique("workload", maintain_order=True).to_dicts()
+    labels = short_labels(workloads)
+    for member in workloads:
         name, refusal = member["workload"], member["refusal"]
         cells = [
-            _refused(refusal) if refusal else number(found.get((name, method)), column) for column, method in columns
+            _refused(refusal) if refusal else number(costs.get((name, method)), column) for column, method in columns
         ]
         rows.append(SheetRow(cells=(labels[name], *cells), link=None if refusal else f"workloads/{name}/page.html"))
     return tuple(rows)
@@ -213,11 +213,11 @@ def _fleet_rows(
     fleets: pl.DataFrame, labels: Mapping[tuple[str, str], str], columns: Sequence[tuple[str, str]]
 ) -> tuple[SheetRow, ...]:
     rows = []
-    for own in fleets.partition_by("workload", "fleet", maintain_order=True):
-        found = {row["method"]: row for row in own.iter_rows(named=True)}
-        cells = [number(found.get(method), column) for column, method in columns]
+    for fleet in fleets.partition_by("workload", "fleet", maintain_order=True):
+        costs = {row["method"]: row for row in fleet.iter_rows(named=True)}
+        cells = [number(costs.get(method), column) for column, method in columns]
         rows.append(
-            SheetRow(cells=(labels[own["workload"][0], own["fleet"][0]], str(own["num_microbatches"][0]), *cells))
+            SheetRow(cells=(labels[fleet["workload"][0], fleet["fleet"][0]], str(fleet["num_microbatches"][0]), *cells))
         )
     return tuple(rows)
 
@@ -228,7 +228,8 @@ def search_sheet(passes: pl.DataFrame, times: pl.DataFrame) -> Sheet:
     workloads = passes["workload"].unique(maintain_order=True).to_list()
     rows = [_search_row(name, names, _own(passes, name), _own(times, name)) for name in workloads]
     rows += [
-        _search_row(name, names, passes.join(own, on="workload", how="semi"), own) for name, own in _by_strategy(times)
+        _search_row(name, names, passes.join(searches, on="workload", how="semi"), searches)
+        for name, searches in _by_strategy(times)
     ]
     return Sheet(
         caption="Searches: shares of the frontiers found by each pass, and time",
@@ -249,8 +250,11 @@ def search_sheet(passes: pl.DataFrame, times: pl.DataFrame) -> Sheet:
 
 def _by_strategy(times: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
     """Searches of all workloads by strategy, each with the name of its row."""
-    found = [(str(strategy), own) for (strategy,), own in times.group_by("strategy", maintain_order=True)]
-    return [("all workloads" if len(found) == 1 else f"all workloads, search={name}", own) for name, own in found]
+    strategies = [(str(strategy), rows) for (strategy,), rows in times.group_by("strategy", maintain_order=True)]
+    return [
+        ("all workloads" if len(strategies) == 1 else f"all workloads, search={name}", searches)
+        for name, searches in strategies
+    ]
 
 
 def _own(frame: pl.DataFrame, workload: str) -> pl.DataFrame:

@@ -23,7 +23,7 @@ def campaign_tables(inputs: CampaignInputs) -> list[tuple[TableSchema, pl.DataFr
         SEARCH_TIME: _search_time(inputs),
         PROFILER: _profiler(inputs),
     }
-    return [(schema, schema.frame(list(found))) for schema, found in rows.items()]
+    return [(schema, schema.frame(list(table_rows))) for schema, table_rows in rows.items()]
 
 
 def _comparison(inputs: CampaignInputs) -> Iterator[Row]:
@@ -69,8 +69,8 @@ def _efforts(inputs: CampaignInputs) -> Iterator[tuple[Row, SearchEffort]]:
 
 def _passes(inputs: CampaignInputs) -> Iterator[Row]:
     for of, effort in _efforts(inputs):
-        for found in effort.passes:
-            yield of | {"chosen_by": found.name, "measured": found.measured, "on_frontier": found.on_frontier}
+        for choice in effort.passes:
+            yield of | {"chosen_by": choice.name, "measured": choice.measured, "on_frontier": choice.on_frontier}
 
 
 def _search_time(inputs: CampaignInputs) -> Iterator[Row]:

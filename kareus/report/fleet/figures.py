@@ -15,13 +15,13 @@ from kareus.report.theme import PALETTE, Look
 
 def fleet_figures(inputs: FleetInputs) -> list[Figure]:
     """Frontiers of every fleet, and power by the hour where hours were planned."""
-    own = {str(rows["fleet"][0]): rows for rows in fleets_of(inputs)}
-    titles = told_apart({name: fleet_title(rows) for name, rows in own.items()})
+    frames = {str(rows["fleet"][0]): rows for rows in fleets_of(inputs)}
+    titles = told_apart({name: fleet_title(rows) for name, rows in frames.items()})
     frontiers = frontier_panels(
         FLEET.name,
         "Iteration time and energy of each fleet",
         FLEET.name,
-        {titles[name]: rows.filter("on_frontier") for name, rows in own.items()},
+        {titles[name]: rows.filter("on_frontier") for name, rows in frames.items()},
         keys=("fleet", "plan"),
     )
     return [frontiers, *([_hours(inputs, fleet_titles(inputs))] if has_hours(inputs) else [])]
@@ -34,18 +34,18 @@ def _hours(inputs: FleetInputs, titles: Mapping[str, str]) -> Figure:
     means = hourly.group_by(keys, maintain_order=True).agg(power_w=pl.sum("energy_j") / SECONDS_PER_HOUR)
     factor, unit = common_scale(means["power_w"].to_list(), "W")
     frames = []
-    for (fleet, of), own in means.group_by("fleet", "unit", maintain_order=True):
+    for (fleet, of), hours in means.group_by("fleet", "unit", maintain_order=True):
         title = titles[str(fleet)]
         powers = [
             _by_the_hour(f"{title}: mean power ({unit})", str(method), rows, "power_w", factor)
-            for (method,), rows in own.group_by("method", maintain_order=True)
+            for (method,), rows in hours.group_by("method", maintain_order=True)
         ]
-        series = own.unique("hour").sort("hour")
+        series = hours.unique("hour").sort("hour")
         frames += [*powers, _by_the_hour(f"{title}: {of}", "series", series, "value", 1.0)]
     rows = pl.concat(frames)
     lines = rows["line"].unique(maintain_order=True).to_list()
-    known = looks_of([line for line in lines if line != "series"]) | {"series": Look(PALETTE["gray"], "stroke")}
-    selection = legend_filter("line", list(known))
+    line_looks = looks_of([line for line in lines if line != "series"]) | {"series": Look(PALETTE["gray"], "stroke")}
+    selection = legend_filter("line", list(line_looks))
     tips = (("panel", "", ""), ("line", "", ""), ("hour", "hour", ""), ("value", "value", ",.4g"))
     chart = (
         chart_of(None, "hours_lines")
@@ -54,7 +54,7 @@ def _hours(inputs: FleetInputs, titles: Mapping[str, str]) -> Figure:
         .encode(
             x=alt.X("hour:Q", title="hour"),
             y=alt.Y("value:Q", title=None),
-            color=looks("line", known)["color"],
+            color=looks("line", line_looks)["color"],
             tooltip=tooltip(tips),
         )
         .add_params(selection)

@@ -196,12 +196,12 @@ def compare_fleets(inputs: FleetInputs) -> list[FleetComparison]:
     """
     return [
         FleetComparison(
-            **own.select(COUNTS).row(0, named=True),
-            reduction_s=own["reduction_s"][0],
-            exposed_s=own["time_s"][0] - own["pipeline_time_s"][0],
-            methods=tuple(compare_methods(own)),
+            **rows.select(COUNTS).row(0, named=True),
+            reduction_s=rows["reduction_s"][0],
+            exposed_s=rows["time_s"][0] - rows["pipeline_time_s"][0],
+            methods=tuple(compare_methods(rows)),
         )
-        for own in fleets_of(inputs)
+        for rows in fleets_of(inputs)
     ]
 
 
@@ -229,7 +229,7 @@ def fleet_title(rows: pl.DataFrame) -> str:
 
 def fleet_titles(inputs: FleetInputs) -> dict[str, str]:
     """Return the size of every fleet by its name; fleets alike in size also have their names."""
-    return told_apart({str(own["fleet"][0]): f"{own['gpus'][0]:,} GPUs" for own in fleets_of(inputs)})
+    return told_apart({str(rows["fleet"][0]): f"{rows['gpus'][0]:,} GPUs" for rows in fleets_of(inputs)})
 
 
 def told_apart(titles: Mapping[str, str]) -> dict[str, str]:
@@ -240,15 +240,15 @@ def told_apart(titles: Mapping[str, str]) -> dict[str, str]:
 
 def fleet_data(inputs: FleetInputs) -> dict[str, Any]:
     """Return what the page shows of a plan that is clicked on: by fleet its size, its baseline and the stages."""
-    found: dict[str, Any] = {}
+    fleets: dict[str, Any] = {}
     counted, titles = {fleet.fleet: fleet.counted for fleet in compare_fleets(inputs)}, fleet_titles(inputs)
     for row, clocks in zip(inputs.fleet.iter_rows(named=True), inputs.clocks or repeat([]), strict=False):
         size = {name: row[name] for name in COUNTS}
         size |= {"title": titles[row["fleet"]], "counted": counted[row["fleet"]]}
-        own = found.setdefault(row["fleet"], size | {"plans": {}})
+        fleet = fleets.setdefault(row["fleet"], size | {"plans": {}})
         cost = {name: row[name] for name in ("time_s", "pipeline_time_s", "energy_j", "power_w", "gap")}
-        own["plans"].setdefault(row["method"], {})[str(row["plan"])] = cost | {"stages": clocks}
-    return found
+        fleet["plans"].setdefault(row["method"], {})[str(row["plan"])] = cost | {"stages": clocks}
+    return fleets
 
 
 def fleets_of(inputs: FleetInputs) -> list[pl.DataFrame]:

@@ -145,15 +145,15 @@ def _counts(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> Sheet:
     rows = [
         SheetRow(
             cells=(
-                titles[own.fleet],
-                own.fleet,
-                f"{own.pipelines:,}",
-                f"{own.num_microbatches:,}",
-                "in the plans" if own.counted == "planned" else scaled(own.reduction_s, "s"),
-                own.counted,
+                titles[fleet.fleet],
+                fleet.fleet,
+                f"{fleet.pipelines:,}",
+                f"{fleet.num_microbatches:,}",
+                "in the plans" if fleet.counted == "planned" else scaled(fleet.reduction_s, "s"),
+                fleet.counted,
             )
         )
-        for own in fleets
+        for fleet in fleets
     ]
     names = ("fleet", "name", "pipelines", "microbatches of each", "gradient reduction", "counted")
     return Sheet(caption="Fleets", heads=heads([("", names)]), rows=tuple(rows), texts=2, source="fleet")
@@ -163,15 +163,15 @@ def _max_throughput(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> S
     titles = fleet_titles(inputs)
     rows = [
         _row(
-            titles[own.fleet],
+            titles[fleet.fleet],
             row.method,
             percent(row.time_reduction_percent),
             percent(row.energy_reduction_percent),
             scaled(row.time_s, "s", digits=4),
             scaled(row.energy_j, "J"),
         )
-        for own in fleets
-        for row in own.methods
+        for fleet in fleets
+        for row in fleet.methods
     ]
     return Sheet(
         caption=f"Max throughput: the least time of each method; reductions against {THROUGHPUT_BASELINE}",
@@ -186,13 +186,13 @@ def _frontier_improvement(inputs: FleetInputs, fleets: Sequence[FleetComparison]
     titles = fleet_titles(inputs)
     rows = [
         _row(
-            titles[own.fleet],
+            titles[fleet.fleet],
             row.method,
             percent(row.iso_time_energy_reduction_percent),
             percent(row.iso_energy_time_reduction_percent),
         )
-        for own in fleets
-        for row in own.methods
+        for fleet in fleets
+        for row in fleet.methods
         if row.method not in (FRONTIER_BASELINE, THROUGHPUT_BASELINE)
     ]
     names = ("fleet", "method", "iso-time energy saved", "iso-energy time saved")
@@ -263,8 +263,8 @@ def _power_caps(inputs: FleetInputs) -> Sheet:
 
 def _hours(inputs: FleetInputs) -> Sheet:
     titles = fleet_titles(inputs)
-    found = charges(inputs)
-    base = {(row.fleet, row.unit): row.steady for row in found if row.method == THROUGHPUT_BASELINE}
+    totals = charges(inputs)
+    base = {(row.fleet, row.unit): row.steady for row in totals if row.method == THROUGHPUT_BASELINE}
     rows = [
         _row(
             titles[row.fleet],
@@ -275,7 +275,7 @@ def _hours(inputs: FleetInputs) -> Sheet:
             percent(row.saving_percent),
             percent(_saved(row.hourly, base.get((row.fleet, row.unit)))),
         )
-        for row in found
+        for row in totals
     ]
     return Sheet(
         caption="Hours: one plan from the start, or plans by the hour, for the same iterations (money or g CO2)",

@@ -42,9 +42,9 @@ class SearchEffort:
     on_frontier: int
     """Candidates on the frontier."""
 
-    def share_percent(self, found: SearchPass) -> float:
+    def share_percent(self, choice: SearchPass) -> float:
         """Return the share of a pass in all choices of candidates that are on the frontier."""
-        return 100 * found.on_frontier / sum(p.on_frontier for p in self.passes)
+        return 100 * choice.on_frontier / sum(p.on_frontier for p in self.passes)
 
     @property
     def profiling_share(self) -> float:
@@ -72,8 +72,8 @@ def _effort(name: str, candidates: pl.DataFrame, rounds: pl.DataFrame, proposals
     return SearchEffort(
         partition=name,
         passes=tuple(
-            SearchPass(name=chosen_by, measured=measured, on_frontier=found)
-            for chosen_by, measured, found in passes.rows()
+            SearchPass(name=chosen_by, measured=measured, on_frontier=on_frontier)
+            for chosen_by, measured, on_frontier in passes.rows()
         ),
         measured=len(candidates),
         on_frontier=int(candidates["on_frontier"].sum()),

@@ -169,7 +169,7 @@ def _answer() -> list[alt.Chart]:
     tips = [("name", "chosen plan", ""), *(tip for tip in PLAN_TIPS if tip[0] in ("time_s", "energy_kj")),
             *(tip for tip in PLAN_TIPS if tip[0].endswith("reduction_percent"))]  # fmt: skip
     number = chart_of("chosen", "chosen_numbers").mark_text(style="number", clip=True)
-    told = first.properties(name="chosen_told").mark_text(
+    words = first.properties(name="chosen_told").mark_text(
         align="right",
         dx=-15,
         style="name",
@@ -182,7 +182,7 @@ def _answer() -> list[alt.Chart]:
         arrow,
         disc.encode(**place, tooltip=tooltip(tips)),
         number.encode(**place, text=alt.Text("number:N")),
-        told.encode(**place, text=alt.Text("told:N")),
+        words.encode(**place, text=alt.Text("told:N")),
     ]
 
 
@@ -331,7 +331,7 @@ def _microbatch_rows(microbatch: pl.DataFrame) -> pl.DataFrame:
     ):
         place = f"{stage} chunk {chunk}" if is_chunked else str(stage)
         direction, costs = rows["direction"][0], rows.drop("stage", "chunk", "point", "choices")
-        places = next((places for _, known, places in shared if known.equals(costs)), None)
+        places = next((places for _, alike, places in shared if alike.equals(costs)), None)
         if places is None:
             shared.append((direction, costs, [place]))
         else:

@@ -48,12 +48,12 @@ class Headline:
     def facts(self) -> tuple[tuple[str, str, str], ...]:
         """Figures of one iteration: value, unit, and what the baseline has."""
         row, base, runs, usual = self.row, self.baseline.prediction, self.runs, self.baseline_runs
-        (own, before), (factor, per_token) = self._joules_per_token, self.per_token
+        (of_plan, before), (factor, per_token) = self._joules_per_token, self.per_token
         return (
             (f"{row.time_s:.2f}", "s an iteration", f"{base.time_s:.2f}"),
             (f"{row.energy_j / 1e3:.1f}", "kJ an iteration", f"{base.energy_j / 1e3:.1f}"),
             (f"{runs.tokens_per_s:,.0f}", "tokens/s", f"{usual.tokens_per_s:,.0f}"),
-            (significant(own / factor, 3), per_token, significant(before / factor, 3)),
+            (significant(of_plan / factor, 3), per_token, significant(before / factor, 3)),
             (f"{100 * runs.mfu:.1f} %", "MFU", f"{100 * usual.mfu:.1f} %"),
             (
                 f"{row.energy_j / row.time_s / 1e3:.2f}",
@@ -71,8 +71,8 @@ class Headline:
     def _joules_per_token(self) -> tuple[float, float]:
         """Of the plan, and of the baseline."""
         base, runs, usual = self.baseline.prediction, self.runs, self.baseline_runs
-        own = self.row.energy_j / runs.tokens_per_s / self.row.time_s
-        return own, base.energy_j / usual.tokens_per_s / base.time_s
+        of_plan = self.row.energy_j / runs.tokens_per_s / self.row.time_s
+        return of_plan, base.energy_j / usual.tokens_per_s / base.time_s
 
 
 def plan_title(selector: str, method: str) -> str:

@@ -48,8 +48,8 @@ def plan_errors(plan: Plan, microbatch: pl.DataFrame, spread: Spread) -> PlanErr
     """Return the errors of a plan; all None if points have no standard errors or are not in `microbatch`."""
     if spread.is_noise_free:
         return PlanErrors()
-    own = microbatch.filter(pl.col("method") == point_method(plan.method))
-    points = {_key(row["stage"], row): row["point"] for row in own.iter_rows(named=True)}
+    candidates = microbatch.filter(pl.col("method") == point_method(plan.method))
+    points = {_key(row["stage"], row): row["point"] for row in candidates.iter_rows(named=True)}
     keys = [
         _key(stage.stage, to_plain(i) | {"choices": i.partitions}) for stage in plan.stages for i in stage.instructions
     ]

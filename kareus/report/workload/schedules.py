@@ -42,12 +42,12 @@ def schedules(inputs: ReportInputs) -> dict[str, Any]:
     plans: dict[str, dict[str, list[list[int]]]] = {}
     for row in _affordable(inputs.iteration, MOST_INSTRUCTIONS // len(keys)):
         method = point_method(row["method"])
-        own = [(method, k.stage, k.chunk, str(k.direction), n) for k, n in zip(keys, row["points"], strict=True)]
-        numbers = [used.setdefault(key, len(used)) for key in own]
+        chosen = [(method, k.stage, k.chunk, str(k.direction), n) for k, n in zip(keys, row["points"], strict=True)]
+        numbers = [used.setdefault(key, len(used)) for key in chosen]
         (changes,) = priced_changes(config, inputs.microbatch, row["method"], [row["points"]])
-        times_us = [round(points[key]["time_s"] * PER_SECOND) for key in own]
+        times_us = [round(points[key]["time_s"] * PER_SECOND) for key in chosen]
         gaps = _gaps_us(keys, dag, times_us, [round(change.time_s * PER_SECOND) for change in changes])
-        series = _power_series(inputs, row, keys, dag, [points[key] for key in own], changes)
+        series = _power_series(inputs, row, keys, dag, [points[key] for key in chosen], changes)
         plans.setdefault(row["method"], {})[str(row["plan"])] = [numbers, gaps, *_power(series)]
     return {
         "instructions": {
@@ -60,7 +60,7 @@ def schedules(inputs: ReportInputs) -> dict[str, Any]:
 
 
 def _affordable(iteration: pl.DataFrame, most: int) -> list[Row]:
-    ours, others = (iteration.filter(own) for own in (pl.col("method") == OURS, pl.col("method") != OURS))
+    ours, others = (iteration.filter(is_ours) for is_ours in (pl.col("method") == OURS, pl.col("method") != OURS))
     kept = ours[:: max(1, -(-len(ours) // max(most, 1)))]
     return [*kept.iter_rows(named=True), *(others.iter_rows(named=True) if len(kept) + len(others) <= most else ())]
 

@@ -117,15 +117,15 @@ def passes_figure(efforts: Sequence[SearchEffort]) -> Figure:
         [
             {
                 "what": f"{effort.partition} ({effort.on_frontier})",
-                "found_by": pass_name(found.name),
-                "measured": found.measured,
-                "on_frontier": found.on_frontier,
+                "found_by": pass_name(choice.name),
+                "measured": choice.measured,
+                "on_frontier": choice.on_frontier,
             }
             for effort in efforts
-            for found in effort.passes
+            for choice in effort.passes
         ]
     )
-    passes = pass_looks([found.name for effort in efforts for found in effort.passes])
+    passes = pass_looks([choice.name for effort in efforts for choice in effort.passes])
     return shares_figure(
         rows, passes, title="Who found the frontier", table="candidates", empty="" if efforts else NOTHING
     )

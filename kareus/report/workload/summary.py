@@ -100,7 +100,7 @@ def overlap_note(inputs: ReportInputs) -> list[str]:
 
 def notes(inputs: ReportInputs) -> list[str]:
     """Return notes on the figures: the meaning of errors, and frontiers that are not exact."""
-    has_errors = any(any(to_plain(found.errors).values()) for found in inputs.savings)
+    has_errors = any(any(to_plain(saved.errors).values()) for saved in inputs.savings)
     thinned = inputs.microbatch.filter("is_thinned").n_unique(["stage", "chunk", "direction", "frequency_mhz"])
     return [*([ERRORS_NOTE] if has_errors else []), *([thinned_note(thinned)] if thinned else [])]
 
@@ -122,8 +122,8 @@ def method_sheets(savings: Sequence[Savings]) -> tuple[Sheet, Sheet]:
             caption=f"Max throughput: the least time of each method; reductions against {THROUGHPUT_BASELINE}",
             heads=heads([("", throughput)]),
             rows=tuple(
-                _row(found.compared.method, *_reductions(found.compared, found.errors), *_cost(found.compared))
-                for found in savings
+                _row(saved.compared.method, *_reductions(saved.compared, saved.errors), *_cost(saved.compared))
+                for saved in savings
             ),
             source=SAVINGS.name,
         ),
@@ -132,16 +132,16 @@ def method_sheets(savings: Sequence[Savings]) -> tuple[Sheet, Sheet]:
             heads=heads([("", improvement)]),
             rows=tuple(
                 _row(
-                    found.compared.method,
+                    saved.compared.method,
                     percent_within(
-                        found.compared.iso_time_energy_reduction_percent, found.errors.iso_time_energy_reduction
+                        saved.compared.iso_time_energy_reduction_percent, saved.errors.iso_time_energy_reduction
                     ),
                     percent_within(
-                        found.compared.iso_energy_time_reduction_percent, found.errors.iso_energy_time_reduction
+                        saved.compared.iso_energy_time_reduction_percent, saved.errors.iso_energy_time_reduction
                     ),
                 )
-                for found in savings
-                if found.compared.method != FRONTIER_BASELINE
+                for saved in savings
+                if saved.compared.method != FRONTIER_BASELINE
             ),
             source=SAVINGS.name,
         ),
@@ -196,7 +196,7 @@ def runs_sheet(runs: Sequence[RunComparison], testbed: TestbedIdentity) -> Sheet
 def efforts_sheet(searches: Sequence[PartitionSearch]) -> Sheet:
     """Return the table of results and cost of searches, by partition."""
     efforts = search_efforts(searches)
-    passes = [found.name for found in efforts[0].passes] if efforts else []
+    passes = [choice.name for choice in efforts[0].passes] if efforts else []
     return Sheet(
         caption="Searches by pass and by time",
         heads=heads(
@@ -221,13 +221,13 @@ def cut_short(searches: Sequence[PartitionSearch]) -> str:
 
 
 def _effort_row(effort: SearchEffort, passes: Sequence[str]) -> SheetRow:
-    found = {p.name: effort.share_percent(p) for p in effort.passes}
+    shares = {p.name: effort.share_percent(p) for p in effort.passes}
     return SheetRow(
         cells=(
             effort.partition,
             str(effort.measured),
             str(effort.on_frontier),
-            *(percent(found.get(name), digits=0) for name in passes),
+            *(percent(shares.get(name), digits=0) for name in passes),
             f"{effort.profiling_s / 60:.1f}",
             f"{effort.looking_s / 60:.1f}",
             f"{effort.gpu_s / SECONDS_PER_HOUR:.2f}",
@@ -241,13 +241,13 @@ def _search(effort: SearchEffort) -> list[str]:
     passes = ", ".join(f"{p.name} {percent(effort.share_percent(p))}" for p in effort.passes)
     hours = effort.profiling_s / SECONDS_PER_HOUR
     looks = f", time-only {percent(100 * effort.looking_s / effort.profiling_s)} of it" if effort.looking_s else ""
-    found = f"Search: of {effort.on_frontier} candidates on the frontiers, found by {passes}"
+    origin = f"Search: of {effort.on_frontier} candidates on the frontiers, found by {passes}"
     took = (
         f"Search time: profiling {hours:.2f} h of the testbed's clock "
         f"({percent(100 * effort.profiling_share)}){looks}, {effort.gpu_s / SECONDS_PER_HOUR:.2f} GPU-hours, "
         f"optimisation {effort.optimisation_s:.1f} s"
     )
-    return _wrapped(found, took)
+    return _wrapped(origin, took)
 
 
 def _wrapped(*texts: str) -> list[str]:

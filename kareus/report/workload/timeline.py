@@ -214,11 +214,13 @@ def how_it_runs(i: PlannedInstruction) -> str:
 def _chart(drawn: tuple[Drawn, Drawn], headings: tuple[str, str], clocks: ClockSpan) -> alt.VConcatChart:
     x = alt.X("start_s:Q", title=None, axis=alt.Axis(labels=False, ticks=False), scale=alt.Scale(nice=False, zero=True))
     lanes = [  # the legend of the first is for both
-        _lanes(one.data, x, clocks, heading, has_legend=one is drawn[0]).properties(height=_height(one.plan), width=900)
-        for one, heading in zip(drawn, headings, strict=True)
+        _lanes(lane.data, x, clocks, heading, has_legend=lane is drawn[0]).properties(
+            height=_height(lane.plan), width=900
+        )
+        for lane, heading in zip(drawn, headings, strict=True)
     ]
     power = _power(drawn, x).properties(height=POWER_PX, width=900)
-    first, second = (one.data for one in drawn)
+    first, second = (lane.data for lane in drawn)
     views = (f"{first}_bars_0", f"{second}_bars_1", f"{first}_power_2")  # Altair numbers views of several
     return (
         alt.vconcat(*lanes, power, spacing=14, params=[zoom_of(views, "x")])
@@ -303,7 +305,7 @@ def _power(drawn: tuple[Drawn, Drawn], x: alt.X) -> alt.LayerChart:
 
     Dashed, the means of a second.
     """
-    names = {one.data: one.name for one in drawn}
+    names = {pipeline.data: pipeline.name for pipeline in drawn}
     scale = alt.Scale(domain=list(names.values()), range=[PALETTE["blue"], PALETTE["gray"]])
     tips = (("drawn", "of", ""), ("start_s", "from (s)", ".4f"), ("power_kw", "power of all GPUs (kW)", ".2f"))
     lines = [
