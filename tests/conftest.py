@@ -17,6 +17,7 @@ from helpers.examples import EXPLORING, REPEATABLE
 from helpers.forked_workers import fork_workers
 
 from kareus.artifacts.cache import CACHE_VARIABLE
+from kareus.processes import collect_rarely
 
 # No example has to end within a time, since machines are noisy. Examples are the same in each run, so that a failure is
 # the change's; `pytest --hypothesis-profile=exploring`, which `make acceptance` runs, draws new ones, and more of them.
@@ -50,6 +51,7 @@ def pytest_collection_finish() -> None:
     """Spare the garbage collector what has been imported by now, a million objects that stay to the end."""
     gc.collect()
     gc.freeze()
+    collect_rarely()
 
 
 @pytest.fixture(scope="session")

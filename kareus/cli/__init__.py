@@ -16,7 +16,7 @@ import kareus
 from kareus.artifacts.records import suggest
 from kareus.cli.commands import BUILT_IN, COMMANDS, EVERY, STAGE, STAGES
 from kareus.errors import ConfigError, KareusError, one_line, printable_lines, refused_by_system
-from kareus.processes import STANDARD_STREAMS
+from kareus.processes import STANDARD_STREAMS, collect_rarely
 
 __all__ = ["COMMANDS", "EVERY", "STAGES", "main", "words_of"]
 
@@ -27,6 +27,8 @@ NO_READER, REFUSED, INTERRUPTED = 1, 2, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     _open_streams()
+    if argv is None:  # the process is the command's
+        collect_rarely()
     argv = sys.argv[1:] if argv is None else list(argv)
     called = f"kareus {words_of(argv)}".rstrip()
     try:

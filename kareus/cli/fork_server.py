@@ -38,6 +38,7 @@ from kareus.processes import (
     PARENT_VARIABLE,
     STANDARD_STREAMS,
     STARTED,
+    collect_rarely,
     die_with_parent,
     situation,
 )
@@ -264,6 +265,7 @@ def _become(request: ForkRequest) -> None:
 
 if __name__ == "__main__":
     die_with_parent()
+    collect_rarely()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the run, which may have jobs to end first
     signal.signal(signal.SIGCHLD, _reap)
     run(serve(socket.socket(fileno=int(sys.argv[1]))))

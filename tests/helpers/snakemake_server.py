@@ -22,7 +22,7 @@ from snakemake.cli import main
 from kareus.artifacts.code import code_hash
 from kareus.campaign.resolve import resolve_campaign
 from kareus.cli import EVERY, fork_server
-from kareus.processes import FORK_SERVER_VARIABLE, MOST_BYTES, die_with_parent
+from kareus.processes import FORK_SERVER_VARIABLE, MOST_BYTES, collect_rarely, die_with_parent
 from kareus.report import drawing
 
 DRY_RUN, STAGE = "-n", "stage "
@@ -105,6 +105,7 @@ def run(asked: dict[str, Any]) -> NoReturn:
 
 if __name__ == "__main__":
     drawing.save = figures.save_empty  # before stages import it
+    collect_rarely()
     for module in sys.argv[1:]:
         importlib.import_module(module)
     for line in sys.stdin:
