@@ -82,7 +82,7 @@ def test_the_command_replaces_no_file_of_the_users(tmp_path, capsys):
 def test_a_title_that_does_not_print_is_refused_early(command, title, tmp_path, capsys):
     words = arguments(write_inputs(tmp_path), tmp_path / "report", workload=title)
     if command == "report-fleets":
-        files = [f"--{name}={tmp_path / name}" for name in ("fleet", "stragglers", "power-caps", "hours")]
+        files = [f"--{name}={tmp_path / name}" for name in ("fleet", "stragglers", "power-caps", "hours", "config")]
         words = ["stage", command, f"--title={title}", f"--output={tmp_path / 'report'}", *files]
     assert main(words) == 2
     said = capsys.readouterr()

@@ -80,7 +80,7 @@ def load_campaign(name: str, table: Path, results: Path) -> CampaignInputs:
         *(read_provenance(data[w] / "fleet.parquet", labelled_schema(FLEET, OF_WORKLOAD)) for w in fleets),
         *(read_provenance(path, TRIALS) for path in trials.values()),
     ]
-    planned_by = zip((*workloads, *fleets), found, strict=False)  # sweeps plan nothing
+    planned_by = zip((*workloads, *fleets), parents, strict=False)  # sweeps plan nothing
     return CampaignInputs(
         name=name,
         members=members,
