@@ -4,9 +4,10 @@
 
 Everything is simulated: plans on the simulated testbed, exposure by the GPU model at the planned clocks. Methods that
 have a frontier are at the selector `fastest`. `by hand` is the plan of `kareus` with 32 SMs for every exchange, at the
-planned clocks; both are priced by the GPU model. `overlapped 1F1B` is what Megatron's
-`overlap_moe_expert_parallel_comm` does at best, every exchange beside another microbatch's passes, which needs blocks
-that are not recomputed whole.
+planned clocks; both are priced by the GPU model. `whole, SMs searched` is what Megatron runs, instructions whole, with
+the number of SMs for its dispatcher that `kareus plan ... software.dispatch_sms=auto` finds, beside its own number and
+32 by hand. `overlapped 1F1B` is what Megatron's `overlap_moe_expert_parallel_comm` does at best, every exchange beside
+another microbatch's passes, which needs blocks that are not recomputed whole, and virtual stages.
 """
 
 import argparse
@@ -16,15 +17,18 @@ from dataclasses import replace
 from typing import Any
 
 import kareus
+from kareus.errors import RefusedWorkloadError
 from kareus.export.constant_counts import plan_cost, with_counts
 from kareus.gpu_model.model import KnownSteps
 from kareus.graph.records import UPDATING, Batch, BlockGraph
 from kareus.partition.extract import operator_graphs, partitions_of
 from kareus.plans.document import Plan
+from kareus.plans.exchanges import dispatches, with_best_dispatch, with_dispatch_sms
 from kareus.plans.planning import quietly
 from kareus.plans.simulated_run import planned_program
 from kareus.prediction.breakdown import COLLECTIVES, instruction_cost
 from kareus.profile.programs import chunk_shapes
+from kareus.workload.combinations import check_combinations
 from kareus.workload.config import Workload, run_by
 
 Graphs = Mapping[Batch, BlockGraph]
@@ -84,11 +88,36 @@ def rows(name: str, overrides: tuple[str, ...]) -> Iterator[dict[str, Any]]:
             cost = plan_cost(plan, workload, graphs, known)
             found = exposure(plan, workload, graphs, known)
             yield common | costs(label, (cost.time_s, cost.energy_j), found) | {"sms": sm_counts(plan)}
-    if not workload.recomputation.repeats_blocks:
-        overlapping = run_by(workload, replace(workload.software, hidden_exchange=1.0))
-        found = kareus.predict(overlapping)
+    yield from (common | row for row in dispatched(workload, "whole"))
+    overlapping = run_by(workload, replace(workload.software, hidden_exchange=1.0))
+    if is_taken(overlapping):
+        yield from (common | row for row in dispatched(overlapping, "overlapped 1F1B"))
+
+
+def dispatched(workload: Workload, label: str) -> Iterator[dict[str, Any]]:
+    """Yield what Megatron runs, on the SMs of its dispatcher, on those that are found, and on those by hand."""
+    if not dispatches(workload):
+        return
+    best = with_best_dispatch(workload)
+    named = {
+        f"{label}, SMs as usual": workload,
+        f"{label}, SMs searched": best,
+        f"{label}, {BY_HAND} SMs": with_dispatch_sms(workload, BY_HAND),
+    }
+    for method, one in named.items():
+        found = kareus.predict(one)
         moved = found.collectives.alone_s, found.collectives.exposed_s
-        yield common | costs("overlapped 1F1B", (found.time_s, found.energy_j), moved) | {"sms": {}}
+        counts = {"dispatch": [one.software.exchange_sms(one.default_collective_sm_count)]}
+        yield costs(method, (found.time_s, found.energy_j), moved) | {"sms": counts}
+
+
+def is_taken(workload: Workload) -> bool:
+    """Return whether its trainer runs a workload."""
+    try:
+        check_combinations(workload)
+    except RefusedWorkloadError:
+        return False
+    return True
 
 
 def costs(method: str, cost: tuple[float, float], moved: tuple[float, float]) -> dict[str, Any]:
@@ -130,7 +159,7 @@ def text(row: dict[str, Any]) -> str:
     sms = ", ".join(f"{name} {'/'.join(map(str, counts))}" for name, counts in row["sms"].items())
     cost = f"{row['time_s']:7.3f} s {row['energy_j'] / 1e3:9.1f} kJ"
     return (
-        f"{row['workload']:<17} {row['gpus']:>5} {row['method']:<25} {cost}"
+        f"{row['workload']:<17} {row['gpus']:>5} {row['method']:<30} {cost}"
         f"  exchanges {row['alone_s']:6.3f} s alone, {row['exposed_s']:6.3f} s exposed  {sms}"
     )
 

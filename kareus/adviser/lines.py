@@ -31,6 +31,7 @@ from kareus.pareto import AS_FAST
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
 from kareus.plans.actuated import SLOWER, clock_goal
 from kareus.plans.answer import BASELINE, LITTLE_SLOWER, little_to_gain, meaning, model_error_line
+from kareus.plans.exchanges import dispatch_lines
 from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
 from kareus.prediction.errors import error_of
 from kareus.prediction.remedies import parts_words
@@ -273,6 +274,8 @@ def turn_on_lines(advice: Advice) -> Iterator[str]:
     once = "" if trainer.clocks is ClockPace.STEP else ", once the commands below have made the plan"
     yield f"turned on in {trainer.title}, which obeys {trainer.obeys} ({trainer.page}), by these lines{once}:"
     yield from (f"  {line}" for line in trainer.turn_on(str(plan_of(advice)), clock_goal(advice.selector)))
+    if not trainer.overlaps:
+        yield from dispatch_lines(advice.chosen.layout.candidate.workload)
 
 
 def _size_lines(size: SizeAnswer, margin: TieMargin, columns: int | None) -> Iterator[str]:

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from kareus.plans.planning import PlannedTables
 
 SPLIT, EXCHANGES = "parallelism.layers_per_stage=auto", "parallelism.fsdp=auto"
-"""Ask for the blocks on stages, and for the exchanges of shared-out weights, that are best."""
+DISPATCH = "software.dispatch_sms=auto"
+"""Ask for the blocks on stages, for the exchanges of shared-out weights, and for the SMs of those of tokens, that are
+best."""
 logger = logging.getLogger(__name__)
 
 
@@ -85,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _resolved(given: Sequence[str], config_dir: Path | None) -> Sequence[Resolved]:
     """Return every combination of overrides, with what is best of that which is to be searched."""
-    searches = {SPLIT: _with_searched_split, EXCHANGES: _with_best_exchanges}
+    searches = {SPLIT: _with_searched_split, EXCHANGES: _with_best_exchanges, DISPATCH: _with_best_dispatch}
     overrides = [text for text in given if text not in searches]
     resolved = resolve(overrides, config_dir)
     for searched in (text for text in searches if text in given):
@@ -121,11 +123,27 @@ def _with_best_exchanges(one: Resolved, config_dir: Path | None) -> Resolved:
     """Return a combination whose replicas exchange weights best; as it is if it is refused, or nothing is better."""
     if one.workload is None:
         return one
-    from kareus.plans.exchanges import exchange_overrides, with_best_exchanges  # noqa: PLC0415 - the GPU model
+    from kareus.plans.exchanges import with_best_exchanges  # noqa: PLC0415 - the GPU model
 
-    best = with_best_exchanges(one.workload)
+    return _exchanging(one, with_best_exchanges(one.workload), "NCCL's own", config_dir)
+
+
+def _with_best_dispatch(one: Resolved, config_dir: Path | None) -> Resolved:
+    """Return a combination whose tokens are dispatched on the best number of SMs, as `_with_best_exchanges`."""
+    if one.workload is None:
+        return one
+    from kareus.plans.exchanges import with_best_dispatch  # noqa: PLC0415 - the GPU model
+
+    return _exchanging(one, with_best_dispatch(one.workload), "the dispatcher's own", config_dir)
+
+
+def _exchanging(one: Resolved, best: Workload, usual: str, config_dir: Path | None) -> Resolved:
+    """Return a combination with the settings of its best exchanges, and say which."""
+    from kareus.plans.exchanges import exchange_overrides  # noqa: PLC0415 - the GPU model
+
+    assert one.workload is not None
     found = [text for text in exchange_overrides(best) if text not in exchange_overrides(one.workload)]
-    logger.info("%s: exchanges: %s", one.name, " ".join(found) or "no others are better than NCCL's own")
+    logger.info("%s: exchanges: %s", one.name, " ".join(found) or f"no others are better than {usual}")
     return replace(resolve([*one.overrides, *found], config_dir)[0], proposed=one.proposed)
 
 

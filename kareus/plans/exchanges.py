@@ -1,11 +1,12 @@
-"""How replicas that share out weights best exchange them: SMs of each kind of collective, and how far ahead, searched.
+"""How GPUs best exchange weights and tokens: SMs of each kind of collective, and how far ahead, searched.
 
 The GPU model prices the trainer's own execution at the maximum clock; at lower clocks the same settings are best. Those
 of one kind change neither time nor energy of another, so that they are searched one after the other. A trainer whose
-groups cannot be limited each gets one number of SMs for all, by variables of NCCL.
+groups cannot be limited each gets one number of SMs for all, by variables of NCCL. Dispatchers of tokens to experts
+that are no collectives of NCCL (DeepEP, HybridEP) have a number of SMs of their own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -17,14 +18,19 @@ from kareus.plans.units import compared, less
 from kareus.prediction.workload_prediction import Prediction, predict
 from kareus.profile.sharded import NVLS_SMS
 from kareus.schedule.config import sm_allocations
+from kareus.software.record import Dispatcher
 from kareus.software.trainers import trainer_of
 from kareus.testbed.config import NCCL_SM_COUNT
 from kareus.workload.combinations import check_combinations
-from kareus.workload.config import Workload, with_sm_count
+from kareus.workload.config import Workload, run_by, with_sm_count
 from kareus.workload.memory import MemoryFit, fit_of
 
 SM_COUNT_KEY, SETTINGS_KEY = "testbed.default_collective_sm_count", "parallelism.fsdp"
 """What plans with another number of SMs for all collectives, and what with settings of each kind."""
+DISPATCH_KEY = "software.dispatch_sms"
+"""What plans with another number of SMs for exchanges of tokens between experts."""
+DISPATCH_SMS = range(4, 33, 4)
+"""Numbers that are searched for these: DeepEP takes even ones, and 32 is what users of HybridEP set by hand."""
 MOST_AHEAD = 3
 """Blocks that the search gathers ahead, at most."""
 WORTH = 1e-4
@@ -45,9 +51,31 @@ def with_best_exchanges(workload: Workload) -> Workload:
     A setting counts if it takes neither more time nor more energy than what was best before; of these the one with the
     least product of both. NVLS is never chosen, since it is not measured, and stays where it is given.
     """
+    return _best(workload, _searched(workload))
+
+
+def dispatches(workload: Workload) -> bool:
+    """Return whether tokens get to their experts by a dispatcher that has SMs of its own."""
+    is_flex = workload.software.dispatcher is Dispatcher.FLEX
+    return is_flex and workload.model.experts is not None and workload.parallelism.ep > 1
+
+
+def with_dispatch_sms(workload: Workload, sm_count: int | None) -> Workload:
+    """Return the workload with exchanges of tokens on so many SMs; None: on those of its dispatcher."""
+    return run_by(workload, replace(workload.software, dispatch_sms=sm_count))
+
+
+def with_best_dispatch(workload: Workload) -> Workload:
+    """Return the workload with the best number of SMs for exchanges of tokens, as `with_best_exchanges` chooses."""
+    counts = [n for n in DISPATCH_SMS if n < workload.gpu.sm_count] if dispatches(workload) else []
+    return _best(workload, [[partial(with_dispatch_sms, sm_count=count) for count in counts]])
+
+
+def _best(workload: Workload, searched: Iterable[Sequence[Callable[[Workload], Workload]]]) -> Workload:
+    """Return the workload with the best of the changes of each kind, one kind after the other."""
     known: KnownSteps = {}
     best, cost = workload, predict(workload, known=known)
-    for changes in _searched(workload):
+    for changes in searched:
         for other in [change(best) for change in changes]:
             tried = _predicted(other, known)
             if tried and tried.time_s <= cost.time_s and tried.energy_j <= cost.energy_j:
@@ -96,13 +124,15 @@ def exchange_overrides(workload: Workload) -> list[str]:
     """
     fsdp, usual = workload.parallelism.fsdp, FsdpSettings()
     changed = {f.name: getattr(fsdp, f.name) for f in fields(fsdp) if getattr(fsdp, f.name) != getattr(usual, f.name)}
-    count = workload.testbed.default_collective_sm_count
-    found = [f"{SETTINGS_KEY}.{name}={str(value).lower()}" for name, value in changed.items()]
+    count, of_tokens = workload.testbed.default_collective_sm_count, workload.software.dispatch_sms
+    found = [] if of_tokens is None else [f"{DISPATCH_KEY}={of_tokens}"]
+    found += [f"{SETTINGS_KEY}.{name}={str(value).lower()}" for name, value in changed.items()]
     return found if count == NCCL_SM_COUNT else [*found, f"{SM_COUNT_KEY}={count}"]
 
 
 def exchange_lines(workload: Workload) -> Iterator[str]:
-    """Yield how replicas would better exchange weights, or what sets how they are planned to; and what NVLS saves."""
+    """Yield how GPUs would better exchange tokens and weights, or what sets how they are planned to; and of NVLS."""
+    yield from dispatch_lines(workload)
     layout = workload.parallelism
     if layout.pp > 1 or not layout.shards_gradients:
         return
@@ -122,6 +152,20 @@ def exchange_lines(workload: Workload) -> Iterator[str]:
                 f"{_saved(costs, switched, 'without')}, not measured here; plan with {SETTINGS_KEY}.nvls=true, and "
                 f"start the job with NCCL_ALGO={NVLS_CHOICE}"
             )
+
+
+def dispatch_lines(workload: Workload) -> Iterator[str]:
+    """Yield on how many SMs tokens would better be exchanged, or what sets the number that is planned."""
+    if not dispatches(workload):
+        return
+    usual, planned = with_dispatch_sms(workload, None), workload.software.dispatch_sms
+    best = with_best_dispatch(usual) if planned is None else workload
+    count, own = best.software.dispatch_sms, usual.software.exchange_sms(NCCL_SM_COUNT)
+    if count in (None, own):
+        return
+    saved = _saved(predict(usual), predict(best), f"on the {own} of their dispatcher")
+    to_do = "counted above" if planned else f"plan with {DISPATCH_KEY}={count}"
+    yield f"exchanges of tokens on {count} SMs: {saved} at full speed, {EVIDENCE}; {to_do}: exports for Megatron set it"
 
 
 def _saved(before: Prediction, after: Prediction, than: str) -> str:

@@ -56,6 +56,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "as the whole value, and kareus advise does without it; the nearest is the list that they print",
     "recomputation=offload": "the nearest are training.offload_blocks=N, by which activations wait on the host, and "
     "recomputation=full",
+    "software.dispatch_sms=auto": "kareus plan alone searches SMs of a dispatch; the nearest is what it prints",
     "pipeline=dualpipe": "two copies of the weights are not planned; the nearest is pipeline=dualpipe-v",
     "pipeline=zbv": "the nearest is pipeline=zb-v",
     "gpu=mi300x": "GPUs of AMD have no model here; the nearest is gpu=h200",
