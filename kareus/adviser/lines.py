@@ -157,9 +157,7 @@ def training_line(advice: Advice) -> str:
 
 def chips(advice: Advice) -> str:
     """Return which GPUs the energies that are given are of."""
-    air_c = advice.question.base.ambient_c
-    assert air_c is not None  # known of every simulated testbed, which alone is advised on
-    return f"GPUs that train for long in air of {air_c:g} degC"
+    return f"GPUs that train for long in air of {advice.question.base.gpu.ambient_c:g} degC"
 
 
 def _training_costs(advice: Advice, choice: LayoutChoice) -> list[str]:

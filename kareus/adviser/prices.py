@@ -329,7 +329,7 @@ class StructureCosts:
 
 def _sustained(base: Workload, ran: Behaviour) -> Behaviour:
     """Return what runs with the energy of GPUs that train for long."""
-    return replace(ran, energy_j=sustained_j(base.gpu, ran.energy_j, ran.time_s, base.ambient_c))
+    return replace(ran, energy_j=sustained_j(base.gpu, ran.energy_j, ran.time_s))
 
 
 def _repeated(direction: Direction, recomputation: Recomputation) -> Recomputation:

@@ -41,6 +41,7 @@ the files, names and hashes that it had before."""
 MOST_NESTED = 100
 """Levels of lists and objects that JSON may have: far more than files of Kareus, far fewer than recursion bears."""
 RENAMED = {
+    "testbed.ambient_c": "it is gpu.ambient_c now: the air that cools the GPUs, in degC",
     "activation_checkpointing": "it is recomputation now: stage for true, none for false",
     "parallelism.shard_optimizer": "it is parallelism.sharding now: optimizer for true, none for false",
     "emulation.power_caps_w": "it is emulation.power_caps now: watts as 350W, a share of the power limit as 60%",

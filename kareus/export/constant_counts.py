@@ -114,7 +114,7 @@ def plan_cost(plan: Plan, workload: Workload, graphs: Graphs, steps: KnownSteps)
     """Evaluate a plan on the GPU model."""
     gpu, gpus, least_w = workload.gpu, workload.parallelism.gpus_per_stage, least_waiting_w(workload.gpu)
     costs = [
-        (time_s, sustained_j(gpu, time_s * power_w, time_s, workload.ambient_c))
+        (time_s, sustained_j(gpu, time_s * power_w, time_s))
         for time_s, power_w in instruction_costs(plan.keyed, workload, graphs, steps)
     ]
     pipeline = cut(workload, "pipeline")

@@ -30,8 +30,6 @@ class FrontierSlice:
     software: Software
     precision: Precision
     linked_gpus: int
-    ambient_c: float | None
-    """Temperature of the air that cools the GPUs, if it is known."""
     training: TrainingOptions = field(default=PLAIN, metadata=ADDED)
 
 

@@ -172,7 +172,7 @@ def _check_clocks(option: str, what: str, measured_mhz: Iterable[int], config: F
 def _sustained_j(row: Mapping[str, Any], config: FrontierSlice) -> float:
     """Return the energy of a measured row on a GPU that trains for long."""
     energy_j, time_s, window_c = row["energy_j"], row["time_s"], row["temperature_c"]
-    sustained: float = sustained_profile_j(config.gpu, energy_j, time_s, window_c, config.ambient_c)
+    sustained: float = sustained_profile_j(config.gpu, energy_j, time_s, window_c)
     return sustained
 
 

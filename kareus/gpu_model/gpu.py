@@ -187,6 +187,9 @@ class Gpu:
     """Bandwidth of one GPU to the memory of its host, in one direction, of copies from pinned memory."""
     host_memory_gb_per_s: float = field(default=51.2, metadata=ADDED)
     """Bandwidth of the host's memory that one GPU's share of its processors has."""
+    ambient_c: float = field(default=25.0, metadata=ADDED)
+    """Temperature of the air that cools the GPUs of a node: at 25 degC a cooldown brings a GPU below 32 (paper, section
+    5.3), and it is within what ASHRAE allows of a data centre (A2: 10 to 35)."""
     fp4_speedup: float = field(default=1.0, metadata=ADDED)
     """As `fp8_speedup`, of 4 bits; 1 on GPUs without, whose tensor cores have no scales of blocks (MX) either."""
 
@@ -272,6 +275,7 @@ class Gpu:
         within(self, 0.01, 1e12, "GB/s", "hbm_gb_per_s", "link_gb_per_s", "node_gb_per_s")  # so much costs no time
         within(self, 0.01, 1e12, "GB/s", "host_gb_per_s", "host_memory_gb_per_s")
         within(self, 1, 10_000, "GPUs", "gpus_per_node")
+        within(self, -100, 200, "degC", "ambient_c")
         if self.nvlink_domain is not None:
             within(self, self.gpus_per_node, 10_000, "GPUs", "nvlink_domain")
             if self.nvlink_domain % self.gpus_per_node:

@@ -185,6 +185,7 @@ def run_sums(gpu: Gpu, sums: Sums, requested_mhz: Array, blocks: int = 0) -> Beh
         return steps
     alone, _ = sums.alone.total(blocks)
     missed_s, missed_j = gpu.missed_by_isolation(alone[0], alone[1])
+    missed_s = np.maximum(missed_s, missed_j / gpu.throttling_power_w)  # it is held to the limit, too
     return replace(steps, time_s=steps.time_s + missed_s, energy_j=steps.energy_j + missed_j)
 
 

@@ -5,7 +5,7 @@ dT/dt = (ambient + R (P + l (T - T_ref)) - T) / tau.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -56,7 +56,7 @@ class Interval:
         return (self.ambient_c + c.thermal_resistance_c_per_w * reference_power_w) / (1 - self._feedback)
 
 
-def sustained_j(gpu: Gpu, energy_j: Joules, time_s: Joules, ambient_c: float | None) -> Joules:
+def sustained_j(gpu: Gpu, energy_j: Joules, time_s: Joules) -> Joules:
     """Return the energy in J of work of the GPU model on a chip that trains for long: what is planned with and printed.
 
     The model's `energy_j` is at the reference temperature. In a training a chip settles to T = ambient + R P, where its
@@ -69,15 +69,14 @@ def sustained_j(gpu: Gpu, energy_j: Joules, time_s: Joules, ambient_c: float | N
         gpu: that works.
         energy_j: of the work, of one GPU, as its time of any shape.
         time_s: that it takes.
-        ambient_c: temperature of the air in degC; None: not known, and nothing is changed.
 
     Example:
         >>> import kareus
         >>> gpu = kareus.resolve(["gpu=a100-sxm4-40gb"])[0].gpu
-        >>> round(sustained_j(gpu, 300.0, 1.0, ambient_c=25.0), 1)  # at 53 degC instead of 50
+        >>> round(sustained_j(gpu, 300.0, 1.0), 1)  # at 53 degC instead of 50
         304.8
     """
-    return sustained_profile_j(gpu, energy_j, time_s, gpu.coefficients.reference_temperature_c, ambient_c)
+    return sustained_profile_j(gpu, energy_j, time_s, gpu.coefficients.reference_temperature_c)
 
 
 def sustained_profile_j(
@@ -85,24 +84,51 @@ def sustained_profile_j(
     energy_j: Joules,
     time_s: Joules,
     window_c: float | None,
-    ambient_c: float | None,
     waiting_share: float = WAITING_SHARE,
 ) -> Joules:
     """Return what `sustained_j` does, of an energy in J that was measured at a mean temperature of `window_c`.
 
     Right after a cooldown a chip is cooler than in a training. None: not known, and nothing is changed.
     """
-    if window_c is None or ambient_c is None:
+    if window_c is None:
         return energy_j
     c, busy_share = gpu.coefficients, 1 - waiting_share
     waiting_c = c.thermal_resistance_c_per_w * waiting_share * gpu.blocking_power_w
-    leaked_w = c.leakage_w_per_c * (ambient_c + waiting_c - window_c)
+    leaked_w = c.leakage_w_per_c * (gpu.ambient_c + waiting_c - window_c)
     return (energy_j + leaked_w * time_s) / (1 - busy_share * _feedback(c))
 
 
-def at_reference_j(gpu: Gpu, energy_j: float, time_s: float, ambient_c: float | None) -> float:
+def settled(gpu: Gpu) -> Gpu:
+    """Return a GPU that has trained for minutes: with its numbers at the temperature that its power limit heats it to.
+
+    So what leaks is drawn before the limit acts, and no mean power of a training exceeds the limit.
+
+    Args:
+        gpu: with its numbers at the temperature of its file.
+    """
+    c = gpu.coefficients
+    if not c.leakage_w_per_c:
+        return gpu
+    warm_c = max(gpu.ambient_c + c.thermal_resistance_c_per_w * gpu.power_limit_w, c.reference_temperature_c)
+    leaked_w = c.leakage_w_per_c * (warm_c - c.reference_temperature_c)
+    return replace(gpu, coefficients=replace(c, reference_temperature_c=warm_c, warm_leakage_w=leaked_w))
+
+
+def of_profiles(gpu: Gpu) -> Gpu:
+    """Return a GPU with its numbers at the temperature that its file has, which is that of profiles.
+
+    The inverse of `settled`, to all digits that a file may have.
+    """
+    c = gpu.coefficients
+    if not (c.warm_leakage_w and c.leakage_w_per_c):
+        return gpu
+    cool_c = round(c.reference_temperature_c - c.warm_leakage_w / c.leakage_w_per_c, 9)
+    return replace(gpu, coefficients=replace(c, reference_temperature_c=cool_c, warm_leakage_w=0.0))
+
+
+def at_reference_j(gpu: Gpu, energy_j: float, time_s: float) -> float:
     """Return the energy in J at the reference temperature of work whose sustained energy is given."""
-    none_j, one_j = (sustained_j(gpu, joules, time_s, ambient_c) for joules in (0.0, 1.0))
+    none_j, one_j = (sustained_j(gpu, joules, time_s) for joules in (0.0, 1.0))
     return (energy_j - none_j) / (one_j - none_j)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from kareus.artifacts.records import content_hash
 from kareus.gpu_model.coefficients import OF_GROUPS, OF_SOFTWARE, GpuCoefficients
 from kareus.gpu_model.gpu import Gpu, KernelUncertainty, Uncertainty
+from kareus.gpu_model.thermal import of_profiles
 
 MODEL_VERSION = "9"
 """Version of the laws. A change that gives other times or energies for the same numbers of a GPU raises it, so that old
@@ -22,11 +23,12 @@ _OF_NO_PREDICTION = frozenset(
         "job_gpus",
         "host_gb_per_s",
         "host_memory_gb_per_s",
+        "ambient_c",
     }
 )
 """Fields of a GPU that no measured time or energy depends on, or that the job sets: what fits into it, which clocks are
-searched and what a plan pays for changing them, the estimates themselves, of how many GPUs the job is, and the host's
-memory, which only offloading needs."""
+searched and what a plan pays for changing them, the estimates themselves, of how many GPUs the job is, the host's
+memory, which only offloading needs, and the air, of which no measurement says how warm it was."""
 
 _OF_NO_KERNEL = frozenset(
     {"launches_ahead", "blocking_power_w", "waiting_shares", "job_gpus", "nvlink_domain", "fp4_speedup"}
@@ -44,17 +46,17 @@ def numbers_of(gpu: Gpu) -> str:
     Hardware numbers count as coefficients do: errors of an A100 are not known for a GPU of another bandwidth. So does
     the GPU's name, which tells on which GPU the reference was measured.
     """
-    return _name_of(gpu, _OF_NO_PREDICTION)
+    return _name_of(of_profiles(gpu), _OF_NO_PREDICTION)
 
 
 def time_numbers_of(gpu: Gpu) -> str:
     """Return the name of the numbers that predicted times are made from, as `numbers_of` does of times and energies."""
-    return _name_of(gpu, _OF_NO_PREDICTION | _OF_NO_TIME)
+    return _name_of(of_profiles(gpu), _OF_NO_PREDICTION | _OF_NO_TIME)
 
 
 def time_values(gpu: Gpu) -> dict[str, Any]:
     """Return the fields of a GPU that predicted times are made from, by name, but for those at their default."""
-    return _numbers(gpu, _OF_NO_PREDICTION | _OF_NO_TIME)
+    return _numbers(of_profiles(gpu), _OF_NO_PREDICTION | _OF_NO_TIME)
 
 
 def _name_of(gpu: Gpu, left_out: frozenset[str]) -> str:

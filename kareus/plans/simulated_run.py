@@ -93,7 +93,7 @@ def instruction_costs(
     costs = []
     for key, i in keyed:
         if key.direction in UPDATING:  # planned by the GPU model, as here
-            energy_j = at_reference_j(workload.gpu, i.energy_j, i.time_s, workload.ambient_c)
+            energy_j = at_reference_j(workload.gpu, i.energy_j, i.time_s)
             costs.append((i.time_s, energy_j / i.time_s))
             continue
         shape = shapes[key.stage, key.chunk]
@@ -149,8 +149,7 @@ def _energies_j(
         marks_s: moments of each iteration, ascending, the last its end, [marks, iterations].
     """
     laps = list(zip(times_s.T.tolist(), powers_w.T.tolist(), starts_s.T.tolist(), marks_s.T.tolist(), strict=True))
-    assert workload.ambient_c is not None  # known of every simulated testbed
-    temperature_c = workload.ambient_c
+    temperature_c = workload.gpu.ambient_c
     for _ in range(math.ceil(_SETTLING_S / float(marks_s[-1, 0]))):
         _, temperature_c = _lap(workload, temperature_c, waits_w, *laps[0])
     energies_j = []
@@ -170,13 +169,12 @@ def _lap(
     marks_s: Sequence[float],
 ) -> tuple[list[float], float]:
     """Energies up to the marks of one iteration that begins at `temperature_c`, and the temperature at its end."""
-    gpu, ambient_c = workload.gpu, workload.ambient_c
-    assert ambient_c is not None
+    gpu = workload.gpu
     now_s = energy_j = 0.0
     energies_j: list[float] = []
     for start_s, time_s, power_w, waiting_w, is_mark in _cut(times_s, powers_w, waits_w, starts_s, marks_s):
-        waiting = Interval(waiting_w, temperature_c, ambient_c, gpu.coefficients)
-        working = Interval(power_w, waiting.temperature_c(start_s - now_s), ambient_c, gpu.coefficients)
+        waiting = Interval(waiting_w, temperature_c, gpu.ambient_c, gpu.coefficients)
+        working = Interval(power_w, waiting.temperature_c(start_s - now_s), gpu.ambient_c, gpu.coefficients)
         energy_j += waiting_w * (start_s - now_s) + float(working.energy_j(time_s))
         temperature_c, now_s = float(working.temperature_c(time_s)), start_s + time_s
         if is_mark:

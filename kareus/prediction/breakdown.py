@@ -74,14 +74,14 @@ def instruction_cost(
     return InstructionCost(behaviour=whole, parts=dict(parts), collectives_alone_s=alone_s)
 
 
-def sustained_cost(cost: InstructionCost, gpu: Gpu, ambient_c: float | None) -> InstructionCost:
+def sustained_cost(cost: InstructionCost, gpu: Gpu) -> InstructionCost:
     """Return the cost of an instruction with the energies, of its parts too, of a GPU that trains for long."""
 
     def changed(part: Array) -> Array:
-        return np.array([part[0], sustained_j(gpu, part[1], part[0], ambient_c)])
+        return np.array([part[0], sustained_j(gpu, part[1], part[0])])
 
     whole = cost.behaviour
-    energy_j = sustained_j(gpu, whole.energy_j, whole.time_s, ambient_c)
+    energy_j = sustained_j(gpu, whole.energy_j, whole.time_s)
     parts = {name: changed(part) for name, part in cost.parts.items()}
     return replace(cost, behaviour=replace(whole, energy_j=energy_j), parts=parts)
 

@@ -30,8 +30,6 @@ SHARE = 0.9
 """Share of iterations that an interval holds."""
 DENSE, EXPERTS = "dense", "experts"
 """Models whose errors stand apart."""
-FOLLOWS = "gpu.coefficients.reference_temperature_c"
-"""Value that follows from the GPU's power limit."""
 MOST_NAMED = 3
 """Settings that a sentence names."""
 LEAST_ROWS = 10
@@ -240,7 +238,7 @@ def _settings(workload: Workload, models: str) -> dict[str, Any]:
     """Return the values of a GPU and a software that times of such models depend on, by the key that sets them."""
     software = of_times(workload.software, experts=models == EXPERTS)
     values = dict(leaves(to_plain({"gpu": time_values(workload.gpu), "software": replace(software, measured=None)})))
-    return {key: value for key, value in values.items() if key not in {*KEYS_OF_SOFTWARE, FOLLOWS}}
+    return {key: value for key, value in values.items() if key not in KEYS_OF_SOFTWARE}
 
 
 def _with(models: str) -> str:

@@ -149,7 +149,7 @@ def predict(
     programs = instruction_programs(workload, PREDICTED[method])
     known = {} if known is None else known
     costs = programs.each(lambda kind, own: instruction_cost(workload.gpu, own, kind.direction, clock_mhz, known))
-    costs = {kind: sustained_cost(cost, workload.gpu, workload.ambient_c) for kind, cost in costs.items()}
+    costs = {kind: sustained_cost(cost, workload.gpu) for kind, cost in costs.items()}
     costs = {kind: with_copies(workload, kind, cost, clock_mhz) for kind, cost in costs.items()}
     behaviours = {kind: cost.behaviour for kind, cost in costs.items()}
     updates = update_predictions(workload, programs.graphs[Batch.MICROBATCH], behaviours, clock_mhz, known)

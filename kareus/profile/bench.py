@@ -102,12 +102,11 @@ class Bench:
             gpu.pop(of_host, None)
         if gpu["uncertainty"] is not None:
             del gpu["uncertainty"]["estimated_for"]
-        testbed = to_plain(self.config.testbed)
-        if self.config.testbed.kind is TestbedKind.CUDA:
-            del testbed["ambient_c"]
+        if self.config.testbed.kind is TestbedKind.CUDA:  # whose air is what it is, whatever is said of it
+            gpu.pop("ambient_c", None)
         return {
             "gpu": gpu,
-            "testbed": testbed,
+            "testbed": to_plain(self.config.testbed),
             "protocol": to_plain(self.config.protocol),
             "seed": self.config.seed,
             "identity": to_plain(self.testbed.identity),

@@ -20,7 +20,7 @@ COUNTED_SHARE = 0.75
 says is half an interval old on average."""
 
 
-def as_profiled(gpu: Gpu, protocol: MeasurementProtocol, ambient_c: float, behaviour: Behaviour) -> Behaviour:
+def as_profiled(gpu: Gpu, protocol: MeasurementProtocol, behaviour: Behaviour) -> Behaviour:
     """Return what the protocol measures of a behaviour, without noise: its energy is at the temperature of its window.
 
     The same phases in the same order as `kareus.profile.measure.measure_once` on a simulated session.
@@ -28,10 +28,9 @@ def as_profiled(gpu: Gpu, protocol: MeasurementProtocol, ambient_c: float, behav
     Args:
         gpu: GPU that is measured.
         protocol: phases of a measurement.
-        ambient_c: temperature of the air, in degC.
         behaviour: of programs at the GPU's reference temperature; arrays of any shape.
     """
-    c, runs = gpu.coefficients, behaviour.time_s > 0
+    c, ambient_c, runs = gpu.coefficients, gpu.ambient_c, behaviour.time_s > 0
     time_s = np.where(runs, behaviour.time_s, 1.0)
     power_w, idle_w = behaviour.energy_j / time_s, resting_power_w(gpu)
     warming_s = time_s * (1 + np.maximum(1.0, np.ceil(protocol.warmup_s / time_s)))

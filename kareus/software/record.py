@@ -19,6 +19,7 @@ from kareus.artifacts.records import ADDED
 from kareus.errors import ArtifactError, ConfigError
 from kareus.gpu_model.coefficients import OF_SOFTWARE, LaunchesAhead
 from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.thermal import of_profiles, settled
 from kareus.model.config import AttentionKernel, Sharding
 
 GROUP = "software"
@@ -44,9 +45,6 @@ CHOSEN_OF_EXPERTS = ("dispatcher", "dispatch_sms", "hidden_exchange", "delayed_w
 OLD_ATTENTION = 1.6
 """Time of FlashAttention 2 over that of FlashAttention 3 on an H100, forward and backward (Shah et al. 2024: 1.5 to 2.0
 times forward, 1.5 to 1.75 times backward)."""
-
-AMBIENT_C = 30.0
-"""Air before a GPU in a data centre (ASHRAE A2 allows 10 to 35)."""
 
 
 class TensorOverlap(StrEnum):
@@ -320,40 +318,18 @@ def driven(gpu: Gpu, software: Software, gpus: int, pp: int = 1) -> Gpu:
     if not spans_nodes(gpu, gpus, pp):
         numbers["host_rank_s"] = 0.0
     library = gpu.libraries.get(software.attention_library or "", {})
-    whole = _cooled(gpu)
+    whole = of_profiles(gpu)
     coefficients = replace(whole.coefficients, **{**library, **numbers})
     whole = replace(whole, coefficients=coefficients, launches_ahead=software.launches_ahead)
-    if software.launches_ahead is LaunchesAhead.STEP:  # fitted to profiles, and to jobs of 16 GPUs
+    steps = software.launches_ahead is LaunchesAhead.STEP  # as the paper's trainer, in jobs of 16 GPUs
+    if steps and not coefficients.limiter_s:  # as the A100 40GB, whose limit of phases was fitted to profiles
         return replace(whole, job_gpus=1)
-    return replace(_settled(whole), job_gpus=gpus)
+    return replace(settled(whole), job_gpus=1 if steps else gpus)
 
 
 def spans_nodes(gpu: Gpu, gpus: int, pp: int) -> bool:
     """Return whether a pipeline of `pp` stages sends messages over the network."""
     return pp > 1 and gpus > gpu.linked_gpus(gpus)
-
-
-def _cooled(gpu: Gpu) -> Gpu:
-    """Return a GPU with its numbers at the temperature that its file has: the inverse of `_settled`."""
-    c = gpu.coefficients
-    if not c.warm_leakage_w:
-        return gpu
-    cool_c = c.reference_temperature_c - c.warm_leakage_w / c.leakage_w_per_c
-    return replace(gpu, coefficients=replace(c, reference_temperature_c=cool_c, warm_leakage_w=0.0))
-
-
-def _settled(gpu: Gpu) -> Gpu:
-    """Return a GPU that has trained for minutes: with its numbers at the temperature that its power limit heats it to.
-
-    Measured kernels and iterations of fits are those of chips that ran for long. The one software that was fitted to
-    profiles, which are taken after a cooldown, is at the temperature of these (docs/research/fidelity.md).
-    """
-    c = gpu.coefficients
-    if not c.leakage_w_per_c:
-        return gpu
-    warm_c = max(AMBIENT_C + c.thermal_resistance_c_per_w * gpu.power_limit_w, c.reference_temperature_c)
-    leaked_w = c.leakage_w_per_c * (warm_c - c.reference_temperature_c)
-    return replace(gpu, coefficients=replace(c, reference_temperature_c=warm_c, warm_leakage_w=leaked_w))
 
 
 def with_numbers(software: Software, values: Mapping[str, float]) -> Software:

@@ -64,11 +64,9 @@ def _shared(swept: ProfilerSweep, program: Program) -> Row:
     }
 
 
-def _warm_j(workload: Workload, time_s: float, energy_j: float, window_c: float) -> float | None:
-    """Return the energy of one execution on a GPU that stays warm; None where the air is of unknown temperature."""
-    if workload.ambient_c is None:
-        return None
-    return sustained_profile_j(workload.gpu, energy_j, time_s, window_c, workload.ambient_c, waiting_share=0.0)
+def _warm_j(workload: Workload, time_s: float, energy_j: float, window_c: float) -> float:
+    """Return the energy of one execution on a GPU that stays warm."""
+    return sustained_profile_j(workload.gpu, energy_j, time_s, window_c, waiting_share=0.0)
 
 
 def _trials(swept: ProfilerSweep, program: Program, testbed: Testbed, protocol: MeasurementProtocol) -> Iterator[Row]:

@@ -66,9 +66,6 @@ class TestbedConfig:
 
     kind: TestbedKind
     """`simulated` by the GPU model, or `cuda` on real GPUs."""
-    ambient_c: float | None
-    """Temperature of the air that cools the GPUs; null on real GPUs if it is not known: energies of plans are then
-    at the temperatures of profiling."""
     counter_period_s: float
     """Update interval of the energy counter (NVML: about 0.1 s)."""
     time_noise: float
@@ -90,13 +87,9 @@ class TestbedConfig:
         return "" if count == NCCL_SM_COUNT else f"NCCL_MIN_CTAS={count} NCCL_MAX_CTAS={count}"
 
     def __post_init__(self) -> None:
-        if self.ambient_c is not None:
-            within(self, -100, 200, "degC", "ambient_c")
         within(self, 1e-6, 1000, "s", "counter_period_s")
         within(self, 0, 0.5, "relative standard deviation", "time_noise", "power_noise")
         positive(self, "default_collective_sm_count")
         if (self.kind is TestbedKind.CUDA) != (self.cuda is not None):
             needed = "give collectives, clocks and pool" if self.cuda is None else "must be null"
             raise ConfigError(f"cuda: {needed} where kind is {self.kind}.")
-        if self.kind is TestbedKind.SIMULATED and self.ambient_c is None:
-            raise ConfigError("ambient_c: must be given where kind is simulated, such as 25 (degC).")

@@ -102,10 +102,6 @@ class UpdateSubject(Protocol):
         """The GPU and its node."""
 
     @property
-    def ambient_c(self) -> float | None:
-        """Temperature of the air that cools the GPUs, if it is known."""
-
-    @property
     def software(self) -> Software:
         """The software that updates."""
 
@@ -236,7 +232,7 @@ def step_costs(config: UpdateSubject, stage: int, passes: PassTimes, clocks_mhz:
 def _sustained(config: UpdateSubject, cost: CostsByClock) -> CostsByClock:
     """Return a cost with the energy of GPUs that train for long."""
     time_s, energy_j = cost
-    return np.array([time_s, sustained_j(config.gpu, energy_j, time_s, config.ambient_c)])
+    return np.array([time_s, sustained_j(config.gpu, energy_j, time_s)])
 
 
 def _adamw(options: TrainingOptions, gradient: int, parameters: int) -> list[Operator]:

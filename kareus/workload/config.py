@@ -104,11 +104,6 @@ class Workload:
         return self.gpu.linked_gpus(self.parallelism.gpus)
 
     @property
-    def ambient_c(self) -> float | None:
-        """Temperature of the air that cools the GPUs, if it is known; seen like `split_backward`."""
-        return self.testbed.ambient_c
-
-    @property
     def gpus_to_measure(self) -> int:
         """GPUs of one machine that a job that measures takes; none on a simulated testbed."""
         if self.testbed.cuda is None:

@@ -69,7 +69,7 @@ def test_whole_instructions_take_what_the_model_says(folder, planned, counts):
     plan, workload = planned
     keyed = [(k, dataclasses.replace(i, execution=Execution.SEQUENTIAL, partitions=())) for k, i in plan.keyed]
     powers = instruction_costs(keyed, workload, read_graphs(folder.segments), {})
-    costs = [(s, sustained_j(workload.gpu, s * power_w, s, workload.ambient_c) / s) for s, power_w in powers]
+    costs = [(s, sustained_j(workload.gpu, s * power_w, s) / s) for s, power_w in powers]
     for stage in range(workload.parallelism.pp):
         busy_s = sum(time_s for (key, _), (time_s, _) in zip(keyed, costs, strict=True) if key.stage == stage)
         assert busy_s <= counts.whole.time_s

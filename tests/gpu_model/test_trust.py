@@ -54,6 +54,7 @@ def test_errors_are_not_known_with_another_coefficient(name: str) -> None:
 
 
 OF_NO_PREDICTION = {
+    "ambient_c": 35.0,
     "host_gb_per_s": 50.0,
     "host_memory_gb_per_s": 76.8,
     "clock_change": ClockChangeCost(latency_s=0.02, pause_s=0.0, energy_j=0.0, interval_s=0.1),

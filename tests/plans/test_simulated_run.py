@@ -148,8 +148,9 @@ def test_it_is_a_function_of_the_plan_and_the_seed(folder: Path) -> None:
 
 def test_chips_are_as_warm_as_a_long_training_leaves_them(folder: Path) -> None:
     def energies_j(ambient_c: float) -> list[float]:
-        testbed = simulated(time_noise=0.0, power_noise=0.0, ambient_c=ambient_c)
-        rows = played(folder, dataclasses.replace(DIVIDED, testbed=testbed))
+        gpu = dataclasses.replace(DIVIDED.gpu, ambient_c=ambient_c)
+        testbed = simulated(time_noise=0.0, power_noise=0.0)
+        rows = played(folder, dataclasses.replace(DIVIDED, gpu=gpu, testbed=testbed))
         return rows.filter(pl.col("stage") == 0)["energy_j"].to_list()
 
     assert energies_j(25.0) == pytest.approx([energies_j(25.0)[0]] * 5, rel=1e-5)

@@ -7,6 +7,8 @@ from itertools import pairwise
 import pytest
 from helpers.builders import CONFIG
 from helpers.iterations import LLAMA
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from kareus.cli import main
 from kareus.errors import RefusedWorkloadError
@@ -16,6 +18,7 @@ from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.workload_prediction import Prediction, predict, predict_time_s
 from kareus.software.record import TensorOverlap, driven
 from kareus.workload.config import Workload
+from kareus.workload.overrides import options
 from kareus.workload.resolve import resolve, resolve_accepted
 
 ONE_GPU = (
@@ -65,6 +68,38 @@ def test_low_power_limits_are_kept() -> None:
     powers_w = [one.energy_j / one.time_s for one in found]
     assert powers_w == sorted(powers_w)
     assert all(power_w <= limit_w for power_w, limit_w in zip(powers_w, limits_w, strict=True)), powers_w
+
+
+@settings(max_examples=15)
+@given(
+    st.sampled_from(options("gpu", CONFIG)),
+    st.sampled_from(options("software", CONFIG)),
+    st.sampled_from([(1, 1, "full"), (1, 2, "full"), (1, 1, "none"), (4, 2, "none")]),
+    st.sampled_from([0.6, 0.8, 1.0]),
+    st.sampled_from([15, 25, 35]),
+)
+@example("h100-sxm5-80gb", "megatron-paper", (1, 1, "full"), 1.0, 25)
+@example("a100-sxm4-80gb", "kareus", (1, 1, "full"), 1.0, 25)
+def test_no_mean_power_exceeds_the_limit(
+    gpu: str, software: str, layout: tuple[int, int, str], limit_share: float, air_c: int
+) -> None:
+    """Of any stage, whatever trains it: stages that only compute draw as much as the limit leaves them."""
+    tp, pp, recomputation = layout
+    named = (
+        f"gpu={gpu}",
+        f"software={software}",
+        f"parallelism.tp={tp}",
+        f"parallelism.pp={pp}",
+        f"gpu.ambient_c={air_c}",
+    )
+    least_w, most_w = 250, resolved(f"gpu={gpu}").gpu.power_limit_w
+    limit_w = max(least_w, limit_share * most_w)
+    workload = resolved(
+        *named, f"recomputation={recomputation}", "sequence_length=4096", f"gpu.power_limit_w={limit_w}"
+    )
+    found = predict(workload)
+    stages_j = [stage.energy_j / workload.parallelism.gpus_per_stage for stage in found.stages]
+    assert max(stages_j) <= limit_w * found.time_s
 
 
 @pytest.mark.parametrize("change", ["gpu.hbm_gb_per_s=1000", "gpu.bf16_tflops=300"])

@@ -87,7 +87,7 @@ def test_every_schedule_is_the_sum_of_its_instructions(overrides, method):
         )
         alone = run_program(workload.gpu, program, clock)
         times_s.append(float(alone.time_s))
-        busy_j += float(sustained_j(workload.gpu, alone.energy_j, alone.time_s, workload.ambient_c))
+        busy_j += float(sustained_j(workload.gpu, alone.energy_j, alone.time_s))
     time_s = makespan(build_dag(instructions, transfers_s(cut(workload, "pipeline"))), times_s)
     waiting_j = block_w * (parallelism.pp * time_s - sum(times_s))
     found = predict(workload, method, clock)
@@ -217,10 +217,11 @@ def test_nanobatching_slows_small_microbatches_with_cp() -> None:
 
 def test_energies_are_of_chips_that_train_for_long(default):
     """The model's energies are at 50 degC; beside waiting an iteration draws 310 W, which settles to 54 degC."""
-    at_reference = predict(dataclasses.replace(default, testbed=resolved("testbed=cuda").testbed))
+    cold = dataclasses.replace(default.gpu.coefficients, leakage_w_per_c=0.0)
+    at_reference = predict(dataclasses.replace(default, gpu=dataclasses.replace(default.gpu, coefficients=cold)))
     found, busy_s = predict(default), sum(stage.forward_s + stage.backward_s for stage in at_reference.stages)
     waits_j = sum(default.gpu.blocking_power_w * stage.bubble_s for stage in at_reference.stages)
     worked_j = at_reference.energy_j / default.parallelism.gpus_per_stage - waits_j
-    expected_j = waits_j + sustained_j(default.gpu, worked_j, busy_s, default.ambient_c)
+    expected_j = waits_j + sustained_j(default.gpu, worked_j, busy_s)
     assert found.energy_j / default.parallelism.gpus_per_stage == pytest.approx(expected_j, rel=1e-9)
     assert found.energy_j > 1.01 * at_reference.energy_j

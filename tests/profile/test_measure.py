@@ -113,7 +113,7 @@ def test_only_simulated_air_decides_a_measurement(tmp_path, kind, places):
     identity = TestbedIdentity(kind=kind, gpu="A100-SXM4-40GB", detail="")
     found = set()
     for ambient_c in (25.0, 30.0):
-        config = dataclasses.replace(workload, testbed=dataclasses.replace(workload.testbed, ambient_c=ambient_c))
+        config = dataclasses.replace(workload, gpu=dataclasses.replace(workload.gpu, ambient_c=ambient_c))
         found.add(Bench(config, SimpleNamespace(identity=identity)).shelf(tmp_path, "x", "y").folder)
     assert len(found) == places
 

@@ -7,7 +7,7 @@ from helpers.builders import CONFIG, software
 
 from kareus.artifacts.records import added_fields
 from kareus.errors import ConfigError
-from kareus.gpu_model.coefficients import OF_SOFTWARE, LaunchesAhead
+from kareus.gpu_model.coefficients import OF_SOFTWARE
 from kareus.gpu_model.gpu import Gpu
 from kareus.software.record import OLD_ATTENTION, driven, is_software, of_times
 from kareus.workload.compose import compose
@@ -91,9 +91,19 @@ def test_driving_a_gpu_again_changes_nothing() -> None:
     assert driven(warm, software("kareus"), 1) == cool
 
 
-def test_profiles_after_a_cooldown_are_those_of_the_software_that_was_fitted_to_them() -> None:
+def test_profiles_after_a_cooldown_are_those_of_the_gpu_and_software_that_were_fitted_to_them() -> None:
     assert software().launches_ahead is LaunchesAhead.STEP
-    assert gpu().coefficients.warm_leakage_w == 0
+    assert gpu().coefficients.warm_leakage_w == gpu().coefficients.limiter_s == 0
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_chip_is_as_warm_as_its_limit_makes_it_whatever_drives_it(option: str) -> None:
+    named = (f"software={option}", "gpu=a100-sxm4-80gb")
+    cool, warm = (gpu(*named, f"gpu.ambient_c={air_c}") for air_c in (25, 35))
+    c = cool.coefficients
+    assert c.reference_temperature_c == 25 + c.thermal_resistance_c_per_w * cool.power_limit_w > 50
+    assert c.warm_leakage_w == pytest.approx(c.leakage_w_per_c * (c.reference_temperature_c - 50))
+    assert warm.coefficients.warm_leakage_w == pytest.approx(c.warm_leakage_w + 10 * c.leakage_w_per_c)
 
 
 def test_vocabularies_are_padded_as_the_software_does() -> None:

@@ -87,17 +87,6 @@ def test_no_window_settles_but_every_one_tells_the_settled_energy(tmp_path):
     assert bias[5.0, 5.0] < bias[5.0, 0.0] < -0.01
 
 
-def test_no_warm_energy_is_told_of_air_of_unknown_temperature(tmp_path):
-    swept = resolve_sweep(["sweep.windows_s=[1]", "sweep.trials=1"], CONFIG)
-    bench = open_bench(swept.workload)
-    unknown = dataclasses.replace(swept.workload.testbed)
-    object.__setattr__(unknown, "ambient_c", None)  # as of real GPUs; a simulated testbed refuses it
-    workload = dataclasses.replace(swept.workload, testbed=unknown)
-    with bench.shelf(tmp_path, "attention", PROGRAM.steps, TRIALS) as shelf:
-        (row,) = run_sweep(dataclasses.replace(swept, workload=workload), PROGRAM, bench.testbed, shelf)
-    assert (row["warm_energy_j"], row["warm_reference_energy_j"]) == (None, None)
-
-
 def test_the_reference_is_what_a_testbed_without_flaws_measures(tmp_path):
     swept = resolve_sweep(["sweep.windows_s=[5]", "sweep.trials=3", "sweep.settle_s=0.2"], CONFIG)
     calm = a100(coefficients=dataclasses.replace(a100().coefficients, leakage_w_per_c=0.0))

@@ -27,7 +27,6 @@ from kareus.profile.heat import as_profiled
 from kareus.profile.programs import Execution, component_programs, default_partition_program
 from kareus.schedule.records import Choice
 from kareus.schedule.space import search_space
-from kareus.workload.config import Workload
 from kareus.workload.slices import cut
 
 OptionsByClock = dict[int, tuple[Option, ...]]
@@ -49,16 +48,9 @@ def instruction_behaviours(
     steps = {} if steps is None else steps
     gpu = subject.workload.gpu
     return {
-        key: _measured(subject.workload, run_tally(gpu, counted, clocks_mhz, steps))
+        key: as_profiled(gpu, subject.workload.protocol, run_tally(gpu, counted, clocks_mhz, steps))
         for key, counted in subject.tallies.items()
     }
-
-
-def _measured(workload: Workload, behaviour: Behaviour) -> Behaviour:
-    """Return a behaviour as a profile takes it down; in air of unknown temperature as it is."""
-    if workload.ambient_c is None:
-        return behaviour
-    return as_profiled(workload.gpu, workload.protocol, workload.ambient_c, behaviour)
 
 
 def microbatch_frontiers(subject: Subject) -> pl.DataFrame:
@@ -98,7 +90,8 @@ def _components(
     programs |= {partition.name: default_partition_program(partition, sm_count) for partition in partitions}
     workload = subject.workload
     behaviours = {
-        name: _measured(workload, run_program(workload.gpu, p, clocks_mhz, steps)) for name, p in programs.items()
+        name: as_profiled(workload.gpu, workload.protocol, run_program(workload.gpu, p, clocks_mhz, steps))
+        for name, p in programs.items()
     }
     return {
         name: {
@@ -114,7 +107,8 @@ def _partition_options(subject: Subject, partition: Partition) -> OptionsByClock
     space = search_space(partition, gpu, subject.workload.space)
     clocks, sm_counts = (np.array(column, dtype=np.float64) for column in (space.frequency_mhz, space.sm_count))
     launches = np.array([partition.operator_index(name) for name in space.launch])
-    behaviour = _measured(subject.workload, run_schedules(gpu, partition, clocks, sm_counts, launches))
+    ran = run_schedules(gpu, partition, clocks, sm_counts, launches)
+    behaviour = as_profiled(gpu, subject.workload.protocol, ran)
     effective_j = effective_energy_j(behaviour.energy_j, behaviour.time_s, gpu.blocking_power_w)
     options: dict[int, list[Option]] = defaultdict(list)
     for clock in sorted(set(clocks)):

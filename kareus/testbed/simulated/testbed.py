@@ -100,8 +100,7 @@ class SimulatedSession:
         self._behaviour: Behaviour | None = None  # at the clock that is set, once something ran
         self._now_s = 0.0
         self._energy_j = 0.0
-        assert config.ambient_c is not None  # checked where a configuration is made
-        self._ambient_c = self._temperature_c = config.ambient_c
+        self._temperature_c = gpu.ambient_c
         self._counter_j = 0.0
         self._clock = ClockReport(mean_mhz=self._frequency_mhz, throttle_reasons=())
         self._advance(PREDECESSOR_S, predecessor_power_w)
@@ -146,7 +145,7 @@ class SimulatedSession:
         return self._clock
 
     def _advance(self, duration_s: float, power_w: float) -> None:
-        interval = Interval(power_w, self._temperature_c, self._ambient_c, self._gpu.coefficients)
+        interval = Interval(power_w, self._temperature_c, self._gpu.ambient_c, self._gpu.coefficients)
         since_update_s = self._since_update_s(self._now_s + duration_s)
         if since_update_s <= duration_s:  # else the counter has not ticked meanwhile
             self._counter_j = self._energy_j + float(interval.energy_j(duration_s - since_update_s))

@@ -38,7 +38,7 @@ def test_a_throughput_of_another_method_is_converted():
 def test_times_are_at_the_temperature_of_the_gpus_numbers_whatever_the_air():
     times_s = []
     for ambient_c in (20, 45):
-        own = {LLAMA: subject(LLAMA, (f"testbed.ambient_c={ambient_c}",), CONFIG)}
+        own = {LLAMA: subject(LLAMA, (f"gpu.ambient_c={ambient_c}",), CONFIG)}
         times_s += [time.predicted_time_s for time in score_sequential(own).sequential_times]
     assert times_s[0] == times_s[1]
 
