@@ -7,7 +7,7 @@ from helpers.builders import CONFIG, software
 
 from kareus.artifacts.records import added_fields
 from kareus.errors import ConfigError
-from kareus.gpu_model.coefficients import OF_SOFTWARE
+from kareus.gpu_model.coefficients import OF_SOFTWARE, LaunchesAhead
 from kareus.gpu_model.gpu import Gpu
 from kareus.software.record import OLD_ATTENTION, driven, is_software, of_times
 from kareus.workload.compose import compose
