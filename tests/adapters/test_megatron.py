@@ -1,9 +1,12 @@
 """A plan in Megatron-Core: a real GPT on two pipeline stages, on CPUs, with a made-up GPU for each rank.
 
-Two ranks run everything once, forked from a process that has imported Megatron; tests look at what they found.
+Two ranks run everything once, forked from a process that has imported Megatron; tests look at what they found. What
+happens amid trainings of it is forked from the same process.
 """
 
 import json
+from collections.abc import Iterator
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,8 @@ import polars as pl
 import pytest
 from helpers.code_blocks import python_blocks, run_block
 from helpers.driving import driven_plan
+from helpers.events import BY_A_PLAN, cells_of
+from helpers.trainer_events import EVENTS, MEGATRON, check_saved
 from helpers.worlds import importing, spawn
 
 from kareus.adapters.recorder import table_path
@@ -35,14 +40,20 @@ both_schedules = pytest.mark.parametrize("name", ["1f1b", "interleaved"])
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def importer() -> Iterator[Executor]:
+    """A process that has imported Megatron, from which all ranks are forked."""
+    with importing("helpers.megatron_ranks", "helpers.trainer_events") as importer:
+        yield importer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, importer: Executor) -> Path:
     """Where two ranks have left what they found."""
     folder = tmp_path_factory.mktemp("megatron")
     for name, plan in PLANS.items():
         write_plan(folder / f"{name}.json", plan)
     write_plan(folder / "plan.json", PLANS["1f1b"])
-    with importing("helpers.megatron_ranks") as importer:
-        spawn(STAGES, _run, folder, folder, importer=importer)
+    spawn(STAGES, _run, folder, folder, importer=importer)
     return folder
 
 
@@ -60,6 +71,15 @@ def found(folder: Path, rank: int) -> Found:
 def planned(name: str, rank: int) -> list[list[Any]]:
     """Forwards and backwards of an iteration, with chunk and microbatch."""
     return [[str(i.direction), i.chunk, i.microbatch] for i in PLANS[name].stages[rank].passes]
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_megatron_saves_the_same_weights_as_without_kareus(tmp_path: Path, importer: Executor, event: str) -> None:
+    check_saved(importer, MEGATRON, event, tmp_path)
+
+
+def test_what_goes_wrong_harms_no_training_of_megatron(tmp_path: Path, importer: Executor) -> None:
+    assert cells_of(importer, "Megatron-Core", tmp_path) == BY_A_PLAN
 
 
 @both_schedules

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from helpers.code_blocks import python_blocks, run_block
 from helpers.doc_examples import run_examples
 from helpers.driving import driven_plan
+from helpers.events import BY_A_PLAN, cells_of
 from helpers.fake_device import FakeDevice
 from helpers.model_gpu import model_gpu
 from helpers.piped import check_followed, own_gpu
@@ -109,6 +110,10 @@ def test_torchtitan_follows_a_plan_and_computes_the_same(tmp_path: Path, importe
     shown = python_blocks("howto/torchtitan.md")[0].replace("llama3_8b()", "of_a_team()")
     (tmp_path / "planned.py").write_text(REGISTRY + shown.replace("llama3_8b", "llama3_debugmodel"))
     spawn(STAGES, run, tmp_path, tmp_path, importer=importer)
+
+
+def test_what_goes_wrong_harms_no_training_of_torchtitan(tmp_path: Path, importer: Executor) -> None:
+    assert cells_of(importer, "torchtitan", tmp_path) == BY_A_PLAN
 
 
 def run_capped(rank: int, folder: Path) -> None:

@@ -186,6 +186,8 @@ def torchtitan(rank: int, folder: Path) -> None:
 OF_STEPS = {"Hugging Face": hugging_face, "Lightning": lightning}
 OF_PLANS = {"Megatron-Core": megatron, "torchtitan": torchtitan}
 RANKS = 2
+BY_A_PLAN = [{MISSING: REFUSED, EXCEPTION: RAISED, MORE: KEPT, FEWER: KEPT}] * RANKS
+"""The cells that are expected of a trainer by a plan, by rank."""
 
 
 def cells_of(importer: Executor, trainer: str, folder: Path) -> list[Cells]:

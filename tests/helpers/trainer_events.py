@@ -33,6 +33,10 @@ from helpers import events
 from helpers.driving import driven_plan
 from helpers.fake_device import FakeDevice, wait_until
 from helpers.worlds import exit_code, importing
+from kareus.adapters.recorder import table_path
+from kareus.adapters.records import DRIVER
+from kareus.adapters.tables import STEPS as STEPS_TABLE
+from kareus.artifacts.tables import read_table
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.plans.file import write_plan
 
@@ -252,12 +256,13 @@ def _plan(training: Training) -> Path:
     return path
 
 
+MEGATRON = "Megatron-Core, handler of Megatron-LM"
 TRAINERS: dict[str, Callable[[Training], None]] = {
     "Hugging Face, enable_jit_checkpoint": hugging_face,
     "Lightning, OnExceptionCheckpoint": lightning,
     "own loop, no handler": lambda training: own_loop(training, None),
     "own loop, own handler": lambda training: own_loop(training, Notified()),
-    "Megatron-Core, handler of Megatron-LM": megatron,
+    MEGATRON: megatron,
     "torch pipelining, own handler": pipelining,
 }
 
@@ -272,6 +277,8 @@ def refuse(training: Training) -> None:
 
 
 EVENTS: dict[str, Callable[[Training], None]] = {"SIGTERM": terminate, "refused clock": refuse}
+DEFAULT = ("own loop, no handler", "SIGTERM")
+"""Where nobody handles a signal Python runs no `finally` block; with Kareus it does."""
 
 
 IMPORTED = {
@@ -306,6 +313,25 @@ def outcome_of(importer: Executor, trainer: str, event: str, folder: Path, *, ha
     if not left.exists():
         return Outcome(ended=f"signal {-code}" if code < 0 else f"exit {code}")
     return Outcome(**json.loads(left.read_text()))
+
+
+def check_saved(importer: Executor, trainer: str, event: str, folder: Path) -> None:
+    """Check that a trainer ends as it does without Kareus, with the same weights, and that its clock is restored."""
+    without, with_kareus = (
+        outcome_of(importer, trainer, event, folder / name, has_kareus=name == "with") for name in ("without", "with")
+    )
+    gpu = FakeDevice(folder / "with")
+    assert gpu.calls()[0].startswith("lock")  # a request that the next one overtakes is never locked
+    if (trainer, event) == DEFAULT:
+        assert without == Outcome(ended="signal 15")
+        assert with_kareus == Outcome(ended="exit 143")
+    else:
+        assert with_kareus == without
+        assert with_kareus.saved != "nothing"
+    if event == "SIGTERM":
+        assert not gpu.locked.exists()
+    else:
+        assert read_table(table_path(folder / "with/tables", STEPS_TABLE, 0), STEPS_TABLE)["selector"][-1] == DRIVER
 
 
 def rows(folder: Path, importer_of: Callable[[str], Executor]) -> Iterator[tuple[str, str, str, str]]:
