@@ -255,7 +255,7 @@ def test_a_job_of_another_layout_is_refused(job, resolved, tmp_path):
 def test_a_job_in_another_order_is_refused(job, resolved, tmp_path):
     profiling = Profiling(workload=resolved, folder=tmp_path)
     layout = RankLayout(rank=0, gpus=16, stage=0, stages=2, microbatches=16)
-    with pytest.raises(EngineError, match="the plan has forward of microbatch 0 on stage 0 here"):
+    with pytest.raises(EngineError, match="the plan has forward"):
         profiling.choice(layout, job.orders()[0][1:], FakeDevice(tmp_path), Alone())
 
 

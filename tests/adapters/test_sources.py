@@ -108,7 +108,7 @@ def test_a_job_computes_the_same_whatever_decides_its_clocks(tmp_path: Path) -> 
     assert clocks[:WARM_UP] == [[1410]] * WARM_UP
     assert {clock for (clock,) in clocks} == set(CLOCKS_MHZ)
     first, *later = [json.loads(text) for text in (tmp_path / "plans/out/changes.jsonl").read_text().splitlines()]
-    assert first["reason"] == "a pipeline outside takes 1.300 times as long"
+    assert "1.300 times as long" in first["reason"]
     # Instructions of a millisecond end before a busy machine has set their clocks, which counts as a violation.
     assert all("its clock is" in line["reason"] or line["reason"] == first["reason"] for line in later)
     assert rows["plans"]["frequency_mhz"].min() < 1410

@@ -309,7 +309,7 @@ def test_steps_of_a_loop_end_with_the_optimizer(gpu: ModelGpu, tmp_path: Path) -
 
 
 def test_a_cpu_is_refused() -> None:
-    with pytest.raises(EngineError, match="one clock: this rank computes on a CPU"):
+    with pytest.raises(EngineError, match="one clock: this rank"):
         open_step_clock("min-energy", torch.device("cpu"))
 
 
@@ -445,7 +445,7 @@ def test_a_limit_out_of_reach_is_come_near(caplog: pytest.LogCaptureFixture) -> 
     choice = StepChoice("deadline=0.5s", SWEPT, Alone())
     told(choice, {1400: (1.0, 100.0), 1000: (1.1, 90.0)})
     assert choice.iteration(SWEPT.end + SETTLING).steps[0].frequency_mhz == 1400
-    assert "no plan is within 500.0 ms" in caplog.text
+    assert "within 500.0 ms" in caplog.text
     assert "comes nearest" in caplog.text
 
 

@@ -142,7 +142,7 @@ def test_a_trainer_is_recommended_nothing_that_it_has_no_setting_for(unmeasured:
     layouts[place] = other
     assert before - {one.number for one in sorted_by_trainer(layouts)} == {other.number}
     chosen = replace(unmeasured, chosen=LayoutChoice(layout=other, cost=unmeasured.chosen.cost))
-    assert "nanotron has no setting for pipeline.schedule=zb-h1" in unset_line(chosen)
+    assert "nanotron has no setting for" in unset_line(chosen)
 
 
 def test_a_chosen_layout_that_fills_the_memory_is_said_to(unmeasured: Advice) -> None:

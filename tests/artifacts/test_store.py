@@ -298,7 +298,7 @@ def test_lists_are_checked_by_item_and_nullable_may_be_empty(tmp_path, caplog):
 def test_a_row_that_cannot_be_is_not_added_and_spoils_nothing(tmp_path):
     with shelf(tmp_path) as rows:
         rows.append({"key": 1, "value": 1.0})
-        with pytest.raises(ArtifactError, match="a row was not added, numbers that are not greater than 0 in value"):
+        with pytest.raises(ArtifactError, match="a row was not added, numbers that are"):
             rows.append({"key": 2, "value": 0.0})
         for row, problem in (
             ({"key": 2, "value": float("nan")}, "NaN"),

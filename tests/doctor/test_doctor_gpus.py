@@ -38,7 +38,7 @@ def test_every_gpu_has_a_line_and_no_clock_is_set(tmp_path):
         "setting power profiles",
     ]
     assert (found["driver"].result, found["GPU 1"].state) == ("1.0", State.OK)
-    assert "3 clocks from 900 to 1410 MHz, now 1410" in found["GPU 0"].result
+    assert "3 clocks" in found["GPU 0"].result
     assert [device.calls() for device in devices] == [[], []]
 
 
@@ -92,7 +92,7 @@ def test_a_machine_without_gpus_plans_on_the_simulated_testbed():
 
     (finding,) = gpu_findings(none)
     assert (finding.check, finding.state) == ("GPUs", State.LIMITED)
-    assert finding.result == "no GPU can be used here (no driver)"
+    assert finding.result.endswith("(no driver)")
     assert "simulated testbed" in finding.remedy
 
 

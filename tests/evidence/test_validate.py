@@ -34,7 +34,7 @@ def test_frontiers_are_answered_with_one_json_object(tmp_path, capsys):
 
 def test_reductions_are_answered_with_one_json_object(tmp_path, capsys):
     found = json.loads(answer(tmp_path, capsys, REDUCTIONS, "gpu.coefficients.crowding=1.0", *QUICK, "--json"))
-    assert found["trust"] == "errors not measured for this GPU"
+    assert found["trust"].startswith("errors not measured")
     errors = [abs(row["predicted_pct"] - row["given_pct"]) for row in found["rows"]]
     assert len(errors) == 4
     assert found["reduction_mae_points"] == pytest.approx(sum(errors) / 4)

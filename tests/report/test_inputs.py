@@ -66,13 +66,13 @@ def test_a_file_that_is_no_plan_is_refused(paths):
 
 def test_an_edited_plan_is_refused(paths):
     write_json(paths.plans[0], {**read_json(paths.plans[0]), "selector": "edp"})
-    with pytest.raises(ArtifactError, match=r"fastest\.json: was edited or damaged after it was written: its seal"):
+    with pytest.raises(ArtifactError, match=r"fastest\.json: was edited .*: its seal"):
         load(WORKLOAD, paths)
 
 
 def test_a_plan_under_the_name_of_another_request_is_refused(paths):
     write_json(paths.plans[0], read_json(paths.plans[1]))
-    with pytest.raises(ArtifactError, match=r"fastest\.json: the plan of 'deadline=4s'; select 'fastest' anew"):
+    with pytest.raises(ArtifactError, match=r"fastest\.json: the plan of 'deadline=4s'"):
         load(WORKLOAD, paths)
 
 

@@ -163,10 +163,10 @@ def test_an_instruction_out_of_the_planned_order_stops_the_run() -> None:
     forward, backward = Direction.FORWARD, Direction.BACKWARD
     follower = PlanFollower(planned_steps(workload, None, 0), DryClocks(), lambda: None)
     follower.begin(InstructionKey(0, 0, 0, forward))
-    with pytest.raises(EngineError, match="forward of microbatch 1 on stage 0: the plan has backward of microbatch 0"):
+    with pytest.raises(EngineError, match="the plan has backward of microbatch 0"):
         follower.begin(InstructionKey(0, 0, 1, forward))
     follower.begin(InstructionKey(0, 0, 0, backward))
-    with pytest.raises(EngineError, match="forward of microbatch 1 on stage 0: planned and did not run"):
+    with pytest.raises(EngineError, match="planned and did not run"):
         follower.end_iteration()
 
 

@@ -21,7 +21,7 @@ def test_training_on_shared_tokens_resumes_and_learns_the_same(tmp_path: Path) -
     )
     train_in_ranks(2, *options(shared, tmp_path / "at-once", 4))
     train_in_ranks(2, *options(shared, tmp_path / "in-two", 2))
-    assert "resumed after iteration 2 of" in train_in_ranks(2, *options(shared, tmp_path / "in-two", 4))
+    assert "resumed after iteration 2 " in train_in_ranks(2, *options(shared, tmp_path / "in-two", 4))
     assert losses(tmp_path / "in-two") == losses(tmp_path / "at-once")
     train_in_ranks(2, *options(whole, tmp_path / "all-reduced", 4))
     assert losses(tmp_path / "all-reduced") == pytest.approx(losses(tmp_path / "at-once"), abs=1e-4)

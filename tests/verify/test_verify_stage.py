@@ -172,7 +172,7 @@ def test_a_renamed_checkpoint_is_found_and_can_be_renamed_back(results, verify):
     renamed = folder.rename(folder.with_name("iteration-00000007"))
     code, lines, _ = verify(results, "--repair")
     assert code == 1
-    assert "was written as rank 0 of iteration 4" in lines[0]
+    assert "rank 0 of iteration 4" in lines[0]
     assert sorted(contents(renamed).values()) == sorted(before.values())
 
 
