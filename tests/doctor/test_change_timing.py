@@ -92,10 +92,11 @@ def device(tmp_path, monkeypatch):
 
 
 def test_what_the_driver_does_is_found_and_undone(device):
+    began_s = time.monotonic()
     measured = measured_changes([device], lambda _: busy(device))
     assert len(measured.changes) == 3 * 2
     assert measured.lost == 0
-    assert LATENCY_S <= measured.latency_s < LATENCY_S + 0.2  # what a busy machine adds
+    assert LATENCY_S <= measured.latency_s < time.monotonic() - began_s  # however busy the machine is
     assert all(one.latency_s >= max(LATENCY_S, one.accepted_s) for one in measured.changes)
     assert measured.counter_period_s >= 0.9 * COUNTER_S
     assert measured.counter_step_j == pytest.approx(200 * COUNTER_S)
@@ -140,7 +141,7 @@ def test_a_gpu_that_works_is_left_alone(device, capsys, monkeypatch):
 
 
 def test_the_file_is_one_of_the_group_gpu(device, tmp_path, capsys):
-    output = tmp_path / "here.yaml"
+    output, began_s = tmp_path / "here.yaml", time.monotonic()
     assert main(["doctor", "--measure", "--yes", "--json", "--gpu", "h100-sxm5-80gb", "--output", str(output)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [one["check"] for one in found["findings"]] == [
@@ -148,7 +149,7 @@ def test_the_file_is_one_of_the_group_gpu(device, tmp_path, capsys):
     ]  # fmt: skip
     written = yaml.safe_load(output.read_text())
     assert written["defaults"] == ["h100-sxm5-80gb", "_self_"]
-    assert LATENCY_S <= written["clock_change"]["latency_s"] < LATENCY_S + 0.2
+    assert LATENCY_S <= written["clock_change"]["latency_s"] < time.monotonic() - began_s
     output.write_text("mine")
     assert main(["doctor", "--measure", "--yes", "--gpu", "h100-sxm5-80gb", "--output", str(output)]) == 2
     assert output.read_text() == "mine"
@@ -174,11 +175,13 @@ def test_a_load_is_read_and_gone_with_all_its_processes(tmp_path, monkeypatch):
     script.write_text(WORKING)
     real = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda _, **more: real([sys.executable, str(script)], **more))
+    monkeypatch.setattr(change_timing, "ENDED_S", 60.0)
+    threads = threading.active_count()
     with process_load([0]) as load:
         begin_s = time.monotonic()
         time.sleep(0.1)
-        assert 0.002 <= load.usual_s(begin_s, time.monotonic()) < 0.1
-    assert time.monotonic() - begin_s < 4.0, "a rank held the pipe open"
+        assert 0.002 <= load.usual_s(begin_s, time.monotonic()) <= time.monotonic() - begin_s
+    assert threading.active_count() == threads, "a rank holds the pipe open, which is read to its end"
 
 
 def test_a_load_that_cannot_run_says_why(monkeypatch):

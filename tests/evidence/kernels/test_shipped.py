@@ -123,10 +123,10 @@ def test_all_to_alls_are_listed_and_not_counted(answers):
 
 def test_thousands_of_kernels_take_a_moment():
     path = shipped_files()["kernel_attention"]
-    began = time.perf_counter()
+    began = time.process_time()
     header, lines = read_lines(path)
     answer_kernels(read_kernels(kind_of(header), lines, path), (), CONFIG)
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
 
 
 def test_an_answer_is_plain_data_with_every_row(answers):
