@@ -21,7 +21,7 @@ from kareus.plans.run_totals import check_tokens, run_savings, run_totals
 from kareus.plans.selectors import OVER_TIME, Goal, check_selectors, parse_selector
 from kareus.prediction.resolve_stage import proposals
 from kareus.testbed.config import TestbedKind
-from kareus.workload.arguments import add_from, add_overrides, described
+from kareus.workload.arguments import Described, add_from, add_overrides, described
 from kareus.workload.config import Workload
 from kareus.workload.naming import plain_name
 from kareus.workload.overrides import key_of
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> None:
     workloads = described(arguments)
     for line in workloads.left_out:
         logger.info("%s", line)
-    for one in _resolved(workloads.overrides, arguments.config_dir):
+    for one in _resolved(workloads, arguments.config_dir):
         if one.workload is None:
             logger.info("%s: refused: %s", one.name, one.refusal)
         else:
@@ -85,8 +85,9 @@ def run(arguments: argparse.Namespace) -> None:
             _plan(one.name, one.workload, arguments)
 
 
-def _resolved(given: Sequence[str], config_dir: Path | None) -> Sequence[Resolved]:
+def _resolved(workloads: Described, config_dir: Path | None) -> Sequence[Resolved]:
     """Return every combination of overrides, with what is best of that which is to be searched."""
+    given = workloads.overrides
     searches = {SPLIT: _with_searched_split, EXCHANGES: _with_best_exchanges, DISPATCH: _with_best_dispatch}
     overrides = [text for text in given if text not in searches]
     resolved = resolve(overrides, config_dir)
@@ -94,7 +95,7 @@ def _resolved(given: Sequence[str], config_dir: Path | None) -> Sequence[Resolve
         if again := next((text for text in overrides if _is_searched(text, searched)), None):
             raise ConfigError(f"{searched}: cannot be given beside {again}; leave one of them out.")
         resolved = [searches[searched](one, config_dir) for one in resolved]
-    check_any_accepted(resolved)
+    check_any_accepted(resolved, workloads.without_gpu)
     return resolved
 
 

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
     logged = read_logs(logs)
     workloads = described(arguments)
     resolved = resolve(workloads.overrides, arguments.config_dir)
-    check_any_accepted(resolved)
+    check_any_accepted(resolved, workloads.without_gpu)
     if len(resolved) > 1:
         raise ConfigError(f"{len(resolved)} workloads: a log is of one; give one value of each key.")
     workload = resolved[0].workload

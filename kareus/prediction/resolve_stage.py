@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
         write_resolved(resolved, arguments.output)
     if len(resolved) > 1 and all(one.refusal is not None for one in resolved):
         raise RefusedWorkloadError(f"all {len(resolved)} combinations are refused; the reasons are in the list.")
-    check_any_accepted(resolved)
+    check_any_accepted(resolved, workloads.without_gpu)
 
 
 def proposals(resolved: Sequence[Resolved]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from kareus.workload.arguments import add_from, add_overrides, described
 from kareus.workload.config import Workload
 from kareus.workload.memory import may_run, tightness
 from kareus.workload.model_flops import size_words, sizes
-from kareus.workload.resolve import Resolved, check_any_runs, checked_but_for_memory, resolve
+from kareus.workload.resolve import Resolved, check_any_accepted, checked_but_for_memory, resolve
 
 if TYPE_CHECKING:
     from kareus.prediction.workload_prediction import Prediction
@@ -43,7 +43,8 @@ def run(arguments: argparse.Namespace) -> None:
         print("\n".join(map(printable, workloads.left_out)))  # noqa: T201 - a part of the answer
     resolved = resolve(workloads.overrides, arguments.config_dir)
     predicted = {one.name: _predictable(one) for one in resolved}
-    check_any_runs({one.name: None if predicted[one.name] else one.refusal for one in resolved})
+    if not any(predicted.values()):
+        check_any_accepted(resolved, workloads.without_gpu)
     from kareus.prediction.errors import error_words  # noqa: PLC0415 - bad overrides need not wait for it
     from kareus.prediction.workload_prediction import predict  # noqa: PLC0415 - as above
 

@@ -49,6 +49,8 @@ class Described:
     overrides: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     """What of its files is lost or missing, as lines for people."""
+    without_gpu: str = ""
+    """What to say where nothing runs on the default GPU, since neither files nor overrides name one; else nothing."""
 
 
 def described(arguments: argparse.Namespace) -> Described:
@@ -66,7 +68,13 @@ def described(arguments: argparse.Namespace) -> Described:
     check_has_model(arguments.files, training, overrides)
     left_out = (*(one.lost_words for one in training.lost), *(f"not said: {text}" for text in unsaid(training, given)))
     place = " ".join(map(str, arguments.files))
-    return Described(overrides=tuple(overrides), left_out=tuple(f"{place}: {text}" for text in left_out))
+    has_gpu = any(key_of(text) == "gpu" for text in overrides)
+    asked = "does not say which GPU it is, and the default one cannot run it; give gpu=NAME, such as gpu=h200."
+    return Described(
+        overrides=tuple(overrides),
+        left_out=tuple(f"{place}: {text}" for text in left_out),
+        without_gpu="" if has_gpu else f"{place}: {asked}",
+    )
 
 
 def unsaid(training: "Training", given: Sequence[str]) -> list[str]:

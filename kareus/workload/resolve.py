@@ -1,6 +1,6 @@
 """Resolving: from overrides to named, feasible workloads, and the reasons why others were refused."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from pathlib import Path
@@ -55,17 +55,17 @@ def resolve(overrides: Sequence[str], config_dir: Path | None = None) -> list[Re
     resolved: dict[str, tuple[Resolved, Workload]] = {}
     folder = config_dir or config_folder()
     for composition, proposed in _compositions(overrides, folder):
-        one = replace(_resolved(workload_name(composition), composition), proposed=proposed)
-        one = _as_recipes_share(one, folder)
-        split = _with_split_if_any(one.composed)
-        if one.name not in resolved:
-            resolved[one.name] = one, split
-        elif resolved[one.name][1] != split:
+        combination = replace(_resolved(workload_name(composition), composition), proposed=proposed)
+        combination = _as_recipes_share(combination, folder)
+        split = _with_split_if_any(combination.composed)
+        if combination.name not in resolved:
+            resolved[combination.name] = combination, split
+        elif resolved[combination.name][1] != split:
             raise ConfigError(
-                f"{' '.join(one.overrides)}: would share the name {one.name} with another workload; rename one of the "
-                "options that differ."
+                f"{' '.join(combination.overrides)}: would share the name {combination.name} with another workload; "
+                "rename one of the options that differ."
             )
-    return [one for one, _ in resolved.values()]
+    return [combination for combination, _ in resolved.values()]
 
 
 def _compositions(overrides: Sequence[str], config_dir: Path) -> Iterator[tuple[ComposedWorkload, tuple[str, ...]]]:
@@ -113,42 +113,42 @@ def _layout_on_gpus(texts: Sequence[str], config_dir: Path) -> tuple[str, ...]:
     return _overrides(base.workload, chosen, open_keys)
 
 
-def _as_recipes_share(one: Resolved, config_dir: Path) -> Resolved:
+def _as_recipes_share(resolved: Resolved, config_dir: Path) -> Resolved:
     """Return a workload that does not fit with states shared out as its software's recipes do, where nobody says how.
 
     One that does not fit so either, or of which something is said, is returned as it is.
     """
-    layout, usual = one.composed.parallelism, one.composed.software.usual_sharding
-    said = {key_of(text) for text in one.overrides}
+    layout, usual = resolved.composed.parallelism, resolved.composed.software.usual_sharding
+    said = {key_of(text) for text in resolved.overrides}
     alone = layout.dp * layout.cp == 1 or usual is Sharding.NONE
-    if one.refusal is None or one.memory is None or alone or not said.isdisjoint(("parallelism", SHARDING)):
-        return one
+    if resolved.refusal is None or resolved.memory is None or alone or not said.isdisjoint(("parallelism", SHARDING)):
+        return resolved
     added = f"{SHARDING}={usual}"
-    (composition,) = compose([*one.overrides, added], config_dir)
+    (composition,) = compose([*resolved.overrides, added], config_dir)
     shared = _resolved(workload_name(composition), composition)
-    return one if shared.workload is None else replace(shared, proposed=(*one.proposed, added))
+    return resolved if shared.workload is None else replace(shared, proposed=(*resolved.proposed, added))
 
 
-def with_proposal(one: Resolved, config_dir: Path) -> Resolved:
+def with_proposal(resolved: Resolved, config_dir: Path) -> Resolved:
     """Return a refused workload that names a model and no part of a layout in the smallest layout that fits.
 
     Any other workload is returned as it is. The default model has a layout that was chosen for it.
 
     Args:
-        one: a combination of a sweep.
+        resolved: a combination of a sweep.
         config_dir: Hydra groups.
     """
-    groups = {key_of(text).partition(".")[0] for text in one.overrides}
-    if one.refusal is None or "model" not in groups or not groups.isdisjoint(("parallelism", GPUS)):
-        return one
-    for laid_out in smallest_layouts(one.composed):
+    groups = {key_of(text).partition(".")[0] for text in resolved.overrides}
+    if resolved.refusal is None or "model" not in groups or not groups.isdisjoint(("parallelism", GPUS)):
+        return resolved
+    for laid_out in smallest_layouts(resolved.composed):
         try:
             check_workload(laid_out)
         except (RefusedWorkloadError, ConfigError):
             continue
-        proposed = _overrides(one.composed, laid_out, PROPOSED)
-        return replace(resolve([*one.overrides, *proposed], config_dir)[0], proposed=proposed)
-    return one
+        proposed = _overrides(resolved.composed, laid_out, PROPOSED)
+        return replace(resolve([*resolved.overrides, *proposed], config_dir)[0], proposed=proposed)
+    return resolved
 
 
 def _overrides(before: Workload, after: Workload, keys: Sequence[str]) -> tuple[str, ...]:
@@ -170,28 +170,22 @@ def resolve_accepted(overrides: Sequence[str], config_dir: Path | None = None) -
     """
     resolved = resolve(overrides, config_dir)
     check_any_accepted(resolved)
-    return {one.name: one.workload for one in resolved if one.workload is not None}
+    return {combination.name: combination.workload for combination in resolved if combination.workload is not None}
 
 
-def check_any_accepted(resolved: Sequence[Resolved]) -> None:
+def check_any_accepted(resolved: Sequence[Resolved], without_gpu: str = "") -> None:
     """Check that something is left to plan.
+
+    Args:
+        resolved: all combinations.
+        without_gpu: what to say in the place of a reason, since it may be that of a GPU which nobody named; or nothing.
 
     Raises:
         RefusedWorkloadError: all were refused; with the reason of the first.
     """
-    check_any_runs({one.name: one.refusal for one in resolved})
-
-
-def check_any_runs(refusals: Mapping[str, str | None]) -> None:
-    """Check that a combination is not refused, by name and reason.
-
-    Raises:
-        RefusedWorkloadError: all were; with the reason of the first.
-    """
-    if None not in refusals.values():
-        name, reason = next(iter(refusals.items()))
-        prefix = "" if len(refusals) == 1 else f"all {len(refusals)} combinations are refused; the first, "
-        raise RefusedWorkloadError(f"{prefix}{name}: {reason}")
+    if all(combination.refusal is not None for combination in resolved):
+        prefix = "" if len(resolved) == 1 else f"all {len(resolved)} combinations are refused; the first, "
+        raise RefusedWorkloadError(without_gpu or f"{prefix}{resolved[0].name}: {resolved[0].refusal}")
 
 
 def _resolved(name: str, composition: ComposedWorkload) -> Resolved:

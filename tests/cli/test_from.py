@@ -82,6 +82,19 @@ def test_a_refused_layout_of_a_file_is_told_by_its_reason(said):
     assert said()[-1].startswith("as it is refused: parallelism.tp=64")
 
 
+def test_a_file_that_names_no_gpu_is_not_refused_for_a_gpu_that_nobody_named(tmp_path, capsys):
+    large = tmp_path / "large.sh"
+    large.write_text(Path(SCRIPT).read_text().replace("--num-layers 32", "--num-layers 320"))
+    assert large.read_text() != Path(SCRIPT).read_text()
+    assert main(["predict", "--from", str(large), "--config-dir", str(CONFIG)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(large) in line
+    assert "give gpu=NAME" in line
+    assert "out of memory" not in line
+    assert main(["predict", "--from", str(large), *WORDS]) == 2
+    assert "out of memory" in capsys.readouterr().err
+
+
 def test_a_file_that_names_no_gpu_is_written_and_asks_for_one(tmp_path, said):
     """The default GPU's memory says nothing of the user's."""
     large, made = tmp_path / "train_70b.sh", tmp_path / "large.yaml"
