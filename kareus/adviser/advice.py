@@ -1,13 +1,9 @@
-"""Answering a question: enumerate, refuse, bound, predict, plan in full, choose.
-
-Each step follows only the layouts that the known plans of others do not rule out, the most promising first, so that
-what is left out is behind the frontier for certain: a bound is below all plans of a layout, and known plans are plans.
-"""
+"""Answering a question: enumerate, refuse, bound, predict, plan in full, choose (`following` has the steps between)."""
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from threadpoolctl import threadpool_limits
 
@@ -16,39 +12,34 @@ from kareus.adviser.answers import (
     Depth,
     Effort,
     FormatAnswer,
-    LayoutAnswer,
     LayoutChoice,
     SizeAnswer,
     Unmeasured,
 )
-from kareus.adviser.bounds import Bound, KnownPlans, computing_bound
-from kareus.adviser.feasible import Candidate, Sorted, nearest_to_fit, sort_layouts
+from kareus.adviser.feasible import Sorted, nearest_to_fit, sort_layouts
+from kareus.adviser.following import baseline_of, by_bound, follow, layout_answers, nearest_fitting, plans_frontier
 from kareus.adviser.goals import Least
 from kareus.adviser.layouts import Constraints, counted, layouts_of
-from kareus.adviser.order import with_setting
-from kareus.adviser.planning import frontier_of, plan_layout
-from kareus.adviser.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
+from kareus.adviser.order import trainable, with_setting
+from kareus.adviser.planning import plan_layout
+from kareus.adviser.predictions import LayoutCost, LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
 from kareus.adviser.question import Question
-from kareus.adviser.stages import better_split
-from kareus.adviser.ties import TieMargin, tie_margin
+from kareus.adviser.ties import tie_margin
 from kareus.adviser.unmeasured import unmeasured_of
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.gpu_model.waiting import least_waiting_w
 from kareus.graph.number_formats import Precision
-from kareus.pareto import AS_FAST, as_fast_s, pareto_order
+from kareus.pareto import AS_FAST, as_fast_s
 from kareus.plans.units import duration, scaled
 from kareus.prediction.remedies import cost_words, misfit_words, why_not
 from kareus.runtime.architecture import engine_refusal
 from kareus.software.record import driven
-from kareus.software.trainers import ObeyingTrainer
 from kareus.testbed.config import TestbedKind
 from kareus.workload.combinations import check_format
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import tokens_per_iteration
 
-MOST_SPLIT = 3
-"""Layouts of a number of GPUs for which other blocks on their stages are sought."""
 logger = logging.getLogger(__name__)
 
 
@@ -152,38 +143,44 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     _check_cap(question, base, gpus)
     begin = time.perf_counter()
     logger.info("%s in %s on %d GPUs: listing layouts", base.model.name, base.precision, gpus)
-    found = sort_layouts(base, layouts_of(base, gpus, question.global_batch, question.constraints))
-    _check_any(question, base, gpus, found)
-    found = with_setting(found, question.trainer)
-    enumerated = time.perf_counter()
-    logger.info("%d layouts can run, %d cannot; predicting", len(found.candidates), len(found.refusals))
-    bounded = sorted(
-        ((computing_bound(one.workload, costs), one) for one in found.candidates), key=lambda pair: pair[0].fastest_s
-    )
+    enumerated = sort_layouts(base, layouts_of(base, gpus, question.global_batch, question.constraints))
+    predictor = LayoutPredictor(base, costs, question.trainer)
+    short = trainable(enumerated.short(base), question.trainer)
+    if not enumerated.candidates:
+        enumerated = replace(enumerated, candidates=nearest_fitting(predictor, short, question.trainer))
+        short = []
+    _check_any(question, base, gpus, enumerated)
+    enumerated = with_setting(enumerated, question.trainer)
+    listed = time.perf_counter()
+    can_run, cannot = len(enumerated.candidates), len(enumerated.refusals)
+    logger.info("%d layouts can run, %d cannot; predicting", can_run, cannot)
+    bounded = by_bound(enumerated.candidates, costs)
     bounds_done = time.perf_counter()
-    followed = follow(LayoutPredictor(base, costs, question.trainer), bounded)
+    followed = follow(predictor, bounded)
     predicted = time.perf_counter()
     ruled_out = ", since bounds rule out the others" if len(followed.predictions) < len(bounded) else ""
     logger.info("%d predicted in full%s; planning the best", len(followed.predictions), ruled_out)
     planned = followed.plan()
     followed.split_otherwise(planned, question.trainer)
+    followed.fit_otherwise(short, planned, question.trainer)
     done = time.perf_counter()
-    layouts = _layout_answers(followed, planned, tie_margin(base))
-    depths = [one.depth for one in layouts]
+    layouts = layout_answers(followed, planned, tie_margin(base))
+    depths = [layout.depth for layout in layouts if layout.candidate.layout.layers_per_stage is None]
     return SizeAnswer(
         gpus=gpus,
         layouts=layouts,
-        refusals=found.refusals,
-        frontier=_frontier(layouts),
-        baseline=_baseline(layouts, followed),
+        refusals=enumerated.refusals,
+        frontier=plans_frontier(layouts),
+        baseline=baseline_of(layouts),
         effort=Effort(
-            configurations=len(found.candidates) + len(found.refusals),
-            refused=found.reasons,
-            bounded=len(found.candidates),
+            configurations=len(depths) + cannot,
+            refused=enumerated.reasons,
+            bounded=len(depths),
             predicted=sum(depth is not Depth.BOUNDED for depth in depths),
             planned=sum(depth is Depth.PLANNED for depth in depths),
-            enumerate_s=enumerated - begin,
-            bound_s=bounds_done - enumerated,
+            resplit=len(layouts) - len(depths),
+            enumerate_s=listed - begin,
+            bound_s=bounds_done - listed,
             predict_s=predicted - bounds_done,
             plan_s=done - predicted,
         ),
@@ -198,43 +195,43 @@ def _check_cap(question: Question, base: Workload, gpus: int) -> None:
     """
     goals, waiting_w = question.goals, least_waiting_w(base.gpu)
     per_node = min(gpus, base.gpu.gpus_per_node)
-    for option, cap_w, own, where in (
+    for option, cap_w, asked_gpus, where in (
         ("--max-power", goals.site_w, gpus, f"{gpus} GPUs"),
         ("--max-node-power", goals.node_w, per_node, f"the {per_node} GPUs of a node"),
     ):
-        if cap_w is not None and cap_w <= own * waiting_w:
+        if cap_w is not None and cap_w <= asked_gpus * waiting_w:
             most = int(cap_w / waiting_w)
             fewer = f", or give at most {most:,} GPUs" if most and option == "--max-power" else ""
             raise ConfigError(
                 f"{option}: a cap of {scaled(cap_w, 'W')} on {where}: even waiting they take "
-                f"{scaled(own * waiting_w, 'W')}; allow more{fewer}."
+                f"{scaled(asked_gpus * waiting_w, 'W')}; allow more{fewer}."
             )
 
 
-def _check_any(question: Question, base: Workload, gpus: int, found: Sorted) -> None:
+def _check_any(question: Question, base: Workload, gpus: int, layouts: Sorted) -> None:
     """Check that a layout can run.
 
     Raises:
         RefusedWorkloadError: none can; with the reasons and what is nearest.
     """
-    if found.candidates:
+    if layouts.candidates:
         return
-    if not found.refusals:
+    if not layouts.refusals:
         raise RefusedWorkloadError(_without_layouts(question, base, gpus))
-    nearest = nearest_to_fit(found.refusals)
+    nearest = nearest_to_fit(layouts.refusals)
     if nearest:
         layout, _ = nearest
         misfit = why_not(layout.workload(base))
-        remedies = [f"{' '.join(one.overrides)} ({cost_words(one, misfit)})" for one in misfit.remedies]
+        remedies = [f"{' '.join(remedy.overrides)} ({cost_words(remedy, misfit)})" for remedy in misfit.remedies]
         raise RefusedWorkloadError(
-            f"none of {len(found.refusals):,} layouts can run on {gpus} GPUs ({counted(found.reasons)}); the nearest, "
-            f"{layout.words}: {misfit_words(misfit)}; "
+            f"none of {len(layouts.refusals):,} layouts can run on {gpus} GPUs ({counted(layouts.reasons)}); "
+            f"the nearest, {layout.words}: {misfit_words(misfit)}; "
             + (f"what would fit: {' or '.join(remedies)}; " if remedies else "")
             + "give more GPUs or fewer constraints."
         )
     raise RefusedWorkloadError(
-        f"none of {len(found.refusals):,} layouts can run on {gpus} GPUs ({counted(found.reasons)}); the first: "
-        f"{found.refusals[0].message}"
+        f"none of {len(layouts.refusals):,} layouts can run on {gpus} GPUs ({counted(layouts.reasons)}); the first: "
+        f"{layouts.refusals[0].message}"
     )
 
 
@@ -251,143 +248,8 @@ def _without_layouts(question: Question, base: Workload, gpus: int) -> str:
 
 def _nearest_batch(question: Question, base: Workload, gpus: int) -> int:
     """Return the batch nearest to the one asked for that the replicas of some layout divide; `gpus` is always one."""
-    batch, replicas = question.global_batch, {one.dp for one in layouts_of(base, gpus, gpus, Constraints())}
+    batch, replicas = question.global_batch, {layout.dp for layout in layouts_of(base, gpus, gpus, Constraints())}
     return min((max(1, round(batch / dp)) * dp for dp in sorted(replicas)), key=lambda near: abs(near - batch))
-
-
-@dataclass(slots=True, kw_only=True)
-class Followed:
-    """Layouts as far as they were followed."""
-
-    predictor: LayoutPredictor
-    bounds: list[tuple[Bound, Candidate]]
-    """The latest bound of each that was no more than bounded."""
-    predictions: list[LayoutPrediction]
-    known: KnownPlans
-    sequential: dict[int, LayoutCost] = field(default_factory=dict)
-    """By identity of the candidate: layouts of which nothing else was predicted, run as Megatron-LM does."""
-
-    def plan(self) -> dict[int, list[LayoutCost]]:
-        """Plan in full what known plans leave, the fastest first; returns plans by identity of the candidate."""
-        planned: dict[int, list[LayoutCost]] = {}
-        for prediction in sorted(self.predictions, key=lambda p: p.plans[0].time_s):
-            if not self.known.rule_out(prediction.bound):
-                plans = plan_layout(self.predictor, prediction)
-                self.known.add((plan.time_s, plan.energy_j) for plan in plans)
-                planned[id(prediction.candidate)] = plans
-        return planned
-
-    def split_otherwise(self, planned: dict[int, list[LayoutCost]], trainer: ObeyingTrainer) -> None:
-        """Plan the fastest planned layouts with other blocks on their stages as well, where that is worth it."""
-        staged = [one for one in self.predictions if id(one.candidate) in planned and one.candidate.layout.pp > 1]
-        for prediction in sorted(staged, key=lambda one: one.plans[0].time_s)[:MOST_SPLIT]:
-            other = better_split(self.predictor, prediction, trainer)
-            if other is not None:
-                plans = plan_layout(self.predictor, other)
-                self.known.add((plan.time_s, plan.energy_j) for plan in plans)
-                self.predictions.append(other)
-                planned[id(other.candidate)] = plans
-
-
-def follow(predictor: LayoutPredictor, bounded: Sequence[tuple[Bound, Candidate]]) -> Followed:
-    """Predict the layouts that known plans do not rule out.
-
-    Args:
-        predictor: of their training.
-        bounded: layouts with the bounds of their computation, by rising time.
-    """
-    found = Followed(predictor=predictor, bounds=[], predictions=[], known=KnownPlans())
-    baseline_s = float("inf")
-    for computing, candidate in bounded:
-        bound = _ruled_out(predictor, computing, candidate, found.known)
-        if bound is not None:
-            found.bounds.append((bound, candidate))
-            if computing.fastest_s < baseline_s:  # it may be the fastest of those that are run as Megatron-LM does
-                sequential, _ = predictor.sequential(candidate.workload)
-                found.sequential[id(candidate)] = sequential
-                baseline_s = min(baseline_s, sequential.time_s)
-            continue
-        prediction = predictor.predict(candidate, predictor.bound(candidate.workload))
-        found.predictions.append(prediction)
-        found.known.add((plan.time_s, plan.energy_j) for plan in prediction.plans)
-        baseline_s = min(baseline_s, prediction.sequential.time_s)
-    return found
-
-
-def _ruled_out(predictor: LayoutPredictor, computing: Bound, candidate: Candidate, known: KnownPlans) -> Bound | None:
-    """Return the bound by which known plans rule a layout out, cheap ones first; None if they do not."""
-    if known.rule_out(computing):
-        return computing
-    for better in (predictor.bound_without_update, predictor.bound):
-        bound = better(candidate.workload)
-        if known.rule_out(bound):
-            return bound
-    return None
-
-
-def _layout_answers(followed: Followed, planned: dict[int, list[LayoutCost]], margin: TieMargin) -> list[LayoutAnswer]:
-    """Return all layouts that can run, by rising time."""
-    front = frontier_of([plan for plans in planned.values() for plan in plans])
-    found = []
-    for bound, candidate in followed.bounds:
-        found.append(
-            LayoutAnswer(
-                number=0,
-                candidate=candidate,
-                depth=Depth.BOUNDED,
-                bound_s=bound.fastest_s,
-                bound_j=bound.least_j,
-                plans=(),
-                sequential=followed.sequential.get(id(candidate)),
-                bubble_share=None,
-                exposed_share=None,
-                is_tied=False,
-            )
-        )
-    for prediction in followed.predictions:
-        own = planned.get(id(prediction.candidate))
-        plans = own if own is not None else frontier_of(list(prediction.plans))
-        found.append(
-            LayoutAnswer(
-                number=0,
-                candidate=prediction.candidate,
-                depth=Depth.PREDICTED if own is None else Depth.PLANNED,
-                bound_s=prediction.bound.fastest_s,
-                bound_j=prediction.bound.least_j,
-                plans=tuple(plans),
-                sequential=prediction.sequential,
-                bubble_share=prediction.bubble_share,
-                exposed_share=prediction.exposed_share,
-                is_tied=_is_tied(plans, front, margin),
-            )
-        )
-    found.sort(key=lambda one: (one.fastest.time_s if one.plans else float("inf"), one.bound_s))
-    return [replace(one, number=number) for number, one in enumerate(found, start=1)]
-
-
-def _is_tied(plans: Iterable[LayoutCost], front: Sequence[LayoutCost], margin: TieMargin) -> bool:
-    """Whether a plan would be on the frontier with so much less time and energy than predicted."""
-    time_share = 1 - margin.time_percent / 100
-    energy_share = 1 - margin.energy_percent / 100
-    return any(
-        all(plan.time_s * time_share < other.time_s or plan.energy_j * energy_share < other.energy_j for other in front)
-        for plan in plans
-    )
-
-
-def _frontier(layouts: Sequence[LayoutAnswer]) -> list[LayoutChoice]:
-    """Return the plans of all layouts that no other dominates, by rising time."""
-    choices = [
-        LayoutChoice(layout=one, cost=plan) for one in layouts if one.depth is Depth.PLANNED for plan in one.plans
-    ]
-    return [choices[n] for n in pareto_order([(choice.cost.time_s, choice.cost.energy_j) for choice in choices])]
-
-
-def _baseline(layouts: Sequence[LayoutAnswer], followed: Followed) -> LayoutChoice:
-    """Return the fastest layout run as Megatron-LM does."""
-    run = [(one, one.sequential) for one in layouts if one.sequential is not None]
-    layout, cost = min(run, key=lambda pair: pair[1].time_s)
-    return LayoutChoice(layout=layout, cost=cost)
 
 
 def choose(question: Question, sizes: Sequence[SizeAnswer]) -> LayoutChoice:

@@ -77,10 +77,18 @@ class Effort:
     bounded: int
     predicted: int
     planned: int
+    resplit: int
+    """Layouts that were planned with other blocks on their stages than the usual ones, beside the former numbers."""
     enumerate_s: float
     bound_s: float
     predict_s: float
     plan_s: float
+
+    @property
+    def planned_words(self) -> str:
+        """How many were planned, and how many beside them with other blocks on their stages."""
+        others = f", {self.resplit:,} more with other blocks on their stages" if self.resplit else ""
+        return f"{self.planned:,} planned in full{others}"
 
     @property
     def total_s(self) -> float:

@@ -10,9 +10,12 @@ from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.workload.combinations import check_combinations
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
-from kareus.workload.memory import MemoryEstimate, check_memory, estimate_memory
+from kareus.workload.memory import TIGHT, MemoryEstimate, check_memory, estimate_memory
 from kareus.workload.pipelining import check_pipeline
 from kareus.workload.resolve import with_split
+
+NEARLY = 1.1
+"""Memory over what fits, up to which other blocks on the stages of a layout are sought."""
 
 
 class Reason(StrEnum):
@@ -57,6 +60,15 @@ class Sorted:
     candidates: list[Candidate]
     refusals: list[RefusedLayout]
 
+    def short(self, base: Workload) -> list[Candidate]:
+        """Return layouts of `base` that are refused for little memory, which other blocks on their stages may save."""
+        limit_gib = NEARLY * (1 + TIGHT) * base.gpu.memory_gib
+        return [
+            Candidate(layout=refusal.layout, workload=with_split(refusal.layout.workload(base)), memory=refusal.memory)
+            for refusal in self.refusals
+            if refusal.memory is not None and refusal.layout.pp > 1 and refusal.memory.total_gib <= limit_gib
+        ]
+
     @property
     def reasons(self) -> dict[str, int]:
         """Number of refused layouts by reason."""
@@ -65,7 +77,7 @@ class Sorted:
 
 def nearest_to_fit(refusals: Iterable[RefusedLayout]) -> tuple[Layout, MemoryEstimate] | None:
     """Return the layout that lacks the least memory of those that lack nothing else, None where there is none."""
-    short = [(one.layout, one.memory) for one in refusals if one.memory is not None]
+    short = [(refusal.layout, refusal.memory) for refusal in refusals if refusal.memory is not None]
     return min(short, key=lambda pair: pair[1].total_gib, default=None)
 
 
@@ -78,14 +90,14 @@ CHECKS: tuple[tuple[Reason, Callable[[Workload], None]], ...] = (
 
 def sort_layouts(base: Workload, layouts: Iterable[Layout]) -> Sorted:
     """Sort layouts of `base` into those that can run and those that cannot."""
-    found = Sorted(candidates=[], refusals=[])
+    sorted_layouts = Sorted(candidates=[], refusals=[])
     for layout in layouts:
-        one = _sorted(base, layout)
-        if isinstance(one, Candidate):
-            found.candidates.append(one)
+        verdict = _sorted(base, layout)
+        if isinstance(verdict, Candidate):
+            sorted_layouts.candidates.append(verdict)
         else:
-            found.refusals.append(one)
-    return found
+            sorted_layouts.refusals.append(verdict)
+    return sorted_layouts
 
 
 def _sorted(base: Workload, layout: Layout) -> Candidate | RefusedLayout:

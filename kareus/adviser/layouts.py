@@ -143,21 +143,21 @@ class Layout:
 
 def layout_of(workload: Workload) -> Layout:
     """Return the layout of a workload, its blocks on stages as usual."""
-    own = workload.parallelism
+    degrees = workload.parallelism
     return Layout(
-        dp=own.dp,
-        pp=own.pp,
-        tp=own.tp,
-        cp=own.cp,
-        ep=own.ep,
+        dp=degrees.dp,
+        pp=degrees.pp,
+        tp=degrees.tp,
+        cp=degrees.cp,
+        ep=degrees.ep,
         schedule=workload.pipeline.schedule,
         chunks=workload.chunks,
         microbatch_size=workload.microbatch_size,
         num_microbatches=workload.num_microbatches,
         recomputation=workload.recomputation,
-        sharding=own.sharding,
-        shards=own.shards,
-        sequence_parallel=own.sequence_parallel,
+        sharding=degrees.sharding,
+        shards=degrees.shards,
+        sequence_parallel=degrees.sequence_parallel,
     )
 
 
@@ -217,7 +217,7 @@ def _of_degrees(
     dp, pp, tp, cp = degrees
     usual_shardings, usual_switches = (SHARDINGS[:2], (True,)) if base.model.experts else (SHARDINGS, (True, False))
     allowed = _allowed(constraints.sharding, usual_shardings) if dp > 1 else (Sharding.NONE,)
-    shardings = [(one, shards) for one in allowed for shards in _sharing(base, degrees, one, constraints.shards)]
+    shardings = [(kind, shards) for kind in allowed for shards in _sharing(base, degrees, kind, constraints.shards)]
     switches = _allowed(constraints.sequence_parallel, usual_switches) if tp > 1 else (False,)
     over_experts = _allowed(constraints.ep, expert_degrees(base, dp * tp * cp))
     sizes = _allowed(constraints.microbatch_size, [d for d in divisors(sequences) if d <= MOST_MICROBATCH])
@@ -291,4 +291,4 @@ def _allowed(given: Sequence[_Value], usual: Sequence[_Value]) -> Sequence[_Valu
 
 def counted(reasons: Mapping[str, int]) -> str:
     """Return counts by reason in words, the most frequent first."""
-    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items(), key=lambda one: -one[1]))
+    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items(), key=lambda item: -item[1]))

@@ -186,9 +186,9 @@ def _savings(advice: Advice, reference: str) -> str:
 
 def gains_by_engine(advice: Advice) -> bool:
     """Whether Kareus' engine does more for the chosen layout than its trainer."""
-    own, engine = advice.chosen.layout.fastest, advice.engine
+    fastest, engine = advice.chosen.layout.fastest, advice.engine
     return engine is not None and (
-        engine.time_s < own.time_s * (1 - AS_FAST) or engine.energy_j < own.energy_j * (1 - AS_FAST)
+        engine.time_s < fastest.time_s * (1 - AS_FAST) or engine.energy_j < fastest.energy_j * (1 - AS_FAST)
     )
 
 
@@ -231,21 +231,25 @@ def format_lines(advice: Advice) -> Iterator[str]:
     yield f"products of blocks in other formats, each in its best layout of {advice.chosen_gpus} GPUs:"
     rows = [FORMAT_HEADS, *map(_format_cells, advice.formats)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row, one in zip(rows, [None, *advice.formats], strict=True):
-        words = one.choice.layout.candidate.layout.words if one is not None and one.choice is not None else "layout"
-        last = words if one is None else one.refusal or words
+    for row, answer in zip(rows, [None, *advice.formats], strict=True):
+        words = (
+            answer.choice.layout.candidate.layout.words
+            if answer is not None and answer.choice is not None
+            else "layout"
+        )
+        last = words if answer is None else answer.refusal or words
         yield "  " + "  ".join(map(str.rjust, row, widths)) + f"  {last}"
 
 
-def _format_cells(one: FormatAnswer) -> tuple[str, ...]:
-    if one.choice is None:
-        return (str(one.precision), *[""] * (len(FORMAT_HEADS) - 1))
-    cost, layout = one.choice.cost, one.choice.layout
+def _format_cells(answer: FormatAnswer) -> tuple[str, ...]:
+    if answer.choice is None:
+        return (str(answer.precision), *[""] * (len(FORMAT_HEADS) - 1))
+    cost, layout = answer.choice.cost, answer.choice.layout
     return (
-        str(one.precision),
+        str(answer.precision),
         significant(cost.time_s),
         significant(cost.energy_j / 1e3),
-        significant(1e3 * joules_per_token(one.choice), 3),
+        significant(1e3 * joules_per_token(answer.choice), 3),
         f"{layout.candidate.memory.total_gib:.1f}",
         f"{100 * memory_share(layout):.0f}",
         measured_words(layout.candidate.workload),
@@ -280,7 +284,7 @@ def _size_lines(size: SizeAnswer, margin: TieMargin, columns: int | None) -> Ite
     effort = size.effort
     yield (
         f"{effort.configurations:,} layouts of {size.gpus} GPUs: {effort.bounded:,} can run, {effort.predicted:,} "
-        f"predicted, {effort.planned:,} planned in full; {effort.total_s:.1f} s"
+        f"predicted, {effort.planned_words}; {effort.total_s:.1f} s"
     )
     yield f"refused: {counted(effort.refused) or 'none'}"
     nearest = nearest_to_fit(size.refusals)
@@ -292,7 +296,7 @@ def _size_lines(size: SizeAnswer, margin: TieMargin, columns: int | None) -> Ite
         )
     on_frontier = {choice.layout.number for choice in size.frontier}
     yield from table_lines(shown(size), on_frontier, columns)
-    ties = sum(one.is_tied and one.number not in on_frontier for one in size.layouts)
+    ties = sum(answer.is_tied and answer.number not in on_frontier for answer in size.layouts)
     if ties:
         yield (
             f"~ tied: {ties:,} more layout{'s' * (ties > 1)} would be on the frontier (*) with "
@@ -303,9 +307,9 @@ def _size_lines(size: SizeAnswer, margin: TieMargin, columns: int | None) -> Ite
 def shown(size: SizeAnswer) -> list[LayoutAnswer]:
     """Return the layouts of a table by rising time: all on the frontier, and the fastest others."""
     on_frontier = {choice.layout.number for choice in size.frontier}
-    others = [one for one in size.layouts if one.plans and one.number not in on_frontier]
-    kept = {one.number for one in others[: max(0, MOST_ROWS - len(on_frontier))]} | on_frontier
-    return [one for one in size.layouts if one.number in kept]
+    others = [layout for layout in size.layouts if layout.plans and layout.number not in on_frontier]
+    kept = {layout.number for layout in others[: max(0, MOST_ROWS - len(on_frontier))]} | on_frontier
+    return [layout for layout in size.layouts if layout.number in kept]
 
 
 HEADS = (
@@ -318,12 +322,12 @@ LESS_TELLING = ("exposed %", "bubbles %", "MFU %", "tokens/s", "at s", "least kJ
 """Figures that are left out where a terminal is narrow, one after the other."""
 
 
-def cells(one: LayoutAnswer) -> tuple[str, ...]:
+def cells(layout: LayoutAnswer) -> tuple[str, ...]:
     """Return the figures of a layout, in the order of `HEADS`."""
-    workload, first, last = one.candidate.workload, one.fastest, one.plans[-1]
+    workload, first, last = layout.candidate.workload, layout.fastest, layout.plans[-1]
     tokens = tokens_per_iteration(workload)
     return (
-        str(one.number),
+        str(layout.number),
         significant(first.time_s),
         significant(first.energy_j / 1e3),
         f"{tokens / first.time_s:,.0f}",
@@ -331,17 +335,17 @@ def cells(one: LayoutAnswer) -> tuple[str, ...]:
         f"{100 * mfu(workload, first.time_s):.1f}",
         significant(last.energy_j / 1e3),
         significant(last.time_s),
-        significant(one.sequential.time_s) if one.sequential else "",
-        f"{one.candidate.memory.total_gib:.1f}",
-        f"{100 * memory_share(one):.0f}",
-        f"{100 * (one.bubble_share or 0.0):z.1f}",
-        f"{100 * (one.exposed_share or 0.0):z.1f}",
+        significant(layout.sequential.time_s) if layout.sequential else "",
+        f"{layout.candidate.memory.total_gib:.1f}",
+        f"{100 * memory_share(layout):.0f}",
+        f"{100 * (layout.bubble_share or 0.0):z.1f}",
+        f"{100 * (layout.exposed_share or 0.0):z.1f}",
     )
 
 
-def memory_share(one: LayoutAnswer) -> float:
+def memory_share(layout: LayoutAnswer) -> float:
     """Return the share of a GPU's memory that a layout is estimated to need."""
-    return one.candidate.memory.total_gib / one.candidate.workload.gpu.memory_gib
+    return layout.candidate.memory.total_gib / layout.candidate.workload.gpu.memory_gib
 
 
 def full_line(advice: Advice) -> str:
@@ -349,8 +353,10 @@ def full_line(advice: Advice) -> str:
     share = memory_share(advice.chosen.layout)
     if share <= FULL_SHARE:
         return ""
-    known = [(one.fastest if one.plans else one.sequential, one) for one in advice.size.layouts]
-    others = [(cost.time_s, one) for cost, one in known if cost is not None and memory_share(one) <= FULL_SHARE]
+    costs_of = [(layout.fastest if layout.plans else layout.sequential, layout) for layout in advice.size.layouts]
+    others = [
+        (cost.time_s, layout) for cost, layout in costs_of if cost is not None and memory_share(layout) <= FULL_SHARE
+    ]
     time_s, least = min(others, key=lambda pair: pair[0], default=(0.0, None))
     instead = (
         "no other that was predicted needs less"
@@ -393,24 +399,25 @@ def order_lines(advice: Advice) -> Iterator[str]:
     order = sorted_by_trainer(advice.size.layouts)
     if not order:
         yield "  none of those that were predicted has a setting there for all of it"
-    for one in order[:FIRST_BY_ITSELF]:
-        time_s = one.sequential.time_s if one.sequential else float("nan")
-        full = ", full: try it first" if memory_share(one) > FULL_SHARE else ""
+    for layout in order[:FIRST_BY_ITSELF]:
+        time_s = layout.sequential.time_s if layout.sequential else float("nan")
+        full = ", full: try it first" if memory_share(layout) > FULL_SHARE else ""
         yield (
-            f"  {significant(time_s)} s, {100 * memory_share(one):.0f} % of memory{full}: {one.candidate.layout.words}"
+            f"  {significant(time_s)} s, {100 * memory_share(layout):.0f} % of memory{full}: "
+            f"{layout.candidate.layout.words}"
         )
 
 
-def unmeasured_lines(known: Unmeasured) -> Iterator[str]:
+def unmeasured_lines(unmeasured: Unmeasured) -> Iterator[str]:
     """Yield what a wrong order may cost, and the file of layouts to measure first."""
     yield ""
     yield (
-        f"{known.software} was never measured on this GPU: were it like {known.most_unlike}, the first of these "
-        f"{known.compared} layouts would be {known.wrong_order_percent:.0f} % slower than the best of them. Measure "
-        f"these {len(known.measure_first)}, which tell most, write the seconds of an iteration behind the last comma, "
-        "and ask again with --measured FILE:"
+        f"{unmeasured.software} was never measured on this GPU: were it like {unmeasured.most_unlike}, the first of "
+        f"these {unmeasured.compared} layouts would be {unmeasured.wrong_order_percent:.0f} % slower than the best of "
+        f"them. Measure these {len(unmeasured.measure_first)}, which tell most, write the seconds of an iteration "
+        "behind the last comma, and ask again with --measured FILE:"
     )
-    yield from runs_text([LayoutRun(layout=one) for one in known.measure_first]).splitlines()
+    yield from runs_text([LayoutRun(layout=one) for one in unmeasured.measure_first]).splitlines()
 
 
 def table_lines(
@@ -420,10 +427,10 @@ def table_lines(
 
     In so many columns figures are left out until the words of a layout have room, and words go on below.
     """
-    rows = [cells(one) for one in layouts]
+    rows = [cells(layout) for layout in layouts]
     widths = {head: max(map(len, column)) for head, *column in zip(HEADS, *rows, strict=True)}
     widths = {head: max(width, len(head)) for head, width in widths.items()}
-    words = [one.candidate.layout.words for one in layouts]
+    words = [layout.candidate.layout.words for layout in layouts]
     if columns is not None:
         room = min(LEAST_ROOM, max(map(len, words), default=0))
         for head in LESS_TELLING:
@@ -431,8 +438,8 @@ def table_lines(
                 del widths[head]
     indent = 2 + sum(width + 2 for width in widths.values())
     yield "  " + "  ".join(head.rjust(width) for head, width in widths.items()) + "  layout"
-    for one, row, said in zip(layouts, rows, words, strict=True):
-        mark = "*" if one.number in on_frontier else "~" if one.is_tied else " "
+    for layout, row, said in zip(layouts, rows, words, strict=True):
+        mark = "*" if layout.number in on_frontier else "~" if layout.is_tied else " "
         kept = dict(zip(HEADS, row, strict=True))
         figures = "  ".join(kept[head].rjust(width) for head, width in widths.items())
         first, *more = textwrap.wrap(said, max(columns - indent, LEAST_ROOM)) if columns is not None else [said]

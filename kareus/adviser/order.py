@@ -4,6 +4,7 @@ Software is recommended no layout that it has no setting for, and Kareus' engine
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kareus.adviser.feasible import Candidate, Sorted
 from kareus.artifacts.records import leaves, to_plain
@@ -30,11 +31,11 @@ def recommended(times_s: Sequence[float], memory_gib: Sequence[float]) -> list[i
         >>> recommended([1.00, 1.02, 1.10], [40.0, 20.0, 10.0])
         [1, 0, 2]
     """
-    left = sorted(range(len(times_s)), key=lambda one: times_s[one])
+    left = sorted(range(len(times_s)), key=lambda place: times_s[place])
     order = []
     while left:
-        tied = [one for one in left if times_s[one] <= times_s[left[0]] * (1 + TIED_SHARE)]
-        chosen = min(tied, key=lambda one: memory_gib[one])
+        tied = [place for place in left if times_s[place] <= times_s[left[0]] * (1 + TIED_SHARE)]
+        chosen = min(tied, key=lambda place: memory_gib[place])
         left.remove(chosen)
         order.append(chosen)
     return order
@@ -42,19 +43,22 @@ def recommended(times_s: Sequence[float], memory_gib: Sequence[float]) -> list[i
 
 def with_setting(layouts: Sorted, trainer: ObeyingTrainer) -> Sorted:
     """Return layouts without those that what trains has no setting for, or does not run; all where that leaves none."""
+    return replace(layouts, candidates=trainable(layouts.candidates, trainer) or layouts.candidates)
+
+
+def trainable(candidates: Sequence[Candidate], trainer: ObeyingTrainer) -> list[Candidate]:
+    """Return the candidates that what trains has all settings for, or runs."""
     if trainer.overlaps:
-        kept = [one for one in layouts.candidates if not engine_refusal(one.workload)]
-    else:
-        kept = settable(layouts.candidates)
-    return Sorted(candidates=kept or layouts.candidates, refusals=layouts.refusals)
+        return [candidate for candidate in candidates if not engine_refusal(candidate.workload)]
+    return settable(candidates)
 
 
 def settable(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates that the software which trains has all settings for."""
     checked: dict[object, bool] = {}
     kept = []
-    for one in candidates:
-        workload = one.workload
+    for candidate in candidates:
+        workload = candidate.workload
         layout = workload.parallelism
         key = (
             *(degree > 1 for degree in (layout.tp, layout.cp, layout.pp, layout.dp, layout.ep, workload.chunks)),
@@ -64,7 +68,7 @@ def settable(candidates: Sequence[Candidate]) -> list[Candidate]:
         if key not in checked:
             checked[key] = not without_setting(workload)
         if checked[key]:
-            kept.append(one)
+            kept.append(candidate)
     return kept
 
 

@@ -51,15 +51,15 @@ def plain(advice: Advice) -> dict[str, Any]:
     }
 
 
-def _format(one: FormatAnswer) -> dict[str, Any]:
-    precision = {"precision": str(one.precision), "refusal": one.refusal or None}
-    if one.choice is None:
+def _format(answer: FormatAnswer) -> dict[str, Any]:
+    precision = {"precision": str(answer.precision), "refusal": answer.refusal or None}
+    if answer.choice is None:
         return precision
-    layout = one.choice.layout
+    layout = answer.choice.layout
     return {
         **precision,
-        **_choice(one.choice),
-        "joules_per_token": joules_per_token(one.choice),
+        **_choice(answer.choice),
+        "joules_per_token": joules_per_token(answer.choice),
         "memory_gib": layout.candidate.memory.total_gib,
         "memory_share": memory_share(layout),
         "measured": measured_words(layout.candidate.workload),
@@ -78,13 +78,13 @@ def _size(advice: Advice, size: SizeAnswer) -> dict[str, Any]:
     }
 
 
-def _by_itself(one: LayoutAnswer) -> dict[str, Any]:
+def _by_itself(layout: LayoutAnswer) -> dict[str, Any]:
     return {
-        "layout": to_plain(one.candidate.layout),
-        "words": one.candidate.layout.words,
-        "number": one.number,
-        "time_s": None if one.sequential is None else one.sequential.time_s,
-        "memory_share": memory_share(one),
+        "layout": to_plain(layout.candidate.layout),
+        "words": layout.candidate.layout.words,
+        "number": layout.number,
+        "time_s": None if layout.sequential is None else layout.sequential.time_s,
+        "memory_share": memory_share(layout),
     }
 
 

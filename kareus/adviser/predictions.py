@@ -72,7 +72,7 @@ class LayoutPredictor:
 
     def __init__(self, base: Workload, costs: InstructionPrices, trainer: ObeyingTrainer | None = None) -> None:
         """Prepare for layouts of `base`, whose instructions cost `costs`; `trainer` None is Kareus' engine."""
-        self._costs = costs
+        self.costs = costs
         self._trainer = trainer
         self._clocks = np.array(base.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
         self._updates: dict[object, dict[Direction, CostByClock]] = {}
@@ -127,17 +127,19 @@ class LayoutPredictor:
             float(seconds[0]) * (workload.num_microbatches if kind.direction in INSTRUCTIONS else 1)
             for kind, (seconds, _) in kinds.items()
         )
-        found = LayoutCost(time_s=float(time_s), energy_j=float(energy_j))
-        return found, max(0.0, 1 - busy_s / workload.parallelism.pp / found.time_s)  # rounding, without a pipeline
+        cost = LayoutCost(time_s=float(time_s), energy_j=float(energy_j))
+        return cost, max(0.0, 1 - busy_s / workload.parallelism.pp / cost.time_s)  # rounding, without a pipeline
 
     def predict(self, candidate: Candidate, bound: Bound) -> LayoutPrediction:
         """Return all of a layout's prediction, whose bound is known."""
         workload = candidate.workload
         sequential, bubble_share = self.sequential(workload)
         transfers = transfers_s(cut(workload, "pipeline"))
-        own = stage_prices(workload, self._stages(workload), transfers, bound)
-        alike = np.broadcast_to(np.arange(len(PRICES_W)), (len(own), len(PRICES_W)))
-        prices = np.concatenate([alike, own], axis=1)  # [stages, lanes]: one price for all, and each stage its own
+        of_stages = stage_prices(workload, self._stages(workload), transfers, bound)
+        alike = np.broadcast_to(np.arange(len(PRICES_W)), (len(of_stages), len(PRICES_W)))
+        prices = np.concatenate(
+            [alike, of_stages], axis=1
+        )  # [stages, lanes]: one price for all, and each stage its own
         kinds: dict[InstructionKind, tuple[Array, Array]] = {}
         for kind, instruction in self._instructions(workload).items():
             best = instruction.best
@@ -191,7 +193,7 @@ class LayoutPredictor:
 
     def _exposed_s(self, workload: Workload) -> float:
         """Seconds of a sequential iteration that collectives add at the maximum clock, mean over GPUs."""
-        structure, exposed_s = self._costs.of(workload), 0.0
+        structure, exposed_s = self.costs.of(workload), 0.0
         instructions = self._instructions(workload)
         for kind, shape in _kinds(workload):
             cost = instructions[kind].sequential
@@ -206,31 +208,31 @@ class LayoutPredictor:
 
     def points(self, workload: Workload) -> dict[InstructionKind, Array]:
         """Return the ways to run every kind of instruction: seconds, effective joules of one GPU, MHz, (points, 3)."""
-        found = {kind: instruction.points for kind, instruction in self._instructions(workload).items()}
+        of_kinds = {kind: instruction.points for kind, instruction in self._instructions(workload).items()}
         for stage, update in enumerate(self._stage_updates(workload)):
             for direction, cost in update.items():
                 kind = InstructionKind(stage, 0, direction)
-                found[kind] = undominated([cost], self._clocks, least_waiting_w(workload.gpu))
-        return found
+                of_kinds[kind] = undominated([cost], self._clocks, least_waiting_w(workload.gpu))
+        return of_kinds
 
     def _instructions(self, workload: Workload) -> dict[InstructionKind, PricedInstruction]:
         """What every kind of instruction of microbatches costs."""
         costs: dict[object, PricedInstruction] = {}
-        found = {}
+        instructions = {}
         for kind, shape in _kinds(workload):
             # Collectives of weights know the ranks that share them.
             place = kind.stage if workload.parallelism.shards_gradients else 0
             key = place, shape, kind.direction
             if key not in costs:
                 costs[key] = self._instruction(workload, kind.stage, shape, kind.direction)
-            found[kind] = costs[key]
-        return found
+            instructions[kind] = costs[key]
+        return instructions
 
     def _instruction(
         self, workload: Workload, stage: int, shape: StageShape, direction: Direction
     ) -> PricedInstruction:
         weights = weights_of(workload, stage, shape, workload.default_collective_sm_count)
-        return self._costs.of(workload).instruction(
+        return self.costs.of(workload).instruction(
             shape, direction, workload.recomputation, weights, split_backward=workload.split_backward
         )
 
@@ -242,21 +244,21 @@ class LayoutPredictor:
         parallelism = workload.parallelism
         if not workload.iteration.include_update:
             return [{} for _ in parallelism.split]
-        structure = self._costs.of(workload)
+        structure = self.costs.of(workload)
         shapes = laid_out_shapes(workload)
-        found = []
+        updates = []
         for stage in range(parallelism.pp):
-            own = tuple(shapes[stage, chunk] for chunk in range(workload.chunks))
+            of_stage = tuple(shapes[stage, chunk] for chunk in range(workload.chunks))
             placed = stage * parallelism.gpus_per_stage % workload.linked_gpus
             degrees = (parallelism.dp, parallelism.pp, parallelism.sharding, parallelism.shards, placed)
             ends = (stage == 0, stage == parallelism.head_stage)
             between = parallelism.pp if workload.chunks > 1 else 0  # backwards between those of two chunks
             how = (workload.recomputation, workload.split_backward, between, sequential)
-            key = (id(structure), own, degrees, ends, how)
+            key = (id(structure), of_stage, degrees, ends, how)
             if key not in self._updates:
-                self._updates[key] = self._update(workload, stage, own, sequential=sequential)
-            found.append(self._updates[key])
-        return found
+                self._updates[key] = self._update(workload, stage, of_stage, sequential=sequential)
+            updates.append(self._updates[key])
+        return updates
 
     def _update(
         self, workload: Workload, stage: int, shapes: Sequence[StageShape], *, sequential: bool
@@ -268,10 +270,10 @@ class LayoutPredictor:
                 fastest_s = cost.sequential.time_s[-1] if sequential else cost.best.time_s[FASTEST]
                 times_s[InstructionKind(stage, chunk, direction)] = float(fastest_s)
         passes = pass_times(workload, stage, times_s)
-        graph = self._costs.of(workload).graphs[Batch.MICROBATCH]
+        graph = self.costs.of(workload).graphs[Batch.MICROBATCH]
         clocks = self._clocks[-1:] if sequential else self._clocks
-        found = update_costs(workload, graph, stage, passes, clocks, self._costs.of(workload).updates)
-        return {direction: CostByClock(cost[0], cost[1]) for direction, cost in found.items()}
+        costs = update_costs(workload, graph, stage, passes, clocks, self.costs.of(workload).updates)
+        return {direction: CostByClock(cost[0], cost[1]) for direction, cost in costs.items()}
 
     def _costs_of(self, workload: Workload, kinds: KindCosts, waiting_w: float | Array) -> tuple[Array, Array]:
         """Seconds and joules of an iteration in each lane, of all GPUs, of which one that waits draws `waiting_w`."""
@@ -293,8 +295,8 @@ class LayoutPredictor:
     def _makespans(self, workload: Workload, microbatches: int, kinds: KindCosts) -> Array:
         """Seconds of an iteration of so many microbatches in each lane."""
         _, dag = self.pipeline(workload, microbatches)
-        own, numbers = shape_kinds(shape_of(cut(workload, "pipeline"), microbatches))
-        times_s = np.array([kinds[kind][0] for kind in own])[numbers]
+        distinct, numbers = shape_kinds(shape_of(cut(workload, "pipeline"), microbatches))
+        times_s = np.array([kinds[kind][0] for kind in distinct])[numbers]
         if times_s.shape[1] == 1:  # waves take longer to make than one lane takes to walk
             return np.array([makespan(dag, times_s[:, 0].tolist())])
         ends_s: Array = (earliest_starts_s(dag, times_s) + times_s).max(axis=0)
@@ -329,8 +331,8 @@ def _kinds(workload: Workload) -> list[tuple[InstructionKind, StageShape]]:
 
 def _priced(cost: CostByClock, workload: Workload) -> Priced:
     shape = (len(cost.time_s), len(PRICES_W))
-    own = CostByClock(*(np.broadcast_to(values[:, None], shape) for values in (cost.time_s, cost.energy_j)))
-    return cheapest([own], least_waiting_w(workload.gpu))
+    over_prices = CostByClock(*(np.broadcast_to(values[:, None], shape) for values in (cost.time_s, cost.energy_j)))
+    return cheapest([over_prices], least_waiting_w(workload.gpu))
 
 
 def _summed(update: Mapping[Direction, CostByClock], workload: Workload) -> StageUpdate:

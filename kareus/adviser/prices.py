@@ -158,14 +158,14 @@ class InstructionPrices:
         return self._latest[1]
 
     def _of(self, workload: Workload) -> "StructureCosts":
-        own = workload.parallelism
+        degrees_of = workload.parallelism
         size, host_rank_s = workload.gpu.job_gpus, workload.gpu.coefficients.host_rank_s
-        degrees = own.tp, own.cp, own.ep, own.etp
-        structure = BlockShape(*degrees, own.sequence_parallel, workload.microbatch_size, size, host_rank_s)
+        degrees = degrees_of.tp, degrees_of.cp, degrees_of.ep, degrees_of.etp
+        structure = BlockShape(*degrees, degrees_of.sequence_parallel, workload.microbatch_size, size, host_rank_s)
         if structure not in self._structures:
             alike = replace(
                 workload,
-                parallelism=replace(own, dp=1, pp=1, layers_per_stage=None, sharding=Sharding.NONE),
+                parallelism=replace(degrees_of, dp=1, pp=1, layers_per_stage=None, sharding=Sharding.NONE),
                 model=replace(workload.model, layers_per_stage={}),
             )
             base = replace(self._base, gpu=workload.gpu)
@@ -264,8 +264,8 @@ class StructureCosts:
         if key not in self._sums:
 
             def counted(layers: int) -> Tally:
-                found = tally(self._program(replace(shape, layers=layers), direction, recomputation, weights))
-                return found if with_collectives else without_collectives(found)
+                steps = tally(self._program(replace(shape, layers=layers), direction, recomputation, weights))
+                return steps if with_collectives else without_collectives(steps)
 
             fewer = counted(REPEATING - 1) if blocks == REPEATING and not shape.dense else None
             self._sums[key] = sums_of(self.base.gpu, counted(blocks), self.clocks, self.known, fewer)
@@ -306,7 +306,7 @@ class StructureCosts:
     def _parts(self, recomputation: Recomputation, *, split_backward: bool) -> "_Parts":
         key = recomputation, split_backward
         if key not in self._named:
-            found = detect_partitions(
+            partitions = detect_partitions(
                 self.graphs[Batch.NANOBATCH], recomputation=recomputation, split_backward=split_backward
             )
             programs = component_programs(
@@ -316,7 +316,7 @@ class StructureCosts:
                 recomputation=recomputation,
             )
             self._named[key] = _Parts(
-                {partition.name: partition for partition in found}, programs, self.base, self.clocks, self.known
+                {partition.name: partition for partition in partitions}, programs, self.base, self.clocks, self.known
             )
         return self._named[key]
 

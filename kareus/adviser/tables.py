@@ -98,23 +98,23 @@ def layouts_frame(advice: Advice) -> pl.DataFrame:
     return ADVISED_LAYOUTS.frame(rows)
 
 
-def _layout_row(gpus: int, one: LayoutAnswer) -> dict[str, Any]:
-    candidate, first, last = one.candidate, [one.fastest] if one.plans else [], one.plans[-1:]
+def _layout_row(gpus: int, answer: LayoutAnswer) -> dict[str, Any]:
+    candidate, first, last = answer.candidate, [answer.fastest] if answer.plans else [], answer.plans[-1:]
     tokens = tokens_per_iteration(candidate.workload)
     row: dict[str, Any] = dict.fromkeys(ADVISED_LAYOUTS.polars.names())
     row |= _cells_of(candidate.layout) | {
         "gpus": gpus,
-        "layout": one.number,
-        "depth": str(one.depth),
+        "layout": answer.number,
+        "depth": str(answer.depth),
         "memory_gib": candidate.memory.total_gib,
-        "bound_s": one.bound_s,
-        "bound_j": one.bound_j,
-        "bubble_share": one.bubble_share,
-        "exposed_share": one.exposed_share,
-        "is_tied": one.is_tied,
+        "bound_s": answer.bound_s,
+        "bound_j": answer.bound_j,
+        "bubble_share": answer.bubble_share,
+        "exposed_share": answer.exposed_share,
+        "is_tied": answer.is_tied,
     }
-    if one.sequential is not None:
-        row |= {"sequential_s": one.sequential.time_s, "sequential_j": one.sequential.energy_j}
+    if answer.sequential is not None:
+        row |= {"sequential_s": answer.sequential.time_s, "sequential_j": answer.sequential.energy_j}
     for plan in first:
         row |= {
             "time_s": plan.time_s,

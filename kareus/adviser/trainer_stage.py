@@ -62,10 +62,10 @@ def run(arguments: argparse.Namespace) -> None:
     times = LayoutTimes(base, [one.workload for one in candidates])
     priors = {name: PRIORS[name] for name in trainer_numbers(base.software)}
     asked = AskedRuns(path, [one.layout for one in candidates], {one.layout: one for one in runs}, arguments.rows)
-    found = calibrate_trainer(priors, times.of, len(candidates), asked.measure, arguments.rows)
-    software = calibrated_software(base, output.stem, found)
-    write_text(output, calibrated_document(read_text(source), software, found))
-    for line in (*answer_lines(found, [candidates[n].layout for n in found.chosen]), f"{output}: written"):
+    calibration = calibrate_trainer(priors, times.of, len(candidates), asked.measure, arguments.rows)
+    software = calibrated_software(base, output.stem, calibration)
+    write_text(output, calibrated_document(read_text(source), software, calibration))
+    for line in (*answer_lines(calibration, [candidates[n].layout for n in calibration.chosen]), f"{output}: written"):
         print(printable(line))  # noqa: T201 - the answer of the command
     print(printable(_next_line(output, arguments.config_dir)))  # noqa: T201
 
@@ -78,13 +78,13 @@ def _candidates(
         raise ConfigError("--gpus and --global-batch: belong together; give both, or only --runs FILE.")
     if arguments.gpus is None:
         base, option = _composed(arguments.overrides, arguments.config_dir)
-        return base, option, _thinned(runnable(base, [one.layout for one in runs], path))
+        return base, option, _thinned(runnable(base, [run.layout for run in runs], path))
     lengths = [text for text in arguments.overrides if text.startswith(LENGTH)]
     constraints, others = split_overrides([text for text in arguments.overrides if text not in lengths])
     base, option = _composed([*others, *lengths], arguments.config_dir)
-    done = [one.layout for one in runs if one.time_s is not None or one.has_failed]
+    done = [run.layout for run in runs if run.time_s is not None or run.has_failed]
     every = _enumerated(base, gpu_counts(arguments.gpus), arguments.global_batch, constraints)
-    enumerated = _thinned([one for one in every if one.layout not in done])
+    enumerated = _thinned([run for run in every if run.layout not in done])
     if not enumerated and not done:
         raise RefusedWorkloadError(f"--gpus {arguments.gpus}: no layout can run; give other numbers of GPUs.")
     return base, option, [*runnable(base, done, path), *enumerated]
@@ -128,13 +128,13 @@ class AskedRuns:
         """
         layout = self.layouts[index]
         self._count += 1
-        known = self.done.get(layout)
-        if known is None or (known.time_s is None and not known.has_failed):
-            known = self.done[layout] = self._asked(layout)
+        run = self.done.get(layout)
+        if run is None or (run.time_s is None and not run.has_failed):
+            run = self.done[layout] = self._asked(layout)
             write_text(self.path, runs_text(list(self.done.values())))
-        taken = "failed" if known.time_s is None else f"{known.time_s:.4g} s"
+        taken = "failed" if run.time_s is None else f"{run.time_s:.4g} s"
         logger.info("run %d: %s: %s", self._count, layout.words, taken)
-        return known.time_s
+        return run.time_s
 
     def _asked(self, layout: Layout) -> LayoutRun:
         question = f"run {self._count}: {layout.words}; {layout.num_microbatches} microbatches"
@@ -156,21 +156,21 @@ class AskedRuns:
             logger.info("%r: not a number of seconds above 0, nor `failed`", text)
 
 
-def answer_lines(found: TrainerCalibration, layouts: Sequence[Layout]) -> Iterator[str]:
+def answer_lines(calibration: TrainerCalibration, layouts: Sequence[Layout]) -> Iterator[str]:
     """Yield the answer for a terminal: runs, numbers with their intervals, errors, and whether to rank by them."""
     yield f"{'measured s':>10}  {'left out':>8}  layout"
-    for layout, time_s, error in zip(layouts, found.measured_s, found.left_out, strict=True):
+    for layout, time_s, error in zip(layouts, calibration.measured_s, calibration.left_out, strict=True):
         yield f"{time_s:>10.4g}  {100 * np.expm1(error):>+7.1f}%  {layout.words}"
     yield ""
-    for name, value in found.posterior.values.items():
-        yield f"{name:<22} {value:<10.3g} {found.posterior.note(name)}"
+    for name, value in calibration.posterior.values.items():
+        yield f"{name:<22} {value:<10.3g} {calibration.posterior.note(name)}"
     yield ""
     yield (
-        f"time of {len(found.chosen)} runs: mean absolute error "
-        f"{100 * np.abs(np.expm1(found.inside)).mean():.1f} %, each left out "
-        f"{100 * found.error:.1f} %; order of runs left out: Kendall's tau {found.tau:.2f}"
+        f"time of {len(calibration.chosen)} runs: mean absolute error "
+        f"{100 * np.abs(np.expm1(calibration.inside)).mean():.1f} %, each left out "
+        f"{100 * calibration.error:.1f} %; order of runs left out: Kendall's tau {calibration.tau:.2f}"
     )
-    yield f"rank by it: no, {' and '.join(found.doubts)}" if found.doubts else "rank by it: yes"
+    yield f"rank by it: no, {' and '.join(calibration.doubts)}" if calibration.doubts else "rank by it: yes"
 
 
 def _next_line(output: Path, config_dir: Path) -> str:

@@ -59,6 +59,19 @@ def test_the_baseline_is_the_fastest_sequential_layout(fastest):
     assert all(bound_s >= min(known) for bound_s in unknown)
 
 
+def test_a_layout_that_fits_with_other_blocks_on_its_stages_alone_is_an_answer():
+    """The first of four stages keeps most microbatches; of 22 GiB even stages need 24.7."""
+    few = (*FEW[:2], "tp=1", "cp=1", "pp=4", "schedule=1f1b", *FEW[5:])
+    question = ask(few, gpus=4, **TRAINING, config_dir=CONFIG)
+    small = replace(question.base, gpu=replace(question.base.gpu, memory_gib=22.0))
+    advice = answer(replace(question, base=small))
+    (layout,), effort = advice.size.layouts, advice.size.effort
+    assert layout.candidate.layout.layers_per_stage is not None
+    assert layout.candidate.memory.total_gib <= 1.05 * 22.0 < advice.size.refusals[0].memory.total_gib
+    assert (effort.configurations, effort.bounded, effort.planned, effort.resplit) == (1, 0, 0, 1)
+    assert any("0 planned in full, 1 more with other blocks on their stages" in line for line in answer_lines(advice))
+
+
 def test_ties_are_to_be_measured(fastest):
     tied = tuple(replace(one, is_tied=True) for one in fastest.size.layouts)
     lines = list(answer_lines(replace(fastest, sizes=(replace(fastest.size, layouts=tied),))))

@@ -16,7 +16,8 @@ from kareus.adviser.feasible import Candidate
 from kareus.adviser.layouts import layout_of
 from kareus.adviser.predictions import LayoutCost, LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
-from kareus.adviser.stages import better_split, is_worth, least_split, searched_splits, with_searched_split
+from kareus.adviser.split_costs import least_split
+from kareus.adviser.stages import Unsplit, better_split, is_worth, searched_splits, with_searched_split
 from kareus.errors import RefusedWorkloadError
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.workload_prediction import predict_time_s
@@ -61,6 +62,18 @@ def memory_gib(one: Workload) -> float:
     return estimate_memory(one).total_gib
 
 
+def searched(one: Workload, limit_gib: float) -> Iterator[Workload]:
+    """Workloads that the search yields, whose memory it knows."""
+    for option in searched_splits(predictor_of(one), candidate_of(one), limit_gib):
+        assert option.memory == estimate_memory(option.workload)
+        assert option.layout.layers_per_stage == option.workload.parallelism.placed
+        yield option.workload
+
+
+def candidate_of(one: Workload) -> Candidate:
+    return Candidate(layout=layout_of(one), workload=one, memory=estimate_memory(one))
+
+
 def with_split(one: Workload, split: tuple[int, ...]) -> Workload:
     return replace(one, parallelism=replace(one.parallelism, layers_per_stage=split))
 
@@ -101,7 +114,7 @@ def test_the_split_that_is_found_is_the_fastest_of_all(usual: tuple[Any, ...]) -
     predictor = predictor_of(one)
     splits = all_splits(one.model.num_layers, one.parallelism.pp)
     least_s = min(predictor.fastest_s(with_split(one, split)) for split in splits)
-    found = next(searched_splits(predictor, one, one.gpu.memory_gib), one)
+    found = next(searched(one, one.gpu.memory_gib), one)
     assert min(predictor.fastest_s(found), predictor.fastest_s(one)) == pytest.approx(least_s, rel=1e-3)
 
 
@@ -109,7 +122,7 @@ def test_the_split_that_is_found_is_the_fastest_of_all(usual: tuple[Any, ...]) -
 def test_chunks_get_other_blocks_too(usual: tuple[Any, ...]) -> None:
     one = workload(*usual)
     predictor = predictor_of(one)
-    found = list(searched_splits(predictor, one, one.gpu.memory_gib))
+    found = list(searched(one, one.gpu.memory_gib))
     assert [each for each in found if len(each.parallelism.placed) == 4] != []
     assert {sum(each.parallelism.split) for each in found} == {16}
     assert predictor.fastest_s(found[0]) < predictor.fastest_s(one)
@@ -126,12 +139,12 @@ def test_what_is_gained_is_what_predict_says() -> None:
 def test_stages_stay_within_the_memory() -> None:
     """The first ones have more microbatches in flight; what they hold bounds their blocks."""
     one = workload(4, 4)
-    predictor, limit_gib = predictor_of(one), 0.97 * estimate_memory(one).total_gib
-    free, tight = (list(searched_splits(predictor, one, gib)) for gib in (one.gpu.memory_gib, limit_gib))
+    limit_gib = 0.97 * estimate_memory(one).total_gib
+    free, tight = (list(searched(one, gib)) for gib in (one.gpu.memory_gib, limit_gib))
     assert tight
     assert all(estimate_memory(found).total_gib <= limit_gib for found in tight)
     assert tight[0] != free[0]
-    assert not list(searched_splits(predictor, one, 1.0))
+    assert not list(searched(one, 1.0))
 
 
 def test_blocks_that_fit_are_searched_where_the_usual_ones_do_not() -> None:
@@ -151,15 +164,14 @@ def test_blocks_that_fit_are_searched_where_the_usual_ones_do_not() -> None:
 
 def test_a_trainer_that_cannot_be_told_blocks_keeps_its_own() -> None:
     one = workload(4, 4)
-    candidate = Candidate(layout=layout_of(one), workload=one, memory=estimate_memory(one))
-    predictor = predictor_of(one)
+    candidate, predictor = candidate_of(one), predictor_of(one)
     prediction = predictor.predict(candidate, predictor.bound(one))
     found = better_split(predictor, prediction, trainer_of("megatron-core"))
-    assert found is not None
+    assert not isinstance(found, Unsplit)
     assert found.candidate.layout.workload(one).parallelism == found.candidate.workload.parallelism
     nanotron = replace(one, software=replace(one.software, name="nanotron"))
     other = replace(prediction, candidate=replace(candidate, workload=nanotron))
-    assert better_split(predictor, other, trainer_of("nanotron")) is None
+    assert better_split(predictor, other, trainer_of("nanotron")) is Unsplit.NO_SETTING
     assert with_searched_split(nanotron)[1].endswith("; nanotron takes no others here")
 
 

@@ -93,7 +93,7 @@ def _size(advice: Advice, size: SizeAnswer) -> list[Section]:
     effort = size.effort
     text = (
         f"Of {effort.configurations:,} layouts {effort.bounded:,} can run. {effort.predicted:,} were predicted, since "
-        f"bounds did not rule them out, and {effort.planned:,} planned in full, in {effort.total_s:.1f} s."
+        f"bounds did not rule them out, and {effort.planned_words}, in {effort.total_s:.1f} s."
     )
     followed = [answer for answer in size.layouts if answer.plans]
     return [

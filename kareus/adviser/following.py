@@ -1,0 +1,198 @@
+"""Layouts as far as they are followed: bounded, predicted, or planned in full.
+
+Each step follows only the layouts that the known plans of others do not rule out, the most promising first, so that
+what is left out is behind the frontier for certain: a bound is below all plans of a layout, and known plans are plans.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from kareus.adviser.answers import Depth, LayoutAnswer, LayoutChoice
+from kareus.adviser.bounds import Bound, KnownPlans, computing_bound
+from kareus.adviser.feasible import Candidate
+from kareus.adviser.planning import frontier_of, plan_layout
+from kareus.adviser.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
+from kareus.adviser.prices import InstructionPrices
+from kareus.adviser.stages import Unsplit, better_split, fitting_split
+from kareus.adviser.ties import TieMargin
+from kareus.pareto import pareto_order
+from kareus.software.trainers import ObeyingTrainer
+
+MOST_SPLIT = 3
+"""Layouts of a number of GPUs for which other blocks on their stages are sought."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Followed:
+    """Layouts as far as they were followed."""
+
+    predictor: LayoutPredictor
+    bounds: list[tuple[Bound, Candidate]]
+    """The latest bound of each that was no more than bounded."""
+    predictions: list[LayoutPrediction]
+    known: KnownPlans
+    sequential: dict[int, LayoutCost] = field(default_factory=dict)
+    """By identity of the candidate: layouts of which nothing else was predicted, run as Megatron-LM does."""
+
+    def plan(self) -> dict[int, list[LayoutCost]]:
+        """Plan in full what known plans leave, the fastest first; returns plans by identity of the candidate."""
+        planned: dict[int, list[LayoutCost]] = {}
+        for prediction in sorted(self.predictions, key=lambda p: p.plans[0].time_s):
+            if not self.known.rule_out(prediction.bound):
+                plans = plan_layout(self.predictor, prediction)
+                self.known.add((plan.time_s, plan.energy_j) for plan in plans)
+                planned[id(prediction.candidate)] = plans
+        return planned
+
+    def split_otherwise(self, planned: dict[int, list[LayoutCost]], trainer: ObeyingTrainer) -> None:
+        """Plan the fastest planned layouts with other blocks on their stages as well, where that is worth it."""
+        staged = [
+            prediction
+            for prediction in self.predictions
+            if id(prediction.candidate) in planned and prediction.candidate.layout.pp > 1
+        ]
+        for prediction in sorted(staged, key=lambda prediction: prediction.plans[0].time_s)[:MOST_SPLIT]:
+            other = better_split(self.predictor, prediction, trainer)
+            if not isinstance(other, Unsplit):
+                self._add(other, planned)
+
+    def fit_otherwise(
+        self, short: Iterable[Candidate], planned: dict[int, list[LayoutCost]], trainer: ObeyingTrainer
+    ) -> None:
+        """Plan layouts that alone with their usual blocks on stages do not fit, with others that do.
+
+        These are the fastest that known plans would not rule out if they fitted.
+        """
+        searched = 0
+        for computing, candidate in by_bound(short, self.predictor.costs):
+            if searched == MOST_SPLIT:
+                return
+            if _ruled_out(self.predictor, computing, candidate, self.known) is None:
+                searched += 1
+                fitting = fitting_split(self.predictor, candidate, trainer)
+                if fitting is not None:
+                    self._add(self.predictor.predict(fitting, self.predictor.bound(fitting.workload)), planned)
+
+    def _add(self, prediction: LayoutPrediction, planned: dict[int, list[LayoutCost]]) -> None:
+        """Plan a further layout in full."""
+        plans = plan_layout(self.predictor, prediction)
+        self.known.add((plan.time_s, plan.energy_j) for plan in plans)
+        self.predictions.append(prediction)
+        planned[id(prediction.candidate)] = plans
+
+
+def nearest_fitting(predictor: LayoutPredictor, short: Iterable[Candidate], trainer: ObeyingTrainer) -> list[Candidate]:
+    """Return the layouts that lack the least memory with their usual blocks on stages, with others that fit."""
+    nearest = sorted(short, key=lambda layout: layout.memory.total_gib)[:MOST_SPLIT]
+    fitting = (fitting_split(predictor, layout, trainer) for layout in nearest)
+    return [layout for layout in fitting if layout is not None]
+
+
+def by_bound(candidates: Iterable[Candidate], costs: InstructionPrices) -> list[tuple[Bound, Candidate]]:
+    """Return layouts with the bounds of their computation, by rising time."""
+    bounded = ((computing_bound(candidate.workload, costs), candidate) for candidate in candidates)
+    return sorted(bounded, key=lambda pair: pair[0].fastest_s)
+
+
+def follow(predictor: LayoutPredictor, bounded: Sequence[tuple[Bound, Candidate]]) -> Followed:
+    """Predict the layouts that known plans do not rule out.
+
+    Args:
+        predictor: of their training.
+        bounded: layouts with the bounds of their computation, by rising time.
+    """
+    followed = Followed(predictor=predictor, bounds=[], predictions=[], known=KnownPlans())
+    baseline_s = float("inf")
+    for computing, candidate in bounded:
+        bound = _ruled_out(predictor, computing, candidate, followed.known)
+        if bound is not None:
+            followed.bounds.append((bound, candidate))
+            if computing.fastest_s < baseline_s:  # it may be the fastest of those that are run as Megatron-LM does
+                sequential, _ = predictor.sequential(candidate.workload)
+                followed.sequential[id(candidate)] = sequential
+                baseline_s = min(baseline_s, sequential.time_s)
+            continue
+        prediction = predictor.predict(candidate, predictor.bound(candidate.workload))
+        followed.predictions.append(prediction)
+        followed.known.add((plan.time_s, plan.energy_j) for plan in prediction.plans)
+        baseline_s = min(baseline_s, prediction.sequential.time_s)
+    return followed
+
+
+def _ruled_out(predictor: LayoutPredictor, computing: Bound, candidate: Candidate, known: KnownPlans) -> Bound | None:
+    """Return the bound by which known plans rule a layout out, cheap ones first; None if they do not."""
+    if known.rule_out(computing):
+        return computing
+    for better in (predictor.bound_without_update, predictor.bound):
+        bound = better(candidate.workload)
+        if known.rule_out(bound):
+            return bound
+    return None
+
+
+def layout_answers(followed: Followed, planned: dict[int, list[LayoutCost]], margin: TieMargin) -> list[LayoutAnswer]:
+    """Return all layouts that can run, by rising time."""
+    front = frontier_of([plan for plans in planned.values() for plan in plans])
+    answers = []
+    for bound, candidate in followed.bounds:
+        answers.append(
+            LayoutAnswer(
+                number=0,
+                candidate=candidate,
+                depth=Depth.BOUNDED,
+                bound_s=bound.fastest_s,
+                bound_j=bound.least_j,
+                plans=(),
+                sequential=followed.sequential.get(id(candidate)),
+                bubble_share=None,
+                exposed_share=None,
+                is_tied=False,
+            )
+        )
+    for prediction in followed.predictions:
+        full_plans = planned.get(id(prediction.candidate))
+        plans = full_plans if full_plans is not None else frontier_of(list(prediction.plans))
+        answers.append(
+            LayoutAnswer(
+                number=0,
+                candidate=prediction.candidate,
+                depth=Depth.PREDICTED if full_plans is None else Depth.PLANNED,
+                bound_s=prediction.bound.fastest_s,
+                bound_j=prediction.bound.least_j,
+                plans=tuple(plans),
+                sequential=prediction.sequential,
+                bubble_share=prediction.bubble_share,
+                exposed_share=prediction.exposed_share,
+                is_tied=_is_tied(plans, front, margin),
+            )
+        )
+    answers.sort(key=lambda answer: (answer.fastest.time_s if answer.plans else float("inf"), answer.bound_s))
+    return [replace(answer, number=number) for number, answer in enumerate(answers, start=1)]
+
+
+def _is_tied(plans: Iterable[LayoutCost], front: Sequence[LayoutCost], margin: TieMargin) -> bool:
+    """Whether a plan would be on the frontier with so much less time and energy than predicted."""
+    time_share = 1 - margin.time_percent / 100
+    energy_share = 1 - margin.energy_percent / 100
+    return any(
+        all(plan.time_s * time_share < other.time_s or plan.energy_j * energy_share < other.energy_j for other in front)
+        for plan in plans
+    )
+
+
+def plans_frontier(layouts: Sequence[LayoutAnswer]) -> list[LayoutChoice]:
+    """Return the plans of all layouts that no other dominates, by rising time."""
+    choices = [
+        LayoutChoice(layout=layout, cost=plan)
+        for layout in layouts
+        if layout.depth is Depth.PLANNED
+        for plan in layout.plans
+    ]
+    return [choices[n] for n in pareto_order([(choice.cost.time_s, choice.cost.energy_j) for choice in choices])]
+
+
+def baseline_of(layouts: Sequence[LayoutAnswer]) -> LayoutChoice:
+    """Return the fastest layout run as Megatron-LM does."""
+    run = [(answer, answer.sequential) for answer in layouts if answer.sequential is not None]
+    layout, cost = min(run, key=lambda pair: pair[1].time_s)
+    return LayoutChoice(layout=layout, cost=cost)
