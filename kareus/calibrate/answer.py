@@ -29,22 +29,24 @@ def errors_by_kind(
     observations: Sequence[ObservedProbe], inside: CalibrationErrors, outside: CalibrationErrors
 ) -> list[KindErrors]:
     """Return the errors of each kind of kernel, in sample and left out."""
-    kinds = np.array([own.probe.kind for own in observations])
-    found = []
-    for kind in dict.fromkeys(own.probe.kind for own in observations):
+    kinds = np.array([observation.probe.kind for observation in observations])
+    errors = []
+    for kind in dict.fromkeys(observation.probe.kind for observation in observations):
         mask = kinds == kind
         cells = [_mean_pct(e[mask]) for e in (inside.time, outside.time, inside.power, outside.power)]
-        found.append(
+        errors.append(
             KindErrors(
                 kind=kind,
-                programs=len({own.probe.program for own in observations if own.probe.kind is kind}),
+                programs=len(
+                    {observation.probe.program for observation in observations if observation.probe.kind is kind}
+                ),
                 time_pct=cells[0],
                 time_left_out_pct=cells[1],
                 power_pct=cells[2],
                 power_left_out_pct=cells[3],
             )
         )
-    return found
+    return errors
 
 
 def notes(errors: Sequence[KindErrors]) -> dict[str, str]:
@@ -86,8 +88,8 @@ def untold_line(fitted: Calibrated, kept: Sequence[str], source: str) -> str:
 
 
 def _mean_pct(errors: Array) -> float | None:
-    known = errors[np.isfinite(errors)]
-    return 100 * float(np.abs(known).mean()) if known.size else None
+    finite = errors[np.isfinite(errors)]
+    return 100 * float(np.abs(finite).mean()) if finite.size else None
 
 
 def _cell(value_pct: float | None) -> str:

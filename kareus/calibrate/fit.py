@@ -87,12 +87,12 @@ def calibrate(observations: Sequence[ObservedProbe], gpu: Gpu, expected: Mapping
         raise ArtifactError(
             f"too few measurements ({len(observations)}): they tell no coefficient of {gpu.name}; measure more."
         )
-    told = {name: own for name, own in expected.items() if name in names}
-    second = _fit(observations, _mixed(gpu, first, names), told, scale)
+    informed = {name: expectation for name, expectation in expected.items() if name in names}
+    second = _fit(observations, _mixed(gpu, first, names), informed, scale)
     return Calibrated(
         gpu=second,
-        spreads=_spreads(observations, second, told, scale),
-        untold=tuple(name for name in expected if name not in told),
+        spreads=_spreads(observations, second, informed, scale),
+        untold=tuple(name for name in expected if name not in informed),
         scale=scale,
     )
 
@@ -101,7 +101,7 @@ def left_out_errors(
     observations: Sequence[ObservedProbe], fitted: Calibrated, expected: Mapping[str, Expected]
 ) -> CalibrationErrors:
     """Return the error of each observation by a refit to those of other programs."""
-    told = {name: own for name, own in expected.items() if name not in fitted.untold}
+    informed = {name: own for name, own in expected.items() if name not in fitted.untold}
     folds = np.array([zlib.crc32(o.probe.program.name.encode()) % FOLDS for o in observations])
     time, power = np.full((2, len(observations)), np.nan)
     for fold in np.unique(folds):
@@ -109,7 +109,7 @@ def left_out_errors(
         if outside.all():
             continue
         rest = [own for own, out in zip(observations, outside, strict=True) if not out]
-        gpu = _fit(rest, fitted.gpu, told, fitted.scale)
+        gpu = _fit(rest, fitted.gpu, informed, fitted.scale)
         errors = errors_of([own for own, out in zip(observations, outside, strict=True) if out], gpu)
         time[outside], power[outside] = errors.time, errors.power
     return CalibrationErrors(time, power)
@@ -131,18 +131,18 @@ def _fit(observations: Sequence[ObservedProbe], gpu: Gpu, expected: Mapping[str,
     spreads = np.array([own.spread for own in expectations])
     measured = np.log(np.concatenate(_measured(observations, gpu)))
     read = np.isfinite(measured)
-    known = dict[bytes, tuple[Array, Array]]()
+    computed = dict[bytes, tuple[Array, Array]]()
 
     def residuals_and_slopes(x: Array) -> tuple[Array, Array]:
-        if x.tobytes() not in known:
-            known.clear()
+        if x.tobytes() not in computed:
+            computed.clear()
             costs, slopes = _costs_and_slopes(observations, gpu, names, x)
             errors = (costs - measured)[read] / scale
-            known[x.tobytes()] = (
+            computed[x.tobytes()] = (
                 np.concatenate([errors, (x - values) / spreads]),
                 np.concatenate([slopes[read] / scale, np.diag(1 / spreads)]),
             )
-        return known[x.tobytes()]
+        return computed[x.tobytes()]
 
     own = np.log([getattr(gpu.coefficients, name) for name in names])
     start = np.clip(own, lower + 1e-6, upper - 1e-6)
@@ -165,8 +165,8 @@ def _costs_and_slopes(
     """Logarithms of times, then of powers, by observation, and their slopes."""
 
     def costs(probe: Probe, clocks: Sequence[int]) -> Array:
-        own, slopes = log_costs_and_slopes(gpu, names, x, probe.program, clocks)
-        return np.concatenate([own[..., None], slopes], axis=2)
+        logs, slopes = log_costs_and_slopes(gpu, names, x, probe.program, clocks)
+        return np.concatenate([logs[..., None], slopes], axis=2)
 
     both = np.concatenate(list(_each(observations, costs)))
     return both[:, 0], both[:, 1:]
@@ -177,27 +177,27 @@ def _each(observations: Sequence[ObservedProbe], costs: Callable[[Probe, Sequenc
     places: dict[Probe, list[int]] = defaultdict(list)
     for place, observation in enumerate(observations):
         places[observation.probe].append(place)
-    parts = {probe: costs(probe, [observations[n].frequency_mhz for n in own]) for probe, own in places.items()}
+    parts = {probe: costs(probe, [observations[n].frequency_mhz for n in numbers]) for probe, numbers in places.items()}
     shape = next(iter(parts.values())).shape
-    found = np.empty((2, len(observations), *shape[2:]))
-    for probe, own in places.items():
-        found[:, own] = parts[probe]
-    return found
+    values = np.empty((2, len(observations), *shape[2:]))
+    for probe, numbers in places.items():
+        values[:, numbers] = parts[probe]
+    return values
 
 
 def _measured(observations: Sequence[ObservedProbe], gpu: Gpu) -> tuple[Array, Array]:
     """Times, and powers at the reference temperature, NaN where none was measured."""
-    powers = [own.power_at_reference_w(gpu) for own in observations]
+    powers = [observation.power_at_reference_w(gpu) for observation in observations]
     return (
-        np.array([own.time_s for own in observations]),
+        np.array([observation.time_s for observation in observations]),
         np.array([np.nan if power_w is None else max(power_w, 1e-3) for power_w in powers]),
     )
 
 
 def _logs(errors: CalibrationErrors) -> Array:
     every = np.log1p(np.concatenate([errors.time, errors.power]))
-    known: Array = every[np.isfinite(every)]
-    return known
+    finite: Array = every[np.isfinite(every)]
+    return finite
 
 
 def _spreads(
@@ -207,8 +207,8 @@ def _spreads(
     names = list(expected)
     _, slopes = _costs_and_slopes(observations, gpu, names, np.log([getattr(gpu.coefficients, n) for n in names]))
     read = np.isfinite(np.concatenate(_measured(observations, gpu)))
-    told = slopes[read] / scale
-    precision = told.T @ told + np.diag([1 / own.spread**2 for own in expected.values()])
+    scaled = slopes[read] / scale
+    precision = scaled.T @ scaled + np.diag([1 / expectation.spread**2 for expectation in expected.values()])
     return dict(zip(names, np.sqrt(np.diag(np.linalg.inv(precision))).tolist(), strict=True))
 
 
@@ -223,7 +223,7 @@ def _told(
 
     def told_at(point: Gpu) -> frozenset[str]:
         spreads = _spreads(observations, point, expected, scale)
-        return frozenset(name for name, own in expected.items() if spreads[name] < UNTOLD * own.spread)
+        return frozenset(name for name, expectation in expected.items() if spreads[name] < UNTOLD * expectation.spread)
 
     told = told_at(first)
     while more := told_at(_mixed(gpu, first, told)) - told:

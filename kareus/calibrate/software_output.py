@@ -94,7 +94,7 @@ Judgement = tuple[Mapping[str, float], _Judged | None]
 
 def _judged_dense(data: IterationData, _: Mapping[str, float]) -> Judgement:
     """Fit the numbers of dense models in 16 bits."""
-    data = data.where([not _is_other(*one) for one in zip(data.rows, data.workloads, strict=True)])
+    data = data.where([not _is_other(*pair) for pair in zip(data.rows, data.workloads, strict=True)])
     if not data.rows:
         return {}, None
     software = data.workloads[0].software
@@ -111,7 +111,7 @@ def _judged_dense(data: IterationData, _: Mapping[str, float]) -> Judgement:
 def _judged_narrow(data: IterationData, fitted: Mapping[str, float]) -> Judgement:
     """Judge dense models in fewer bits, of which no row is in a fit, by fits without rows of the same model."""
     both = list(zip(data.rows, data.workloads, strict=True))
-    narrow = data.where([_is_other(*one) and not one[0].architecture for one in both])
+    narrow = data.where([_is_other(*pair) and not pair[0].architecture for pair in both])
     if not narrow.rows:
         return {}, None
     if not fitted:
@@ -119,7 +119,7 @@ def _judged_narrow(data: IterationData, fitted: Mapping[str, float]) -> Judgemen
             f"--errors: rows in {narrow.rows[0].precision} are judged by fits to rows in 16 bits of other models; give "
             "a file with these, too."
         )
-    outside = judged(data.where([not _is_other(*one) for one in both]), fitted, narrow)
+    outside = judged(data.where([not _is_other(*pair) for pair in both]), fitted, narrow)
     names = [f"{row.family} {row.model.split(' ')[0]} {row.precision}" for row in narrow.rows]
     _log(_notes(names, errors(narrow, fitted), outside))
     return {}, _Judged(narrow, outside, [row.model.split(" ")[0] for row in narrow.rows])
@@ -152,10 +152,12 @@ def _pairs(result: _Judged, fitted: Mapping[str, float], option: str, config_dir
     pairs, both = [], list(zip(result.data.rows, result.data.workloads, strict=True))
     for gpu, precision in sorted({(row.gpu, str(workload.precision)) for row, workload in both}):
         (composition,) = compose([f"gpu={gpu}", f"software={option}"], config_dir)
-        own = [n for n, (row, ran) in enumerate(both) if (row.gpu, str(ran.precision)) == (gpu, precision)]
-        ran = both[own[0]][1]
+        of_pair = [n for n, (row, ran) in enumerate(both) if (row.gpu, str(ran.precision)) == (gpu, precision)]
+        ran = both[of_pair[0]][1]
         workload = replace(composition.workload, model=ran.model, precision=ran.precision)
-        pairs.append(pair_error(changed(workload, fitted), result.outside[own], [result.groups[n] for n in own]))
+        pairs.append(
+            pair_error(changed(workload, fitted), result.outside[of_pair], [result.groups[n] for n in of_pair])
+        )
     return pairs
 
 
@@ -170,33 +172,33 @@ def documented(text: str, values: Mapping[str, float]) -> str:
     return "\n".join(shown.get(line.partition(":")[0], line) for line in lines) + "\n"
 
 
-def calibrated_software(base: Workload, name: str, found: TrainerCalibration) -> Software:
+def calibrated_software(base: Workload, name: str, calibration: TrainerCalibration) -> Software:
     """Return the software of a workload with the numbers of a calibration, as they are written, and their errors."""
-    written = {number_name: float(number(value)) for number_name, value in found.posterior.values.items()}
+    written = {number_name: float(number(value)) for number_name, value in calibration.posterior.values.items()}
     software = replace(with_numbers(base.software, written), name=name, measured=None)
     driven_by_it = replace(base, software=software, gpu=driven(base.gpu, software, 1))
     measured = MeasuredRuns(
         gpu=base.gpu.name,
-        runs=len(found.chosen),
-        **percentages(found.left_out),
-        tau=round(found.tau, 3),
-        may_rank=not found.doubts,
+        runs=len(calibration.chosen),
+        **percentages(calibration.left_out),
+        tau=round(calibration.tau, 3),
+        may_rank=not calibration.doubts,
         made_for=numbers_for(driven_by_it),
     )
     return replace(software, measured=measured)
 
 
-def calibrated_document(text: str, software: Software, found: TrainerCalibration) -> str:
+def calibrated_document(text: str, software: Software, calibration: TrainerCalibration) -> str:
     """Return a profile with the numbers of a calibration, each with its interval, and their errors.
 
     Args:
         text: of the profile that the calibration started from.
         software: of `calibrated_software`.
-        found: numbers and intervals.
+        calibration: numbers and intervals.
     """
     lines = {"name": f"name: {software.name}"} | {
-        name: f"{name}: {number(value)} # {CALIBRATED} {found.posterior.note(name)}"
-        for name, value in found.posterior.values.items()
+        name: f"{name}: {number(value)} # {CALIBRATED} {calibration.posterior.note(name)}"
+        for name, value in calibration.posterior.values.items()
     }
     kept = [
         lines.pop(key, line)
@@ -209,25 +211,25 @@ def calibrated_document(text: str, software: Software, found: TrainerCalibration
 
 def _data(rows: Sequence[MeasuredIteration], option: str, config_dir: Path) -> IterationData:
     workloads = MeasuredWorkloads((), config_dir)
-    known, ran = [], []
+    kept, ran = [], []
     for row in rows:
         try:
             ran.append(workloads.of(row))
         except ConfigError:  # `validate` lists what cannot be represented
             continue
-        known.append(row)
-    if not known:
+        kept.append(row)
+    if not kept:
         raise ArtifactError(f"--software {option}: no row of the file ran on it.")
-    return IterationData(known, ran)
+    return IterationData(kept, ran)
 
 
 def _notes(names: Sequence[str], inside: Array, outside: Array) -> dict[str, str]:
     """Errors in sample and left out, by name of the row."""
     notes = {}
     for name in dict.fromkeys(names):
-        own = np.array([other == name for other in names])
-        shown = f"{int(own.sum())} rows, time {_mape_pct(inside[own]):.1f} %"
-        notes[name] = shown + f" (left out {_mape_pct(outside[own]):.1f} %)"
+        is_of_name = np.array([other == name for other in names])
+        shown = f"{int(is_of_name.sum())} rows, time {_mape_pct(inside[is_of_name]):.1f} %"
+        notes[name] = shown + f" (left out {_mape_pct(outside[is_of_name]):.1f} %)"
     return notes
 
 

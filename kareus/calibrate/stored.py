@@ -50,26 +50,31 @@ def read_stored(folders: Sequence[Path], gpu: Gpu) -> Stored:
             are of unknown programs.
     """
     paths = {folder: _tables(folder, (MEASUREMENTS, LOOKS, HEAT_READINGS)) for folder in folders}
-    for folder, found in paths.items():
-        if not found:
+    for folder, tables in paths.items():
+        if not tables:
             raise ArtifactError(f"{folder}: there are no measurements; give a folder of results/measurements.")
-    every = {path: schema for found in paths.values() for path, schema in found.items()}
+    every = {path: schema for tables in paths.values() for path, schema in tables.items()}
     testbed = _one_testbed(every)
-    known = {identity_of(probe.program): probe for probe in _known(folders, gpu)}
-    rows = [row for path, own in every.items() if own is not HEAT_READINGS for row in read_table(path, own).to_dicts()]
-    observations = [observed(known[row["program"]], row) for row in rows if row["program"] in known]
+    probes = {identity_of(probe.program): probe for probe in _known(folders, gpu)}
+    rows = [
+        row
+        for path, schema_of in every.items()
+        if schema_of is not HEAT_READINGS
+        for row in read_table(path, schema_of).to_dicts()
+    ]
+    observations = [observed(probes[row["program"]], row) for row in rows if row["program"] in probes]
     if not observations:
         raise ArtifactError(
             f"{folders[0]}: none of the {len(rows)} measurements is of a known program; `kareus calibrate` measures "
             "some, and programs of searches are known where results of their workloads are beside the store."
         )
-    highest_mhz = max(own.frequency_mhz for own in observations)
+    highest_mhz = max(schema_of.frequency_mhz for schema_of in observations)
     if highest_mhz > gpu.maximum_clock_mhz:
         raise ArtifactError(
             f"{folders[0]}: measured at {highest_mhz} MHz, and {gpu.name} has at most {gpu.maximum_clock_mhz}; give "
             "--gpu the option that was measured."
         )
-    heat = [path for path, own in every.items() if own is HEAT_READINGS]
+    heat = [path for path, schema_of in every.items() if schema_of is HEAT_READINGS]
     return Stored(
         testbed=testbed,
         observations=observations,

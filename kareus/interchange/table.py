@@ -73,11 +73,11 @@ class KeyRow:
         if not self.words:
             return said
         for item in said if isinstance(said, list) else (said,):
-            for one, other in self.words:
-                if _equal(one, item):
+            for theirs, other in self.words:
+                if _equal(theirs, item):
                     return other
-        for one, other in self.words:
-            if one == ANY and not is_off(said, OFF):
+        for theirs, other in self.words:
+            if theirs == ANY and not is_off(said, OFF):
                 return said if other == SAME else other
         raise KeyError(said)
 
@@ -89,14 +89,14 @@ class KeyRow:
         """
         if not self.words:
             return value
-        for one, other in self.words:
-            if ANY not in str(one) and other is not None and _equal(other, value):
-                return one
+        for theirs, other in self.words:
+            if ANY not in str(theirs) and other is not None and _equal(other, value):
+                return theirs
         if (ANY, SAME) in self.words:
             return value
-        for other, one in self.nearest:
+        for other, theirs in self.nearest:
             if _equal(other, value):
-                return one
+                return theirs
         raise KeyError(value)
 
     def lost_of(self, said: Any) -> list[str]:
@@ -268,14 +268,14 @@ def is_off(value: Any, off: Sequence[Any]) -> bool:
     if isinstance(value, (list, dict)) and not value:
         return True
     plain = value.lower() if isinstance(value, str) else value
-    return any(type(plain) is type(one) and plain == one for one in off)
+    return any(type(plain) is type(value_off) and plain == value_off for value_off in off)
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(value: Any, other: Any) -> bool:
     """Whether two plain values are the same; true is not 1, case does not matter, and the first may be a form."""
-    if isinstance(one, bool) is not isinstance(other, bool):
+    if isinstance(value, bool) is not isinstance(other, bool):
         return False
-    if isinstance(one, str) and isinstance(other, str):
-        form = one.lower()
+    if isinstance(value, str) and isinstance(other, str):
+        form = value.lower()
         return fnmatch.fnmatchcase(other.lower(), form) if ANY in form and form != ANY else form == other.lower()
-    return bool(one == other)
+    return bool(value == other)

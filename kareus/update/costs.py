@@ -200,21 +200,21 @@ def step_costs(config: UpdateSubject, stage: int, passes: PassTimes, clocks_mhz:
     They are `gradient norm`, `optimizer step`, and, where there are any, `weight gathering` and `weight casting`.
     """
     parallelism, gpu = config.parallelism, config.gpu
-    held, experts = stage_parameters(config, stage), stage_expert_parameters(config, stage)
-    own = _shard(config, held - experts) + _expert_shard(config, experts)
+    parameters, experts = stage_parameters(config, stage), stage_expert_parameters(config, stage)
+    shard = _shard(config, parameters - experts) + _expert_shard(config, experts)
     options = config.training
     gradient = options.gradient_bytes(FP32_BYTES)
-    on_host = round(options.offload_optimizer * own)
-    norm = [_memory_bound("norm", read=gradient * own, written=0)]
+    on_host = round(options.offload_optimizer * shard)
+    norm = [_memory_bound("norm", read=gradient * shard, written=0)]
     step = [
-        _memory_bound("clip", read=gradient * own, written=gradient * own),
-        *_adamw(options, gradient, own - on_host),
-        _memory_bound("zero", read=0, written=gradient * (own if parallelism.shards_gradients else held)),
+        _memory_bound("clip", read=gradient * shard, written=gradient * shard),
+        *_adamw(options, gradient, shard - on_host),
+        _memory_bound("zero", read=0, written=gradient * (shard if parallelism.shards_gradients else parameters)),
     ]
     sums = _collectives(config, norm_collectives(parallelism, gpu, stage), clocks_mhz)
     if Direction.GRADIENT_REDUCTION not in update_directions(config, stage):
         sums += _norm_sums(config, stage, clocks_mhz)
-    gathers = gather_collectives(parallelism, gpu, config.software, stage, held - experts)
+    gathers = gather_collectives(parallelism, gpu, config.software, stage, parameters - experts)
     gathers += expert_gather_collectives(parallelism, gpu, stage, experts)
     if options.cast_weights:
         gathers = _cast(gathers, config.precision)
@@ -249,7 +249,7 @@ def _cast(gathers: Sequence[Placed], precision: Precision) -> tuple[Placed, ...]
     """Return gathers of weights as products take them; those of embedding and head are taken as cast, too."""
     share = FORMATS[precision].value_bytes / BF16_BYTES
     return tuple(
-        (replace(one, message_bytes=round(share * one.message_bytes)), placement) for one, placement in gathers
+        (replace(gather, message_bytes=round(share * gather.message_bytes)), placement) for gather, placement in gathers
     )
 
 
@@ -331,10 +331,10 @@ def stage_expert_parameters(config: UpdateSubject, stage: int) -> int:
 def stage_parts(config: UpdateSubject, stage: int) -> dict[Scope, int]:
     """Return how often a stage has each part of a model."""
     shapes = laid_out_shapes(config)
-    own = [shapes[stage, chunk] for chunk in range(config.chunks)]
-    dense = sum(shape.dense for shape in own)
+    of_stage = [shapes[stage, chunk] for chunk in range(config.chunks)]
+    dense = sum(shape.dense for shape in of_stage)
     counts = {
-        Scope.BLOCK: sum(shape.layers for shape in own) - dense,
+        Scope.BLOCK: sum(shape.layers for shape in of_stage) - dense,
         Scope.DENSE_BLOCK: dense,
         Scope.EMBEDDING: int(stage == 0),
         Scope.HEAD: int(stage == config.parallelism.head_stage),
@@ -377,7 +377,10 @@ def _reduction(
     for scope, experts in trained_expert_parameters(config.model, config.parallelism, config.training).items():
         if scope in placed:
             placed[scope] += expert_reduction_collectives(config.parallelism, gpu, software, stage, experts)
-    times_s = {scope: _times_s(config, own, clocks_mhz) + _messages_s(config, own) for scope, own in placed.items()}
+    times_s = {
+        scope: _times_s(config, collectives, clocks_mhz) + _messages_s(config, collectives)
+        for scope, collectives in placed.items()
+    }
     slower = _slowdowns(config, graph, placed, clocks_mhz, shared)
     whole_s = window_s(config.parallelism.pp, backward_s)
     added_s = np.array(
@@ -397,9 +400,9 @@ def _reduction(
 
 def _summing(config: UpdateSubject) -> Software:
     """Return the software with the bytes of a gradient of this training."""
-    own = config.software.gradient_bytes
-    gradient_bytes = config.training.gradient_bytes(own)
-    return config.software if gradient_bytes == own else replace(config.software, gradient_bytes=gradient_bytes)
+    summed_in = config.software.gradient_bytes
+    gradient_bytes = config.training.gradient_bytes(summed_in)
+    return config.software if gradient_bytes == summed_in else replace(config.software, gradient_bytes=gradient_bytes)
 
 
 def _reductions(config: UpdateSubject, stage: int, parameters: Sequence[int]) -> list[Placed]:
@@ -424,11 +427,11 @@ def _buckets(
             seconds = _segment_s(config, graph, shape, shared.steps)
             shared.buckets[key] = buckets_of(graph, shape, seconds, recomputation=config.recomputation)
         of_chunks.append(shared.buckets[key])
-    found = stage_buckets(config.parallelism.pp, of_chunks, backward_s)
+    buckets = stage_buckets(config.parallelism.pp, of_chunks, backward_s)
     if not config.split_backward:
-        return found
+        return buckets
     whole_s = window_s(config.parallelism.pp, backward_s)
-    return [(scope, whole_s) for scope, _ in found]
+    return [(scope, whole_s) for scope, _ in buckets]
 
 
 def _segment_s(config: UpdateSubject, graph: BlockGraph, shape: StageShape, known: KnownSteps) -> dict[Segment, float]:
@@ -476,8 +479,8 @@ def _slowdowns_beside(
 
 def _exchange(config: UpdateSubject, clocks_mhz: Array) -> CostsByClock:
     parameters = embedding_parameters(config.model, config.parallelism)
-    own = _shard(config, parameters)
-    exchange = exchange_collectives(config.parallelism, config.gpu, _summing(config), own)
+    shard = _shard(config, parameters)
+    exchange = exchange_collectives(config.parallelism, config.gpu, _summing(config), shard)
     return _collectives(config, exchange, clocks_mhz)
 
 
@@ -490,10 +493,10 @@ def _operators(gpu: Gpu, operators: Sequence[Operator], clocks_mhz: Array) -> Co
 def _collectives(config: UpdateSubject, placed: Sequence[Placed], clocks_mhz: Array) -> CostsByClock:
     """CostsByClock of collectives one after the other, with nothing beside them."""
     total = np.zeros((2, len(clocks_mhz)))
-    for one in placed:
-        time_s = _times_s(config, [one], clocks_mhz)
+    for collective in placed:
+        time_s = _times_s(config, [collective], clocks_mhz)
         held_j = held_power_w(config.gpu, _sm_count(config), clocks_mhz) * time_s
-        busy_j = collective_switching(config.gpu, one[0]).busy_j(config.gpu, clocks_mhz, time_s)
+        busy_j = collective_switching(config.gpu, collective[0]).busy_j(config.gpu, clocks_mhz, time_s)
         total += np.array([time_s, busy_j + held_j])
     return total
 
@@ -515,7 +518,7 @@ def _messages_s(config: UpdateSubject, placed: Sequence[Placed]) -> float:
     """Time of the further messages of a block's collectives that share out an optimizer."""
     if not config.parallelism.shards_states or not config.software.block_messages:
         return 0.0
-    return config.software.block_messages * sum(message_latency_s(config.gpu, *one) for one in placed)
+    return config.software.block_messages * sum(message_latency_s(config.gpu, *placement) for placement in placed)
 
 
 def _memory_bound(name: str, *, read: int, written: int) -> Operator:

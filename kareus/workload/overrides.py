@@ -100,7 +100,7 @@ def expand(texts: Sequence[str], config_dir: Path, record: type[Workload] = Work
     settings = [_settings(override, config_dir, record) for override in overrides]
     combinations = math.prod(map(len, settings))
     if combinations > MOST_COMBINATIONS:
-        swept = " ".join(text for text, own in zip(texts, settings, strict=True) if len(own) > 1)
+        swept = " ".join(text for text, options in zip(texts, settings, strict=True) if len(options) > 1)
         raise ConfigError(
             f"{swept}: {combinations:,} combinations; must be at most {MOST_COMBINATIONS:,}; sweep fewer values at "
             "once."
@@ -147,7 +147,7 @@ def is_record(group: str, option: Any) -> bool:
     return group == "model" and isinstance(option, Mapping)
 
 
-def replaced(own: Sequence[str], overrides: Sequence[str]) -> list[str]:
+def replaced(earlier: Sequence[str], overrides: Sequence[str]) -> list[str]:
     """Return the overrides of a file and, in the place of those that they decide, `overrides`; others follow.
 
     An override decides its key, the keys of its record, and what a word stands for that it, or the file, has.
@@ -166,7 +166,7 @@ def replaced(own: Sequence[str], overrides: Sequence[str]) -> list[str]:
         parents = {key.rpartition(".")[0], key.partition(".")[0]}
         return key not in keys | decided and not (parents & keys) and not ("parallelism" in keys and key == "gpus")
 
-    return [*filter(stays, own), *overrides]
+    return [*filter(stays, earlier), *overrides]
 
 
 def key_of(override: str) -> str:
@@ -208,9 +208,9 @@ def _check_key(text: str, override: Override, record: type[Workload]) -> None:
         name = key.rpartition(".")[2]
         instead = "give gpu.power_limit_w=..." if name == WARM else f"write software.{name}=..."
         raise ConfigError(f"{text}: follows from the software and the power limit; {instead}")
-    known = _keys(record)
-    if key not in known:
-        raise ConfigError(f"{text}: unknown key; {_suggest_key(key, known)}.")
+    keys = _keys(record)
+    if key not in keys:
+        raise ConfigError(f"{text}: unknown key; {_suggest_key(key, keys)}.")
 
 
 def _exists(path: str) -> bool:
@@ -239,25 +239,25 @@ def _paths(record: Any) -> Iterator[str]:
             yield from (f"{field.name}.{path}" for path in _paths(inner))
 
 
-def _suggest_key(key: str, known: Sequence[str]) -> str:
+def _suggest_key(key: str, keys: Sequence[str]) -> str:
     """Return the key of that name deeper down, else a close one, else those that there are at its place."""
     if key in RENAMED:
         return RENAMED[key]
     asked = next((option for names, option in OPTIONS.items() if key.partition(".")[0] in names.split()), None)
     if asked is not None:
         return f"it is {asked} here"
-    by_leaf: Mapping[str, str] = {path.rpartition(".")[2]: path for path in reversed(known)}
+    by_leaf: Mapping[str, str] = {path.rpartition(".")[2]: path for path in reversed(keys)}
     parent, _, leaf = key.rpartition(".")
     if leaf in by_leaf:
         return f"perhaps you meant {by_leaf[leaf]}"
-    beside = {path.rpartition(".")[2]: path for path in known if path.rpartition(".")[0] == parent}
+    beside = {path.rpartition(".")[2]: path for path in keys if path.rpartition(".")[0] == parent}
     for places in (beside, by_leaf):
         close = closest(leaf, places)
         if close:
             return f"perhaps you meant {places[close]}"
-    if parent in known:
+    if parent in keys:
         return f"{parent} has: {', '.join(sorted(beside))}" if beside else f"perhaps you meant {parent}"
-    return ELSEWHERE.get(key) or suggest(key, [path for path in known if "." not in path])
+    return ELSEWHERE.get(key) or suggest(key, [path for path in keys if "." not in path])
 
 
 def _settings(override: Override, config_dir: Path, record: type[Workload]) -> list[Setting]:
@@ -268,7 +268,7 @@ def _settings(override: Override, config_dir: Path, record: type[Workload]) -> l
         singles = [_parse(f"{override.key_or_group}={value}", config_dir, record) for value in values]
     if not singles:
         raise ConfigError(f"{override.input_line}: the sweep is empty; check its bounds.")
-    settings = [Setting(str(one.input_line), one.key_or_group, one.value()) for one in singles]
+    settings = [Setting(str(single.input_line), single.key_or_group, single.value()) for single in singles]
     for setting in settings:
         if setting.value == MISSING:
             raise ConfigError(f"{setting.text}: '{MISSING}' means that a value is missing; replace it with a value.")
@@ -290,8 +290,8 @@ def _swept(override: Override, config_dir: Path, record: type[Workload]) -> list
     if not isinstance(pattern, Glob):
         return list(override.sweep_string_iterator())
     if group not in groups(record):
-        known = ", ".join(groups(record))
-        raise ConfigError(f"{override.input_line}: glob() is for groups ({known}); list the values: a,b.")
+        names = ", ".join(groups(record))
+        raise ConfigError(f"{override.input_line}: glob() is for groups ({names}); list the values: a,b.")
     matching: list[str] = pattern.filter(options(group, config_dir))
     if not matching:
         raise ConfigError(f"{override.input_line}: matches none; allowed: {', '.join(options(group, config_dir))}.")

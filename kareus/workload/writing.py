@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 
 def write_resolved(resolved: Sequence[Resolved], results: Path) -> None:
     """Write the table of all combinations, and the configuration of each that can run."""
-    for one in resolved:
-        if one.workload is not None:
-            _write(results / one.name / "config" / "workload.yaml", sealed_text(to_yaml(one.workload)))
-    provenance = Provenance(config_hash=content_hash([one.workload for one in resolved]))
-    table = WORKLOADS.frame([_row(one) for one in resolved])
+    for combination in resolved:
+        if combination.workload is not None:
+            _write(results / combination.name / "config" / "workload.yaml", sealed_text(to_yaml(combination.workload)))
+    provenance = Provenance(config_hash=content_hash([combination.workload for combination in resolved]))
+    table = WORKLOADS.frame([_row(combination) for combination in resolved])
     write_table(results / "workloads.parquet", table, WORKLOADS, provenance)
 
 
@@ -34,14 +34,14 @@ def _write(path: Path, text: str) -> None:
     write_text(path, text)
 
 
-def _row(one: Resolved) -> dict[str, Any]:
-    workload, memory = one.workload, one.memory
+def _row(combination: Resolved) -> dict[str, Any]:
+    workload, memory = combination.workload, combination.memory
     return {
-        "workload": one.name,
+        "workload": combination.name,
         "accepted": workload is not None,
-        "refusal": one.refusal,
-        "overrides": list(one.overrides),
-        "gpus": one.gpus,
+        "refusal": combination.refusal,
+        "overrides": list(combination.overrides),
+        "gpus": combination.gpus,
         "layers_per_stage": list(workload.parallelism.split) if workload else None,
         "memory_stage": memory.stage if memory else None,
         **{column.name: getattr(memory, column.name) if memory else None for column in MEMORY_PARTS},
