@@ -169,13 +169,13 @@ def stage_costs(
     directions = instruction_directions(split_backward=workload.split_backward)
     shapes = laid_out_shapes(workload)
     costs: dict[object, StageCost] = {}
-    found = []
+    stages = []
     for stage, update in enumerate(updates):
-        own = tuple(shapes[stage, chunk] for chunk in range(workload.chunks))
+        chunk_shapes = tuple(shapes[stage, chunk] for chunk in range(workload.chunks))
         place = stage if workload.parallelism.shards_gradients else 0  # collectives of weights know their ranks
-        key = own, place, id(update)
+        key = chunk_shapes, place, id(update)
         if key not in costs:
-            by = {direction: [priced(stage, shape, direction) for shape in own] for direction in directions}
+            by = {direction: [priced(stage, shape, direction) for shape in chunk_shapes] for direction in directions}
             costs[key] = StageCost(
                 microbatch=sum((cost for of_chunks in by.values() for cost in of_chunks), NOTHING),
                 forward_s=float(by[Direction.FORWARD][0].time_s[FASTEST]),
@@ -183,8 +183,8 @@ def stage_costs(
                 update=update.priced,
                 reduction_s=update.reduction_s,
             )
-        found.append(costs[key])
-    return found
+        stages.append(costs[key])
+    return stages
 
 
 class KnownPlans:

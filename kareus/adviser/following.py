@@ -30,7 +30,7 @@ class Followed:
     bounds: list[tuple[Bound, Candidate]]
     """The latest bound of each that was no more than bounded."""
     predictions: list[LayoutPrediction]
-    known: KnownPlans
+    plans_so_far: KnownPlans
     sequential: dict[int, LayoutCost] = field(default_factory=dict)
     """By identity of the candidate: layouts of which nothing else was predicted, run as Megatron-LM does."""
 
@@ -38,9 +38,9 @@ class Followed:
         """Plan in full what known plans leave, the fastest first; returns plans by identity of the candidate."""
         planned: dict[int, list[LayoutCost]] = {}
         for prediction in sorted(self.predictions, key=lambda p: p.plans[0].time_s):
-            if not self.known.rule_out(prediction.bound):
+            if not self.plans_so_far.rule_out(prediction.bound):
                 plans = plan_layout(self.predictor, prediction)
-                self.known.add((plan.time_s, plan.energy_j) for plan in plans)
+                self.plans_so_far.add((plan.time_s, plan.energy_j) for plan in plans)
                 planned[id(prediction.candidate)] = plans
         return planned
 
@@ -67,7 +67,7 @@ class Followed:
         for computing, candidate in by_bound(short, self.predictor.costs):
             if searched == MOST_SPLIT:
                 return
-            if _ruled_out(self.predictor, computing, candidate, self.known) is None:
+            if _ruled_out(self.predictor, computing, candidate, self.plans_so_far) is None:
                 searched += 1
                 fitting = fitting_split(self.predictor, candidate, trainer)
                 if fitting is not None:
@@ -76,7 +76,7 @@ class Followed:
     def _add(self, prediction: LayoutPrediction, planned: dict[int, list[LayoutCost]]) -> None:
         """Plan a further layout in full."""
         plans = plan_layout(self.predictor, prediction)
-        self.known.add((plan.time_s, plan.energy_j) for plan in plans)
+        self.plans_so_far.add((plan.time_s, plan.energy_j) for plan in plans)
         self.predictions.append(prediction)
         planned[id(prediction.candidate)] = plans
 
@@ -101,10 +101,10 @@ def follow(predictor: LayoutPredictor, bounded: Sequence[tuple[Bound, Candidate]
         predictor: of their training.
         bounded: layouts with the bounds of their computation, by rising time.
     """
-    followed = Followed(predictor=predictor, bounds=[], predictions=[], known=KnownPlans())
+    followed = Followed(predictor=predictor, bounds=[], predictions=[], plans_so_far=KnownPlans())
     baseline_s = float("inf")
     for computing, candidate in bounded:
-        bound = _ruled_out(predictor, computing, candidate, followed.known)
+        bound = _ruled_out(predictor, computing, candidate, followed.plans_so_far)
         if bound is not None:
             followed.bounds.append((bound, candidate))
             if computing.fastest_s < baseline_s:  # it may be the fastest of those that are run as Megatron-LM does
@@ -114,18 +114,20 @@ def follow(predictor: LayoutPredictor, bounded: Sequence[tuple[Bound, Candidate]
             continue
         prediction = predictor.predict(candidate, predictor.bound(candidate.workload))
         followed.predictions.append(prediction)
-        followed.known.add((plan.time_s, plan.energy_j) for plan in prediction.plans)
+        followed.plans_so_far.add((plan.time_s, plan.energy_j) for plan in prediction.plans)
         baseline_s = min(baseline_s, prediction.sequential.time_s)
     return followed
 
 
-def _ruled_out(predictor: LayoutPredictor, computing: Bound, candidate: Candidate, known: KnownPlans) -> Bound | None:
+def _ruled_out(
+    predictor: LayoutPredictor, computing: Bound, candidate: Candidate, plans_so_far: KnownPlans
+) -> Bound | None:
     """Return the bound by which known plans rule a layout out, cheap ones first; None if they do not."""
-    if known.rule_out(computing):
+    if plans_so_far.rule_out(computing):
         return computing
     for better in (predictor.bound_without_update, predictor.bound):
         bound = better(candidate.workload)
-        if known.rule_out(bound):
+        if plans_so_far.rule_out(bound):
             return bound
     return None
 

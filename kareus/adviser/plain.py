@@ -45,9 +45,9 @@ def plain(advice: Advice) -> dict[str, Any]:
         "chips": chips(advice),
         "ties": to_plain(advice.ties),
         "memory": full_line(advice),
-        "by_itself": [_by_itself(one) for one in sorted_by_trainer(advice.size.layouts)],
+        "by_itself": [_by_itself(answer) for answer in sorted_by_trainer(advice.size.layouts)],
         "unmeasured": to_plain(advice.unmeasured),
-        "formats": [_format(one) for one in advice.formats],
+        "formats": [_format(answer) for answer in advice.formats],
     }
 
 
@@ -67,13 +67,13 @@ def _format(answer: FormatAnswer) -> dict[str, Any]:
 
 
 def _size(advice: Advice, size: SizeAnswer) -> dict[str, Any]:
-    own = dataclasses.replace(advice, sizes=[size])
-    layouts = layouts_frame(own)
+    of_size = dataclasses.replace(advice, sizes=[size])
+    layouts = layouts_frame(of_size)
     return {
         "gpus": size.gpus,
         "baseline": _choice(size.baseline),
         "effort": {**to_plain(size.effort), "total_s": size.effort.total_s},
-        "frontier": plans_frame(own).to_dicts(),
+        "frontier": plans_frame(of_size).to_dicts(),
         "layouts": layouts.filter(layouts["depth"].is_in(["predicted", "planned"])).to_dicts(),
     }
 

@@ -153,8 +153,8 @@ def _split_formats(overrides: Sequence[str]) -> tuple[tuple[Precision, ...], lis
     given = [text for text in overrides if text.startswith("precision=") and ("," in text or text.endswith("=all"))]
     if not given:
         return (), list(overrides)
-    (text, *more), others = given, [one for one in overrides if one not in given]
-    if more or any(one.startswith("precision=") for one in others):
+    (text, *more), others = given, [override for override in overrides if override not in given]
+    if more or any(override.startswith("precision=") for override in others):
         raise ConfigError(f"{text}: 'precision' is given twice; write its values once: precision=bf16,fp8.")
     if text == "precision=all":
         return EVERY_FORMAT, [*others, f"precision={EVERY_FORMAT[0]}"]

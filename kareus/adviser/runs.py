@@ -82,9 +82,9 @@ def _run(line: Line) -> LayoutRun:
     numbers = {name: line.positive(name, int, 1, MOST_GPUS) for name in (*DEGREES, "cp", "ep", "chunks")}
     layout = Layout(
         **numbers,
-        schedule=PipelineSchedule(line.choice("schedule", [str(one) for one in PipelineSchedule])),
-        recomputation=Recomputation(line.choice("recomputation", [str(one) for one in Recomputation])),
-        sharding=Sharding(line.choice("sharding", [str(one) for one in Sharding])),
+        schedule=PipelineSchedule(line.choice("schedule", [str(value) for value in PipelineSchedule])),
+        recomputation=Recomputation(line.choice("recomputation", [str(value) for value in Recomputation])),
+        sharding=Sharding(line.choice("sharding", [str(value) for value in Sharding])),
         sequence_parallel=line.switch("sequence_parallel"),
         shards=line.positive("shards", int, 2, MOST_GPUS) if cells["shards"] else None,
         layers_per_stage=_blocks(line),
@@ -134,11 +134,11 @@ def runnable(base: Workload, layouts: Sequence[Layout], path: Path) -> list[Cand
     Raises:
         ArtifactError: one cannot be predicted; with the reason.
     """
-    found = sort_layouts(roomy(base), layouts)
-    if found.refusals:
-        first = found.refusals[0]
+    sorted_layouts = sort_layouts(roomy(base), layouts)
+    if sorted_layouts.refusals:
+        first = sorted_layouts.refusals[0]
         raise ArtifactError(f"{path}: {first.layout.words}: {first.message}")
-    return found.candidates
+    return sorted_layouts.candidates
 
 
 def roomy(base: Workload) -> Workload:
@@ -176,5 +176,5 @@ class LayoutTimes:
 
 
 def _run_by(base: Workload, workload: Workload) -> Workload:
-    own = workload.parallelism
-    return replace(workload, software=base.software, gpu=driven(base.gpu, base.software, own.gpus, own.pp))
+    degrees = workload.parallelism
+    return replace(workload, software=base.software, gpu=driven(base.gpu, base.software, degrees.gpus, degrees.pp))

@@ -46,7 +46,7 @@ def unmeasured_of(base: Workload, layouts: Sequence[LayoutAnswer], config_dir: P
     run = sorted_by_trainer(layouts)[:COMPARED]
     if len(run) < 2:  # noqa: PLR2004 - an order is of two at least
         return None
-    workloads = [one.candidate.workload for one in run]
+    workloads = [answer.candidate.workload for answer in run]
     losses = {}
     for name in sorted({pair.software for pair in pair_errors()} - {base.software.name}):
         (other,) = compose([f"software={name}"], config_dir)
@@ -67,8 +67,9 @@ def unmeasured_of(base: Workload, layouts: Sequence[LayoutAnswer], config_dir: P
 
 def _loss_percent(base: Workload, run: Sequence[LayoutAnswer]) -> float:
     """By how much the first of layouts is slower than the best, by the software of `base`, of those that it can run."""
-    able = {one.layout for one in sort_layouts(roomy(base), [one.candidate.layout for one in run]).candidates}
-    workloads = [one.candidate.workload for one in run if one.candidate.layout in able]
+    asked = [answer.candidate.layout for answer in run]
+    able = {candidate.layout for candidate in sort_layouts(roomy(base), asked).candidates}
+    workloads = [answer.candidate.workload for answer in run if answer.candidate.layout in able]
     if not workloads:
         return 0.0
     times_s = LayoutTimes(base, workloads).of({})
@@ -77,9 +78,12 @@ def _loss_percent(base: Workload, run: Sequence[LayoutAnswer]) -> float:
 
 def sorted_by_trainer(layouts: Sequence[LayoutAnswer]) -> list[LayoutAnswer]:
     """Return layouts in the order in which they are recommended where the software runs them by itself, as it can."""
-    able = {id(one) for one in settable([one.candidate for one in layouts if one.sequential is not None])}
-    run = [(one, one.sequential.time_s) for one in layouts if one.sequential and id(one.candidate) in able]
-    order = recommended([time_s for _, time_s in run], [one.candidate.memory.total_gib for one, _ in run])
+    sequential = [answer.candidate for answer in layouts if answer.sequential is not None]
+    able = {id(candidate) for candidate in settable(sequential)}
+    run = [
+        (answer, answer.sequential.time_s) for answer in layouts if answer.sequential and id(answer.candidate) in able
+    ]
+    order = recommended([time_s for _, time_s in run], [answer.candidate.memory.total_gib for answer, _ in run])
     return [run[n][0] for n in order]
 
 
@@ -95,14 +99,14 @@ def with_measured(question: Question, path: Path) -> Question:
         ConfigError: fewer than three runs were measured.
     """
     base = question.base
-    runs = [one for one in read_runs(path) if one.time_s is not None]
-    workloads = [one.workload for one in runnable(base, [one.layout for one in runs], path)]
+    runs = [run for run in read_runs(path) if run.time_s is not None]
+    workloads = [run.workload for run in runnable(base, [run.layout for run in runs], path)]
     priors = {name: PRIORS[name] for name in trainer_numbers(base.software)}
     times = LayoutTimes(base, workloads)
-    measured_s = [one.time_s for one in runs if one.time_s is not None]
-    found = fit_runs(priors, times.of, range(len(runs)), measured_s)
-    software: Software = calibrated_software(base, base.software.name, found)
-    numbers = [f"software.{name}={number(value)}" for name, value in found.posterior.values.items()]
+    measured_s = [run.time_s for run in runs if run.time_s is not None]
+    calibration = fit_runs(priors, times.of, range(len(runs)), measured_s)
+    software: Software = calibrated_software(base, base.software.name, calibration)
+    numbers = [f"software.{name}={number(value)}" for name, value in calibration.posterior.values.items()]
     return replace(
         question,
         base=replace(base, software=software, gpu=driven(base.gpu, software, base.parallelism.gpus)),

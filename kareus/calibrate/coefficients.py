@@ -58,17 +58,17 @@ class Expected:
 
 def expectations(gpu: Gpu) -> dict[str, Expected]:
     """Return the coefficients to fit, those of links among them, around the values that `gpu` has."""
-    found = {}
-    for name, known in COEFFICIENTS.items():
-        value, prior = getattr(gpu.coefficients, name), known.prior
-        spread = prior.spread or (known.fit.spread if known.fit else None) or _OF_KERNELS.get(name)
+    expected = {}
+    for name, coefficient in COEFFICIENTS.items():
+        value, prior = getattr(gpu.coefficients, name), coefficient.prior
+        spread = prior.spread or (coefficient.fit.spread if coefficient.fit else None) or _OF_KERNELS.get(name)
         absent = value <= 0 or (prior.origin == KERNELS_ONLY and value == prior.median)
         if spread is None or absent or name in NOT_IN_KERNELS or name in OF_HEAT:
             continue
         distance = math.exp(DEVIATIONS * spread)
-        lower, upper = max(value / distance, known.least), min(value * distance, known.most)
-        found[name] = Expected(value=value, spread=spread, lower=lower, upper=max(upper, 1.001 * lower))
-    return found
+        lower, upper = max(value / distance, coefficient.least), min(value * distance, coefficient.most)
+        expected[name] = Expected(value=value, spread=spread, lower=lower, upper=max(upper, 1.001 * lower))
+    return expected
 
 
 def log_costs(gpu: Gpu, values: Mapping[str, Array], program: Program, clocks_mhz: Sequence[float]) -> Array:
@@ -84,7 +84,7 @@ def log_costs(gpu: Gpu, values: Mapping[str, Array], program: Program, clocks_mh
         Array of shape (2, GPUs, clocks), at the reference temperature.
     """
     many = replace(gpu, coefficients=coefficients_of_many(gpu.coefficients, {n: v[:, None] for n, v in values.items()}))
-    gpus = max((len(own) for own in values.values()), default=1)
+    gpus = max((len(of_gpus) for of_gpus in values.values()), default=1)
     requested = np.tile(np.asarray(clocks_mhz, dtype=np.float64), (gpus, 1))
     behaviour = run_program(many, program, requested)
     return np.log(np.stack([behaviour.time_s, behaviour.power_w]))

@@ -101,16 +101,16 @@ def left_out_errors(
     observations: Sequence[ObservedProbe], fitted: Calibrated, expected: Mapping[str, Expected]
 ) -> CalibrationErrors:
     """Return the error of each observation by a refit to those of other programs."""
-    informed = {name: own for name, own in expected.items() if name not in fitted.untold}
+    informed = {name: prior for name, prior in expected.items() if name not in fitted.untold}
     folds = np.array([zlib.crc32(o.probe.program.name.encode()) % FOLDS for o in observations])
     time, power = np.full((2, len(observations)), np.nan)
     for fold in np.unique(folds):
         outside = folds == fold
         if outside.all():
             continue
-        rest = [own for own, out in zip(observations, outside, strict=True) if not out]
+        rest = [observation for observation, out in zip(observations, outside, strict=True) if not out]
         gpu = _fit(rest, fitted.gpu, informed, fitted.scale)
-        errors = errors_of([own for own, out in zip(observations, outside, strict=True) if out], gpu)
+        errors = errors_of([observation for observation, out in zip(observations, outside, strict=True) if out], gpu)
         time[outside], power[outside] = errors.time, errors.power
     return CalibrationErrors(time, power)
 
@@ -225,10 +225,10 @@ def _told(
         spreads = _spreads(observations, point, expected, scale)
         return frozenset(name for name, expectation in expected.items() if spreads[name] < UNTOLD * expectation.spread)
 
-    told = told_at(first)
-    while more := told_at(_mixed(gpu, first, told)) - told:
-        told |= more
-    return told
+    names = told_at(first)
+    while more := told_at(_mixed(gpu, first, names)) - names:
+        names |= more
+    return names
 
 
 def _mixed(gpu: Gpu, first: Gpu, names: Collection[str]) -> Gpu:

@@ -44,8 +44,8 @@ def with_values(text: str, values: Mapping[str, float], comments: Mapping[str, s
     lines = []
     for line in text.splitlines():
         name = line.strip().partition(":")[0]
-        own = line.startswith("  ") and not line.startswith("   ")  # deeper lines are those of kernel libraries
-        lines.append(fitted.pop(name) if own and name in fitted else line)
+        is_of_gpu = line.startswith("  ") and not line.startswith("   ")  # deeper lines are those of kernel libraries
+        lines.append(fitted.pop(name) if is_of_gpu and name in fitted else line)
     if fitted:
         heading = next((n for n, line in enumerate(lines) if line.startswith("coefficients:")), len(lines))
         lines[heading : heading + 1] = [*(lines[heading : heading + 1] or ["coefficients:"]), *fitted.values()]
@@ -56,8 +56,8 @@ def with_libraries(text: str, libraries: Mapping[str, Mapping[str, float]]) -> s
     """Return the configuration with other coefficients of kernel libraries."""
     others = re.sub(r"^libraries:.*\n(?:  .*\n)*", "", text, flags=re.MULTILINE)
     block = ["libraries:" + ("" if libraries else " {}")]
-    for library, own in libraries.items():
-        block += [f"  {library}:", *(f"    {name}: {number(value)}" for name, value in own.items())]
+    for library, values in libraries.items():
+        block += [f"  {library}:", *(f"    {name}: {number(value)}" for name, value in values.items())]
     return _before_coefficients(others, block)
 
 
@@ -67,10 +67,12 @@ def with_notes(text: str, notes: Mapping[str, str]) -> str:
     return _before_coefficients(others, [f"{NOTE}{name}: {note}" for name, note in notes.items()])
 
 
-def with_kernel_uncertainty(text: str, known: KernelUncertainty | None) -> str:
+def with_kernel_uncertainty(text: str, uncertainty: KernelUncertainty | None) -> str:
     """Return the configuration with other errors of predicted kernels at its end, or without any."""
     others = re.sub(r"^kernel_uncertainty:(?:.*\n)(?:  .*\n)*", "", text, flags=re.MULTILINE)
-    return others if known is None else others + yaml.safe_dump({"kernel_uncertainty": asdict(known)}, sort_keys=False)
+    if uncertainty is None:
+        return others
+    return others + yaml.safe_dump({"kernel_uncertainty": asdict(uncertainty)}, sort_keys=False)
 
 
 def number(value: float) -> str:

@@ -63,8 +63,8 @@ def left_out(data: Data) -> Array:
     groups = np.array([row.group for row, _ in data])
     outside = np.full(len(data), np.nan)
     for group in dict.fromkeys(groups.tolist()):
-        inside = [one for one in data if one[0].group == group]
-        others = [one for one in data if one[0].group != group] or inside
+        inside = [pair for pair in data if pair[0].group == group]
+        others = [pair for pair in data if pair[0].group != group] or inside
         outside[groups == group] = errors(inside, fit_memory(others))
     return outside
 
@@ -82,8 +82,8 @@ def fit_and_write(lines: Sequence[Line], kind: Format, option: str, output: Path
     Raises:
         ArtifactError: no row that counts ran on that software.
     """
-    data = [one for one in memory_data(lines, kind, (), config_dir)[0] if one[0].counts and one[0].is_dense]
-    data = [one for one in data if software_of(one[0].iteration) == option]
+    data = [pair for pair in memory_data(lines, kind, (), config_dir)[0] if pair[0].counts and pair[0].is_dense]
+    data = [pair for pair in data if software_of(pair[0].iteration) == option]
     if not data:
         raise ArtifactError(f"--software {option}: no row of the file ran a model of it that is large enough.")
     fitted = fit_memory(data)

@@ -36,8 +36,8 @@ def hidden_gpu(gpu: Gpu, seed: int) -> Gpu:
 
     c = gpu.coefficients
     values: dict[str, Any] = {
-        name: max(moved(name, own.value, min(own.spread, MOST_SPREAD)), COEFFICIENTS[name].least)
-        for name, own in expectations(gpu).items()
+        name: max(moved(name, expectation.value, min(expectation.spread, MOST_SPREAD)), COEFFICIENTS[name].least)
+        for name, expectation in expectations(gpu).items()
     }
     values |= {name: moved(name, getattr(c, name), SPREAD_OF_HEAT) for name in OF_HEAT}
     static_power_w = moved("static_power_w", gpu.static_power_w, SPREAD_OF_HEAT)
@@ -90,16 +90,16 @@ class Missed:
 
 def missed(gpu: Gpu, hidden: Gpu, probes: list[Probe], clocks_mhz: list[int]) -> list[Missed]:
     """Return what the predictions of `gpu` miss of the hidden GPU, by kind of kernel."""
-    found = []
+    errors = []
     for kind in dict.fromkeys(probe.kind for probe in probes):
-        own = [probe.program for probe in probes if probe.kind is kind]
+        programs = [probe.program for probe in probes if probe.kind is kind]
         clocks = np.array(clocks_mhz, dtype=np.float64)
-        pairs = [(run_program(gpu, program, clocks), run_program(hidden, program, clocks)) for program in own]
+        pairs = [(run_program(gpu, program, clocks), run_program(hidden, program, clocks)) for program in programs]
         times, powers = (
             100 * np.abs([getattr(ours, of) / getattr(theirs, of) - 1 for ours, theirs in pairs])
             for of in ("time_s", "power_w")
         )
-        found.append(
+        errors.append(
             Missed(
                 kind=kind,
                 time_mape_pct=float(times.mean()),
@@ -108,4 +108,4 @@ def missed(gpu: Gpu, hidden: Gpu, probes: list[Probe], clocks_mhz: list[int]) ->
                 worst_power_pct=float(powers.max()),
             )
         )
-    return found
+    return errors

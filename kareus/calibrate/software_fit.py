@@ -100,24 +100,24 @@ def fit_software(data: IterationData, start: Mapping[str, float], evaluations: i
 
 def left_out(data: IterationData, start: Mapping[str, float], groups: Sequence[str]) -> Array:
     """Return the logarithms of predicted over measured times, each by a fit that had not seen the row's group."""
-    found = np.full(len(data.rows), np.nan)
+    errors_of_rows = np.full(len(data.rows), np.nan)
     for group in dict.fromkeys(groups):
-        own = [name == group for name in groups]
-        others = _thinned(data.where([not inside for inside in own]))
+        is_of_group = [name == group for name in groups]
+        others = _thinned(data.where([not inside for inside in is_of_group]))
         fitted = fit_software(others, start, REFIT_EVALUATIONS)
-        found[np.array(own)] = errors(data.where(own), fitted)
-    return found
+        errors_of_rows[np.array(is_of_group)] = errors(data.where(is_of_group), fitted)
+    return errors_of_rows
 
 
 def judged(data: IterationData, start: Mapping[str, float], others: IterationData) -> Array:
     """Return the logarithms of predicted over measured times of `others`, each by a fit that had not seen its model."""
-    found, models = np.full(len(others.rows), np.nan), list(map(_model_name, others.rows))
+    errors_of_rows, models = np.full(len(others.rows), np.nan), list(map(_model_name, others.rows))
     for model in dict.fromkeys(models):
-        own = [name == model for name in models]
+        is_of_model = [name == model for name in models]
         seen = data.where([_model_name(row) != model for row in data.rows])
         values = fit_software(_thinned(seen), start, REFIT_EVALUATIONS) if len(seen.rows) < len(data.rows) else start
-        found[np.array(own)] = errors(others.where(own), values)
-    return found
+        errors_of_rows[np.array(is_of_model)] = errors(others.where(is_of_model), values)
+    return errors_of_rows
 
 
 def _model_name(row: MeasuredIteration) -> str:

@@ -190,8 +190,8 @@ def terms_of(workload: Mapping[str, Any], gpus_per_node: int) -> dict[str, Any]:
 
 def _expert_degrees(model: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tensor parallelism of experts where nothing says it: that of the rest of a model (Megatron Core)."""
-    told = "parallelism.etp" in keys or not isinstance(model, Mapping) or "experts" not in model
-    return {} if told else {"parallelism.etp": keys.get("parallelism.tp", 1)}
+    is_given = "parallelism.etp" in keys or not isinstance(model, Mapping) or "experts" not in model
+    return {} if is_given else {"parallelism.etp": keys.get("parallelism.tp", 1)}
 
 
 def _pipeline(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def _pipeline(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
         lost.append(f"blocks of a virtual stage, where the number of blocks is not given: taken as {taken} a stage")
     if chunks is None and interleaves:
         chunks = 2
-    folds = any(schedule == one for one in PipelineSchedule if one.folds)
+    folds = any(schedule == kind for kind in PipelineSchedule if kind.folds)
     if pp > 1 and terms.get("stage_layout") is not None:
         return _laid_out(str(terms["stage_layout"]), pp, lost)
     if pp == 1:
@@ -240,11 +240,11 @@ def _by_modules(terms: TrainerTerms, stages: int, lost: list[str]) -> dict[str, 
 
 def _laid_out(text: str, stages: int, lost: list[str]) -> dict[str, Any]:
     """Return what a text says of the blocks of each chunk."""
-    found = layout_split(text, stages)
-    if found is None:
+    placed = layout_split(text, stages)
+    if placed is None:
         lost.append(f"blocks of each stage by a text ({text}): taken as even")
         return {"pipeline": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)}
-    split, chunks = found
+    split, chunks = placed
     schedule = PipelineSchedule.INTERLEAVED if chunks > 1 else PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
     several = {"pipeline.chunks": chunks} if chunks > 1 else {}
     return {"pipeline": str(schedule), **several, "parallelism.layers_per_stage": split}
@@ -422,10 +422,10 @@ def _sharing_terms(workload: Mapping[str, Any]) -> dict[str, Any]:
     dp, pp, sharding = (workload[f"parallelism.{name}"] for name in ("dp", "pp", "sharding"))
     if sharding == Sharding.NONE:
         return {"replicas": dp, "shards": 1, "reshards": USUAL}
-    told = {Sharding.FULL: ALWAYS if pp > 1 else USUAL, Sharding.GRADIENTS: NEVER, Sharding.OPTIMIZER: USUAL}
+    reshards = {Sharding.FULL: ALWAYS if pp > 1 else USUAL, Sharding.GRADIENTS: NEVER, Sharding.OPTIMIZER: USUAL}
     shards = workload.get("parallelism.shards") or dp
     copies = dp // shards
-    return {"replicas": copies, "shards": shards, "reshards": told[Sharding(sharding)], "copies": copies}
+    return {"replicas": copies, "shards": shards, "reshards": reshards[Sharding(sharding)], "copies": copies}
 
 
 def _rank_batch(terms: TrainerTerms, keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -226,10 +226,10 @@ class _Sorted:
 
     def add(self, term: str, key: str, value: Any, meant: Any) -> None:
         """Add what a setting means; it replaces what another key said."""
-        for one in [one for one in self.understood if one.words.startswith(f"{term}=")]:
+        for term_read in [term_read for term_read in self.understood if term_read.words.startswith(f"{term}=")]:
             if term != SHARDING:
-                self.understood.remove(one)
-                self._replaced(one.key, one.value, self.terms[term], term, meant)
+                self.understood.remove(term_read)
+                self._replaced(term_read.key, term_read.value, self.terms[term], term, meant)
         self.terms[term] = meant
         self.understood.append(ReadSetting(key=key, value=value, words=f"{term}={meant}"))
 
@@ -254,7 +254,7 @@ class _Sorted:
             meant = row.value(value)
         except KeyError:
             if not switched_off:
-                allowed = ", ".join(str(one) for one, _ in row.words)
+                allowed = ", ".join(str(theirs) for theirs, _ in row.words)
                 words = row.lost or f"not known for {term}; known are {allowed}"
                 self.lost.append(ReadSetting(key=key, value=value, words=words))
                 if row.instead is None:
@@ -306,7 +306,7 @@ def _understood(table: TrainerTable, read: Sequence[tuple[Path, ReadSettings]], 
     if any(term in by_kind.unfollowed and term not in terms for term in JOB):
         terms.pop("gpus_per_node", None)  # of how many nodes is not said
     keys = keys_of(terms, said)
-    understood = [replace(one, words=_with_targets(one.words, keys)) for one in by_kind.understood]
+    understood = [replace(setting, words=_with_targets(setting.words, keys)) for setting in by_kind.understood]
     said += _needed(table, parts, values)
     said += [table.software_note] if table.software_note else []
     keys, missing = _with_model(keys, terms, read[0][0])

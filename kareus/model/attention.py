@@ -53,8 +53,8 @@ def chunks(tokens: int, group: Communicator | None) -> tuple[Chunk, ...]:
 
 def positions(tokens: int, group: Communicator | None) -> Tensor:
     """Positions in the sequence of this rank's tokens, [tokens]."""
-    held = chunks(tokens, group)
-    return torch.cat([torch.arange(c.end - (c.local.stop - c.local.start), c.end) for c in held])
+    of_rank = chunks(tokens, group)
+    return torch.cat([torch.arange(c.end - (c.local.stop - c.local.start), c.end) for c in of_rank])
 
 
 class Attention(Function):
@@ -98,11 +98,11 @@ class Attention(Function):
         """Return the gradients of queries, keys and values; of gathered ones, those of all ranks' tokens."""
         query, output, *saved = ctx.saved_tensors
         gradient = gradient.reshape(output.shape)
-        held = chunks(query.shape[1], ctx.group)
-        log_sum_exps, kept = saved[: len(held)], saved[len(held) :]
+        of_rank = chunks(query.shape[1], ctx.group)
+        log_sum_exps, kept = saved[: len(of_rank)], saved[len(of_rank) :]
         keys, values = kept if ctx.gather is None else (_in_order(shards) for shards in ctx.gather())
         parts = []
-        for chunk, log_sum_exp, state in zip(held, log_sum_exps, ctx.states, strict=True):
+        for chunk, log_sum_exp, state in zip(of_rank, log_sum_exps, ctx.states, strict=True):
             attending = (query[:, chunk.local], keys[:, : chunk.end], values[:, : chunk.end])
             attended = Attended(output[:, chunk.local], log_sum_exp, state)
             given = (ctx.slopes, ctx.masks, ctx.scale)
@@ -244,8 +244,8 @@ def causal_mask(like: Tensor, queries: int, keys: int, slopes: Tensor | None) ->
 
 
 def _mask(query: Tensor, key: Tensor, slopes: Tensor | None) -> Tensor:
-    own = None if slopes is None else slopes.to(query.device)
-    return causal_mask(query, query.shape[1], key.shape[1], own)
+    of_heads = None if slopes is None else slopes.to(query.device)
+    return causal_mask(query, query.shape[1], key.shape[1], of_heads)
 
 
 class Masks:

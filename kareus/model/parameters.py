@@ -42,9 +42,9 @@ def expert_parameters(model: Model, parallelism: Parallelism) -> int:
     experts = model.experts
     if experts is None:
         return 0
-    one = expert_matrices(model, experts.width)
+    matrices = expert_matrices(model, experts.width)
     biases = (model.gated_width(experts.width) // parallelism.etp + model.hidden_size) if experts.biases else 0
-    return experts.count // parallelism.ep * (one // parallelism.etp + biases)
+    return experts.count // parallelism.ep * (matrices // parallelism.etp + biases)
 
 
 def total_parameters(model: Model) -> int:
@@ -175,8 +175,8 @@ def trained_parameters(model: Model, parallelism: Parallelism, options: Training
     """Return those of `scope_parameters` that are trained: all of them, or those of adapters of blocks alone."""
     if not options.trains_adapters:
         return scope_parameters(model, parallelism)
-    own = sum(adapter.parameters for adapter in adapters(model, parallelism, options))
-    return {Scope.BLOCK: own, Scope.EMBEDDING: 0, Scope.HEAD: 0}
+    of_adapters = sum(adapter.parameters for adapter in adapters(model, parallelism, options))
+    return {Scope.BLOCK: of_adapters, Scope.EMBEDDING: 0, Scope.HEAD: 0}
 
 
 def gathered_bytes(model: Model, parallelism: Parallelism, options: TrainingOptions) -> dict[Scope, float]:
@@ -185,11 +185,13 @@ def gathered_bytes(model: Model, parallelism: Parallelism, options: TrainingOpti
     Frozen weights of blocks are gathered as they are kept, in 4 bits with their scales (torchao's NF4 tensors under
     `fully_shard`), and cast where they are.
     """
-    found: dict[Scope, float] = {scope: BF16_BYTES * n for scope, n in scope_parameters(model, parallelism).items()}
+    scope_bytes: dict[Scope, float] = {
+        scope: BF16_BYTES * n for scope, n in scope_parameters(model, parallelism).items()
+    }
     if options.trains_adapters:
         beside = BF16_BYTES * trained_parameters(model, parallelism, options)[Scope.BLOCK]
-        found[Scope.BLOCK] = options.frozen_weights.value_bytes / BF16_BYTES * found[Scope.BLOCK] + beside
-    return found
+        scope_bytes[Scope.BLOCK] = options.frozen_weights.value_bytes / BF16_BYTES * scope_bytes[Scope.BLOCK] + beside
+    return scope_bytes
 
 
 def trained_expert_parameters(model: Model, parallelism: Parallelism, options: TrainingOptions) -> dict[Scope, int]:

@@ -297,7 +297,7 @@ def _unwound(  # noqa: C901 - as `_through`
             yield gathering
             record.gathered.extend(gathering.wait())
         yield step.backward
-        leaving, own = _leaving(record, gradients)
+        leaving, put_off = _leaving(record, gradients)
         exchange = None
         if step.reduces_gradients is not None:
             exchange = CollectiveCall(
@@ -306,14 +306,14 @@ def _unwound(  # noqa: C901 - as `_through`
         if again is not None:
             yield from _again(again, record, following)
         if later is not None:
-            later += own
-        elif own:
-            yield from _adding(step, own, exchange or (None if again else following))
+            later += put_off
+        elif put_off:
+            yield from _adding(step, put_off, exchange or (None if again else following))
         if exchange is not None:
             yield exchange
             leaving = (*leaving[: step.first], *exchange.wait())
         gradients.update(zip(step.has_gradient, leaving, strict=False))  # what is not an input has None
-        del record, leaving, own, exchange  # so that their memory is free for what follows
+        del record, leaving, put_off, exchange  # so that their memory is free for what follows
         if step.cuts:
             yield _CUT
         gathering = None if again else following
@@ -367,11 +367,11 @@ def _arriving(
         gathering.gathered.append(whole)
 
 
-def _adding(step: LayerStep, own: Later, upcoming: CollectiveCall | None) -> Generator[PassEvent, None, None]:
+def _adding(step: LayerStep, put_off: Later, upcoming: CollectiveCall | None) -> Generator[PassEvent, None, None]:
     """Add the weight gradients of a matrix product; the `upcoming` collective does not wait for them."""
     if upcoming is not None:
         yield Ready(upcoming)
-    for start, add in zip(step.weight_gradients, own, strict=True):
+    for start, add in zip(step.weight_gradients, put_off, strict=True):
         yield start
         add()
 
@@ -383,13 +383,13 @@ def _leaving(record: _OperatorRecord, gradients: dict[str, Tensor]) -> tuple[Ten
     """
     step = record.step
     arriving = map(gradients.pop, step.arrives)
-    own = _NO_LATER
+    put_off = _NO_LATER
     if not step.weight_gradients:
         leaving = step.run_backward(record, *arriving)
     else:
-        with weight_gradients_put_off() as own:
+        with weight_gradients_put_off() as put_off:
             leaving = step.run_backward(record, *arriving)
     record.saved_tensors = ()
     if record.shards:
         record.gathered.clear()
-    return leaving if isinstance(leaving, tuple) else (leaving,), own
+    return leaving if isinstance(leaving, tuple) else (leaving,), put_off

@@ -96,21 +96,21 @@ def load_weights(stage: nn.Module, model: Model, folder: Path, first_layer: int,
     files = _files_by_weight(folder)
     for path in sorted(set(files.values())):
         check_file(path)
-    held = [
+    pieces = [
         (
             parameter.data,
             [(p, _place(published(model, p.name), files)) for p in held_pieces(model, name, first_layer, mesh)],
         )
         for name, parameter in stage.named_parameters()
     ]
-    places = [place for _, parts in held for _, place in parts]
+    places = [place for _, parts in pieces for _, place in parts]
     for place in places:
         if place.name not in files:
             raise ArtifactError(f"{folder}: has no weight '{place.name}'; choose the checkpoint of {model.name}.")
     with ExitStack() as stack:
         paths = sorted({files[place.name] for place in places})
         opened = {path: stack.enter_context(_opened(path)) for path in paths}
-        for weight, parts in held:
+        for weight, parts in pieces:
             fill_rows(weight, (_shard(opened[path := files[at.name]], p, at, path, mesh) for p, at in parts))
 
 
@@ -136,9 +136,9 @@ def save_weights(stage: nn.Module, model: Model, path: Path, first_layer: int, m
     """
     whole: dict[str, Tensor] = {}
     for name, parameter in stage.named_parameters():
-        held = held_pieces(model, name, first_layer, mesh)
-        rows = [p.shape[0] // (group_size(mesh.tp) if p.divided == 0 else 1) for p in held]
-        for piece, shard in zip(held, torch.split(parameter.detach(), rows), strict=True):
+        pieces = held_pieces(model, name, first_layer, mesh)
+        rows = [p.shape[0] // (group_size(mesh.tp) if p.divided == 0 else 1) for p in pieces]
+        for piece, shard in zip(pieces, torch.split(parameter.detach(), rows), strict=True):
             whole[piece.name] = _whole(shard, piece, mesh.tp).cpu()
     if group_rank(mesh.tp) == 0:
         save_tensors(as_published(model, whole), path)
@@ -276,16 +276,16 @@ def _shard(file: Any, piece: Piece, place: Published, path: Path, mesh: Mesh) ->
         stored = file.get_slice(place.name)
     except SafetensorError as error:
         raise ArtifactError(f"{path}: has no weight '{place.name}'; download the checkpoint again.") from error
-    found, (rows, *columns) = tuple(stored.get_shape()), piece.shape
+    sizes, (rows, *columns) = tuple(stored.get_shape()), piece.shape
     whole = (place.rows or rows, *columns)
-    if found != (whole[::-1] if place.transposed else whole):
-        raise ArtifactError(f"{path}: {place.name} has the shape {found}, the model {whole}; choose its checkpoint.")
+    if sizes != (whole[::-1] if place.transposed else whole):
+        raise ArtifactError(f"{path}: {place.name} has the shape {sizes}, the model {whole}; choose its checkpoint.")
     if not place.is_plain:
         weight = whole_weight(place, piece.shape, _tensor(file.get_tensor(place.name)))
         return (weight + place.less if place.less else weight)[own_part(piece, mesh)]
     first, *others = own_part(piece, mesh)
-    own = (slice(place.first_row + first.start, place.first_row + first.stop), *others)
-    return _tensor(stored[own[::-1]]).t() if place.transposed else _tensor(stored[own])
+    slices = (slice(place.first_row + first.start, place.first_row + first.stop), *others)
+    return _tensor(stored[slices[::-1]]).t() if place.transposed else _tensor(stored[slices])
 
 
 def _tensor(value: Any) -> Tensor:
@@ -320,8 +320,8 @@ def draw_weights(stage: nn.Module, model: Model, seed: int, first_layer: int, me
     with torch.no_grad():
         for name, parameter in stage.named_parameters():
             if parameter.dim() == _MATRIX:
-                held = held_pieces(model, name, first_layer, mesh)
-                fill_rows(parameter, (_drawn(piece, seed, mesh) for piece in held))
+                pieces = held_pieces(model, name, first_layer, mesh)
+                fill_rows(parameter, (_drawn(piece, seed, mesh) for piece in pieces))
             else:
                 parameter.fill_(0 if name.endswith(_BIAS) else 1)
 

@@ -57,10 +57,10 @@ def buckets_of(
     done_s, buckets = sum(seconds[s] for s in head), []
     if shape.last:
         buckets.append((Scope.HEAD, done_s))
-    for own in passes:
-        done_s += sum(seconds[segment] for segment in own)
-        if own[-1].direction is Direction.BACKWARD:
-            buckets.append((own[-1].scope, done_s))
+    for segments in passes:
+        done_s += sum(seconds[segment] for segment in segments)
+        if segments[-1].direction is Direction.BACKWARD:
+            buckets.append((segments[-1].scope, done_s))
     done_s += sum(seconds[s] for s in embedding)
     if shape.first:
         buckets.append((Scope.EMBEDDING, done_s))
@@ -71,8 +71,8 @@ def even_buckets(shape: StageShape) -> tuple[Bucket, ...]:
     """Return the buckets of a chunk as `buckets_of`, as if head and blocks took the same time each."""
     blocks = [*[Scope.BLOCK] * (shape.layers - shape.dense), *[Scope.DENSE_BLOCK] * shape.dense]
     scopes = [*[Scope.HEAD] * shape.last, *blocks]
-    found = [Bucket(scope, (n + 1) / len(scopes)) for n, scope in enumerate(scopes)]
-    return (*found, *[Bucket(Scope.EMBEDDING, 1.0)] * shape.first)
+    buckets = [Bucket(scope, (n + 1) / len(scopes)) for n, scope in enumerate(scopes)]
+    return (*buckets, *[Bucket(Scope.EMBEDDING, 1.0)] * shape.first)
 
 
 def stage_buckets(
@@ -88,14 +88,14 @@ def stage_buckets(
         chunks: buckets of each chunk.
         passes_s: time of the backward of each chunk.
     """
-    found: list[tuple[Scope, float]] = []
+    buckets: list[tuple[Scope, float]] = []
     before_s = 0.0
     for chunk in reversed(range(len(chunks))):
         if chunk < len(chunks) - 1:
             before_s += (stages - 1) * passes_s[chunk]
-        found += [(scope, before_s + ready * passes_s[chunk]) for scope, ready in chunks[chunk]]
+        buckets += [(scope, before_s + ready * passes_s[chunk]) for scope, ready in chunks[chunk]]
         before_s += passes_s[chunk]
-    return found
+    return buckets
 
 
 def window_s(stages: int, passes_s: Sequence[float]) -> float:

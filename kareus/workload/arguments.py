@@ -66,7 +66,10 @@ def described(arguments: argparse.Namespace) -> Described:
         return Described(overrides=tuple(given))
     training, overrides = brought(arguments.files, arguments.trainer, given)
     check_has_model(arguments.files, training, overrides)
-    left_out = (*(one.lost_words for one in training.lost), *(f"not said: {text}" for text in unsaid(training, given)))
+    left_out = (
+        *(feature.lost_words for feature in training.lost),
+        *(f"not said: {text}" for text in unsaid(training, given)),
+    )
     place = " ".join(map(str, arguments.files))
     has_gpu = any(key_of(text) == "gpu" for text in overrides)
     asked = "does not say which GPU it is, and the default one cannot run it; give gpu=NAME, such as gpu=h200."
@@ -80,7 +83,7 @@ def described(arguments: argparse.Namespace) -> Described:
 def unsaid(training: "Training", given: Sequence[str]) -> list[str]:
     """Return what files do not say and what no override of `given` says either."""
     keys = {key_of(text) for text in given}
-    return [one.words for one in training.missing if keys.isdisjoint(one.keys)]
+    return [missing.words for missing in training.missing if keys.isdisjoint(missing.keys)]
 
 
 def check_has_model(files: Sequence[Path], training: "Training", overrides: Sequence[str]) -> None:
@@ -90,7 +93,7 @@ def check_has_model(files: Sequence[Path], training: "Training", overrides: Sequ
         ConfigError: they do not; that of the default workload would be another.
     """
     if not any(key_of(text) == "model" for text in overrides):
-        (why,) = [one.words for one in training.missing if "model" in one.keys]
+        (why,) = [missing.words for missing in training.missing if "model" in missing.keys]
         raise ConfigError(f"{' '.join(map(str, files))}: does not say {why}.")
 
 

@@ -280,18 +280,18 @@ def _check_parents(values: Mapping[str, Any], before: DictConfig, options: Mappi
 def _merged(
     content: str,  # of the folder that Hydra has been given
     primary: str,
-    own: tuple[str, ...],
+    asked_groups: tuple[str, ...],
     choices: tuple[str, ...],
 ) -> tuple[dict[str, str], DictConfig]:
     """The chosen option of every group, and the values that they and the primary file give; change only copies."""
     config = hydra_compose(primary, overrides=list(choices), return_hydra_config=True)
     options: dict[str, str] = dict(config.hydra.runtime.choices)
-    for group in own:
+    for group in asked_groups:
         if group not in options:
             raise ConfigError(f"{primary}.yaml: has no option of {group} among its defaults; add '- {group}: NAME'.")
         check_name(str(options[group]), f"option of {group}")
     values = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    return {group: options[group] for group in own}, values
+    return {group: options[group] for group in asked_groups}, values
 
 
 @contextmanager
@@ -329,16 +329,18 @@ def _not_text(config_dir: Path) -> Path:
 @contextmanager
 def _stored_models(combinations: Sequence[Sequence[Setting]]) -> Iterator[dict[str, str]]:
     """Offer the models of `combinations` that are no options to Hydra as ones, by override."""
-    settings = {one.text: one.value for combination in combinations for one in combination if one.key == "model"}
+    settings = {
+        setting.text: setting.value for combination in combinations for setting in combination if setting.key == "model"
+    }
     read = {
         text: read_architecture(Path(value).expanduser())
         for text, value in sorted(settings.items())
         if is_file("model", value)
     }
-    for text, found in read.items():
-        for note in found.notes:
+    for text, stored in read.items():
+        for note in stored.notes:
             _say(settings[text], note)
-    models = {text: found.model for text, found in read.items()}
+    models = {text: stored.model for text, stored in read.items()}
     models |= {text: from_plain(Model, value, "model") for text, value in settings.items() if is_record("model", value)}
     names = {text: f"{model.name}-{content_hash(model)[:8]}" for text, model in models.items()}
     store = ConfigStore.instance()

@@ -74,35 +74,39 @@ def _sharded(model: Model) -> tuple[str, ...]:
 
 def _of_experts(workload: Workload) -> Iterator[str]:
     """Expert parallelism takes its GPUs from those of a stage, and shares out whole experts (Megatron Core)."""
-    own, experts = workload.parallelism, workload.model.experts
+    degrees, experts = workload.parallelism, workload.model.experts
     if experts is None:
         for key in ("ep", "etp"):
-            if getattr(own, key) > 1:
-                yield f"parallelism.{key}={getattr(own, key)}: {workload.model.name} has no experts; use 1."
+            if getattr(degrees, key) > 1:
+                yield f"parallelism.{key}={getattr(degrees, key)}: {workload.model.name} has no experts; use 1."
         return
-    if experts.count % own.ep:
-        allowed = _listed([d for d in divisors(experts.count) if own.gpus_per_stage % d == 0])
-        yield f"parallelism.ep={own.ep}: must divide model.experts.count ({experts.count}); allowed: {allowed}."
-    if own.gpus_per_stage % (own.ep * own.etp):
+    if experts.count % degrees.ep:
+        allowed = _listed([d for d in divisors(experts.count) if degrees.gpus_per_stage % d == 0])
+        yield f"parallelism.ep={degrees.ep}: must divide model.experts.count ({experts.count}); allowed: {allowed}."
+    if degrees.gpus_per_stage % (degrees.ep * degrees.etp):
         fitting = [
             d
-            for d in divisors(own.gpus_per_stage)
-            if experts.count % d == 0 and own.gpus_per_stage % (d * own.etp) == 0
+            for d in divisors(degrees.gpus_per_stage)
+            if experts.count % d == 0 and degrees.gpus_per_stage % (d * degrees.etp) == 0
         ]
         yield (
-            f"parallelism.ep={own.ep}, etp={own.etp}: ep x etp must divide the {own.gpus_per_stage} GPUs of a stage "
-            f"(dp x cp x tp); allowed with that etp: ep {_listed(fitting)}."
+            f"parallelism.ep={degrees.ep}, etp={degrees.etp}: ep x etp must divide the {degrees.gpus_per_stage} GPUs "
+            f"of a stage (dp x cp x tp); allowed with that etp: ep {_listed(fitting)}."
         )
-    group = own.sharing * own.cp * own.tp
-    if own.copies > 1 and group % (own.ep * own.etp) and not own.gpus_per_stage % (own.ep * own.etp):
+    group = degrees.sharing * degrees.cp * degrees.tp
+    if (
+        degrees.copies > 1
+        and group % (degrees.ep * degrees.etp)
+        and not degrees.gpus_per_stage % (degrees.ep * degrees.etp)
+    ):
         yield (
             f"parallelism.shards={own.shards}: GPUs of a group that shares out model states (shards x cp x tp = "
             f"{group}) must share out experts evenly, and parallelism.ep x etp is {own.ep * own.etp}; use a multiple, "
             "or less of ep."
         )
-    if experts.width % own.etp:
+    if experts.width % degrees.etp:
         yield f"parallelism.etp={own.etp}: must divide model.experts.width ({experts.width})."
-    if experts.shared_width % own.tp:
+    if experts.shared_width % degrees.tp:
         yield f"parallelism.tp={own.tp}: must divide model.experts.shared_width ({experts.shared_width})."
 
 

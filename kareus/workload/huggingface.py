@@ -251,9 +251,9 @@ def _renamed(content: Mapping[str, Any], row: Architecture) -> Mapping[str, Any]
     """Return the keys of a file by the names of its type, where it has those of most types, as transformers reads."""
     of_sizes = {key: LLAMA_KEYS[size] for size in SIZES if (key := row.keys.get(size)) is not None}
     others = {**of_sizes, **row.other}
-    found = {key: other for key, other in others.items() if content.get(key) is None and content.get(other) is not None}
-    rest = {key: value for key, value in content.items() if key not in found.values()}
-    return {**rest, **{key: content[other] for key, other in found.items()}}
+    names = {key: other for key, other in others.items() if content.get(key) is None and content.get(other) is not None}
+    rest = {key: value for key, value in content.items() if key not in names.values()}
+    return {**rest, **{key: content[other] for key, other in names.items()}}
 
 
 def _model(name: str, kind: str, config: _File, row: Architecture) -> Model:
@@ -338,21 +338,21 @@ def _rotation(config: _File, row: Architecture, fields: Mapping[str, Any]) -> di
         rotary = dict(_keys(rotary, BY_WINDOW[0]) or windowed)
     outer = {key: config[key] for key in (*ROTARY_BASES, *ROTARY_SHARES) if config.get(key) is not None}
     rotary = {**outer, **rotary}
-    found: dict[str, Any] = {
+    rotation: dict[str, Any] = {
         "rotary_base": number(rotary, next((key for key in ROTARY_BASES if key in rotary), ROTARY_BASES[0]), 10_000.0),
         "rotary_scaling": _stretching(rotary),
     }
     share = next((key for key in ROTARY_SHARES if rotary.get(key) is not None), None)
     if share is not None and "rotary_share" not in fields:
-        found["rotary_share"] = number(rotary, share)
-        if found["rotary_share"] != 1 and not any(key in row.defaults for key in ROTARY_SHARES):
+        rotation["rotary_share"] = number(rotary, share)
+        if rotation["rotary_share"] != 1 and not any(key in row.defaults for key in ROTARY_SHARES):
             raise ConfigError(
                 f"{share}={rotary[share]!r}: changes the architecture; heads of this type rotate as a whole."
             )
     local = windowed.get("rope_theta", config.get("rope_local_base_freq"))
-    if local is not None and local != found["rotary_base"]:
-        found["window_rotary_base"] = float(local)
-    return found
+    if local is not None and local != rotation["rotary_base"]:
+        rotation["window_rotary_base"] = float(local)
+    return rotation
 
 
 def _stretching(rotary: Mapping[str, Any]) -> RotaryScaling | AngleScaling | None:
@@ -444,15 +444,15 @@ def _left_out(config: _File, row: Architecture) -> Iterator[str]:
 
 def _features(content: Mapping[str, Any], row: Architecture) -> list[str]:
     """Return what a file asks for that models of its type do not have, each with the key that says it."""
-    found = []
+    features = []
     for feature, keys in FEATURES.items():
         if feature.replace(" ", "_") in row.model:
             continue
         key = next((key for key in keys if content.get(key) not in (None, False, 0, 1, "", [])), None)
         if key is not None:
             value = repr(content[key])
-            found.append(f"{feature} ({key}={value})" if len(value) < SHORT else f"{feature} ({key})")
-    return found
+            features.append(f"{feature} ({key}={value})" if len(value) < SHORT else f"{feature} ({key})")
+    return features
 
 
 def _refusal(kind: Any, content: Mapping[str, Any]) -> str:

@@ -117,8 +117,8 @@ class MemoryEstimate:
     @property
     def allocated_gib(self) -> float:
         """The peak of what PyTorch's allocator hands out, as `torch.cuda.max_memory_allocated` has it."""
-        held = self.states_gib + self.in_flight_gib + self.transfers_gib + self.workspace_gib
-        return held + max(self.blocks_gib, self.head_gib)
+        lasting_gib = self.states_gib + self.in_flight_gib + self.transfers_gib + self.workspace_gib
+        return lasting_gib + max(self.blocks_gib, self.head_gib)
 
     @property
     def total_gib(self) -> float:
@@ -291,18 +291,18 @@ def communicator_bytes(workload: Workload, stage: int) -> int:
             channels, which other collectives have, is taken for `testbed.default_collective_sm_count`.
         stage: of the pipeline.
     """
-    parallelism, own = workload.parallelism, workload.testbed.default_collective_sm_count
+    parallelism, channels_each = workload.parallelism, workload.testbed.default_collective_sm_count
     groups = [size for size in (parallelism.tp, parallelism.cp) if size > 1]
-    channels = own * len(groups)
+    channels = channels_each * len(groups)
     if workload.software.name in CHOOSES_SMS:
-        channels += sum(sum({*sm_allocations(size, workload.space), own}) for size in groups)
+        channels += sum(sum({*sm_allocations(size, workload.space), channels_each}) for size in groups)
     fsdp = parallelism.fsdp
-    channels += sum({fsdp.gather_sms or own, fsdp.reduce_sms or own}) * (parallelism.dp > 1)
-    channels += (fsdp.copies_sms or own) * (parallelism.copies > 1)
+    channels += sum({fsdp.gather_sms or channels_each, fsdp.reduce_sms or channels_each}) * (parallelism.dp > 1)
+    channels += (fsdp.copies_sms or channels_each) * (parallelism.copies > 1)
     channels += SUM_CHANNELS * (parallelism.tp > 1)
     if parallelism.pp > 1:
         tied = workload.model.tie_embeddings and parallelism.head_stage > 0
-        channels += MESSAGE_CHANNELS + own * (tied and stage in (0, parallelism.head_stage))
+        channels += MESSAGE_CHANNELS + channels_each * (tied and stage in (0, parallelism.head_stage))
     return RING_BYTES * channels + _message_bytes(workload, stage)
 
 

@@ -69,7 +69,7 @@ def as_stages(parallelism: Parallelism, placed: tuple[int, ...], chunks: int) ->
     if not _cuts_into(split, chunks) or (parallelism.folded and any(layers % chunks for layers in split)):
         return placed
     stages, folded = parallelism.pp, parallelism.folded
-    whole, cut = (chunk_shapes(own, chunks, folded=folded, stages=stages) for own in (split, placed))
+    whole, cut = (chunk_shapes(blocks, chunks, folded=folded, stages=stages) for blocks in (split, placed))
     return split if whole == cut else placed
 
 
@@ -86,9 +86,9 @@ def usual_split(workload: Workload) -> tuple[int, ...]:
             f"parallelism.pp={parallelism.pp}: must be at most model.num_layers ({model.num_layers}), a block each."
         )
     folded = parallelism.folded
-    known = None if folded else model.layers_per_stage.get(parallelism.pp)
-    if known is not None:
-        checked = _checked(f"model.layers_per_stage.{parallelism.pp}", known, model, parallelism)
+    given = None if folded else model.layers_per_stage.get(parallelism.pp)
+    if given is not None:
+        checked = _checked(f"model.layers_per_stage.{parallelism.pp}", given, model, parallelism)
         if not any(layers % chunks for layers in checked):
             return checked
     head = head_flops(model) / block_flops(model, workload.sequence_length, recomputation=workload.recomputation)
