@@ -51,7 +51,7 @@ class TrainerCalibration:
     @property
     def tau(self) -> float:
         """Kendall's tau of the runs' measured times and those predicted when left out."""
-        from scipy.stats import kendalltau  # noqa: PLC0415 - as above
+        from scipy.stats import kendalltau  # noqa: PLC0415 - slow to import, and few ask for it
 
         return float(kendalltau(self.measured_s, self.measured_s * np.exp(self.left_out)).statistic)
 
@@ -132,15 +132,15 @@ def _left_out(posterior: FittedNumbers, times: TimesOf, chosen: Sequence[int], m
     """
     space, slopes = posterior.space, posterior.slopes / ERROR_SCALE
     prior = np.diag(space.spreads**-2)
-    found = []
+    logarithms = []
     for place, run in enumerate(chosen):
         others = np.delete(slopes, place, axis=0)
         own = slopes[place]
         inverse = np.linalg.inv(others.T @ others + prior)
         residual = softened((np.log(times(posterior.values, [run])) - measured[place]) / ERROR_SCALE)
         moved = space.clipped(posterior.logarithms + inverse @ own * residual[0], 0.0)
-        found.append(float(np.log(times(space.values(moved), [run])[0]) - measured[place]))
-    return np.array(found)
+        logarithms.append(float(np.log(times(space.values(moved), [run])[0]) - measured[place]))
+    return np.array(logarithms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ Pass = Generator[PassEvent, None, Tensor]
 
 _NONE: Tensors = ()
 _NOWHERE: list[Tensor] = []
-"""Where nothing is gathered; stays empty."""
+"""List of records whose operators gather nothing; stays empty, and is shared, since a list for each costs the host."""
 
 
 class _OperatorRecord(Context):
@@ -79,7 +79,7 @@ class _OperatorRecord(Context):
     splits: tuple[Any, ...] = ()
     """Of what goes to other GPUs row by row, the rows for each and the rows from each."""
     forgotten: Tensor | None = None
-    """Stands among what is kept for an input that was not: that of an operator whose input is computed again."""
+    """Stand-in among saved tensors of an input that the operator before gives again in backward (`_again`)."""
 
     def __init__(self, step: LayerStep) -> None:
         self.step = step

@@ -99,7 +99,7 @@ class _MixingFunction(Function):
 class Scores(OperatorModule):
     """Products of each query with each key, masked ones too.
 
-    Of two of [batch, tokens, heads, head_dim] to [batch, query heads, queries, keys].
+    Takes queries and keys, [batch, tokens, heads, head_dim]; returns [batch, query heads, queries, keys].
     """
 
     memory_bound = False
@@ -117,7 +117,7 @@ class ScaledMaskedSoftmax(OperatorModule):
         self._slopes = slopes
 
     def settings(self) -> tuple[Any, ...]:
-        """Of scores to probabilities."""
+        """Return the scale of scores, and the slopes of ALiBi."""
         return self.scale, self._slopes
 
 
@@ -130,7 +130,7 @@ class Dropout(OperatorModule):
 class Mixing(OperatorModule):
     """Sums of values, weighted by probabilities.
 
-    Of probabilities and [batch, tokens, heads, head_dim] to [batch, tokens, query heads * head_dim].
+    Takes probabilities and values, [batch, tokens, heads, head_dim]; returns [batch, tokens, query heads * head_dim].
     """
 
     memory_bound = False
@@ -163,6 +163,6 @@ def _summed(gradient: Tensor, shared: Tensor) -> Tensor:
 
 
 def _shared_head(shared: Tensor, query: Tensor) -> Tensor:
-    """Head of keys and values of each head of queries."""
+    """Return the number of the head of keys and values that each head of queries reads."""
     heads = query.shape[2]
     return torch.arange(heads, device=query.device) * shared.shape[2] // heads

@@ -15,7 +15,7 @@ Record = TypeVar("Record")
 READ = (Scope.BLOCK, Scope.EMBEDDING, Scope.HEAD)
 """Parts of a model that every graph has."""
 FROZEN = (Scope.EMBEDDING, Direction.BACKWARD)
-"""Part that a graph of frozen weights has not."""
+"""Part that a graph lacks where the weights of the embedding are frozen."""
 
 
 def read_graphs(path: Path) -> dict[Batch, BlockGraph]:
@@ -28,8 +28,8 @@ def read_graphs(path: Path) -> dict[Batch, BlockGraph]:
     batches = [batch for batch in Batch if any(row["batch"] == batch for row in rows)]
     unknown = {row["batch"] for row in rows} - set(batches)
     if unknown or Batch.MICROBATCH not in batches:
-        found = ", ".join(sorted({row["batch"] for row in rows})) or "no rows"
-        raise ArtifactError(f"{path}: batch: expected microbatch, and nanobatch if it is even; found {found}; {REDO}.")
+        names = ", ".join(sorted({row["batch"] for row in rows})) or "no rows"
+        raise ArtifactError(f"{path}: batch: expected microbatch, and nanobatch if it is even; found {names}; {REDO}.")
     return {batch: _graph([row for row in rows if row["batch"] == batch], path) for batch in batches}
 
 
@@ -50,10 +50,10 @@ def find_partition(path: Path, name: str) -> Partition:
         ArtifactError: no such table, no such partition, or its rows are no partitions.
     """
     partitions = read_partitions(path)
-    found = next((p for p in partitions if p.name == name), None)
-    if found is None:
+    partition = next((p for p in partitions if p.name == name), None)
+    if partition is None:
         raise ArtifactError(f"{path}: no partition '{name}'; there are: {', '.join(p.name for p in partitions)}.")
-    return found
+    return partition
 
 
 def _graph(rows: list[dict[str, Any]], path: Path) -> BlockGraph:
@@ -86,8 +86,8 @@ def _graph(rows: list[dict[str, Any]], path: Path) -> BlockGraph:
 def _record(cls: type[Record], plain: dict[str, Any], path: Path) -> Record:
     collective = plain["collective"]
     if collective is not None:
-        known = {name: value for name, value in collective.items() if value != ONE_MESSAGE.get(name)}
-        plain = plain | {"collective": known}
+        said = {name: value for name, value in collective.items() if value != ONE_MESSAGE.get(name)}
+        plain = plain | {"collective": said}
     try:
         return records.from_plain(cls, plain)
     except ConfigError as error:

@@ -58,10 +58,10 @@ def export_weights(stage: StageChunks, setup: RankSetup, folder: Path) -> None:
     files = [f"model-{n:05d}-of-{len(split):05d}.safetensors" for n in range(1, len(split) + 1)]
     if setup.rendezvous.rank == 0:  # files of an earlier export are no checkpoint while they are replaced
         (folder / INDEX).unlink(missing_ok=True)
-    sum_over_ranks(0.0)
+    sum_over_ranks(0.0)  # a barrier: no rank writes before the index is gone
     if coordinate.replica == 0 and coordinate.cp == 0:  # the others have the same
         save_weights(stage, model, folder / files[coordinate.stage], 0, setup.groups.mesh)
-    sum_over_ranks(0.0)  # all have written theirs
+    sum_over_ranks(0.0)  # a barrier: all have written theirs
     if setup.rendezvous.rank == 0:
         dtype = str(compute_dtype(setup.device)).removeprefix("torch.")
         write_json(folder / CONFIG, huggingface_config(model, workload.sequence_length, dtype))

@@ -100,14 +100,14 @@ def _of_experts(workload: Workload) -> Iterator[str]:
         and not degrees.gpus_per_stage % (degrees.ep * degrees.etp)
     ):
         yield (
-            f"parallelism.shards={own.shards}: GPUs of a group that shares out model states (shards x cp x tp = "
-            f"{group}) must share out experts evenly, and parallelism.ep x etp is {own.ep * own.etp}; use a multiple, "
-            "or less of ep."
+            f"parallelism.shards={degrees.shards}: GPUs of a group that shares out model states (shards x cp x tp = "
+            f"{group}) must share out experts evenly, and parallelism.ep x etp is {degrees.ep * degrees.etp}; use a "
+            "multiple, or less of ep."
         )
     if experts.width % degrees.etp:
-        yield f"parallelism.etp={own.etp}: must divide model.experts.width ({experts.width})."
+        yield f"parallelism.etp={degrees.etp}: must divide model.experts.width ({experts.width})."
     if experts.shared_width % degrees.tp:
-        yield f"parallelism.tp={own.tp}: must divide model.experts.shared_width ({experts.shared_width})."
+        yield f"parallelism.tp={degrees.tp}: must divide model.experts.shared_width ({experts.shared_width})."
 
 
 def _chunks(cp: int) -> int:

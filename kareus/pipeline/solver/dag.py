@@ -77,7 +77,7 @@ class Dag:
     def _wave(self, members: Sequence[int]) -> Wave:
         edges = [self.predecessors[i] for i in members]
         most = max(map(len, edges))
-        padded = [(*own, *[(-1, 0.0)] * (most - len(own))) for own in edges]
+        padded = [(*waits, *[(-1, 0.0)] * (most - len(waits))) for waits in edges]
         before = [
             (np.array([i for i, _ in column]), np.array([[transfer_s] for _, transfer_s in column]))
             for column in zip(*padded, strict=True)
