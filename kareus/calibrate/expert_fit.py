@@ -21,16 +21,10 @@ def fit_experts(data: IterationData) -> tuple[dict[str, float], Array, Array]:
     """Return the numbers, and the logarithms of predicted over measured times with them and each model left out.
 
     Args:
-        data: of mixtures of experts; those that differ in nothing but what was measured are predicted once.
+        data: of mixtures of experts.
     """
-    places: dict[str, int] = {}
-    of_row = [places.setdefault(repr(workload), len(places)) for workload in data.workloads]
-    once = data.where([of_row.index(place) == n for n, place in enumerate(of_row)])
-    again = np.log([row.iteration_time_s for row in once.rows])[of_row]
-    measured = np.log([row.iteration_time_s for row in data.rows])
     grid = [dict(zip(NUMBERS, values, strict=True)) for values in itertools.product(IMBALANCES, KERNELS)]
-    logarithms = np.array([errors(once, numbers)[of_row] for numbers in grid])
-    logarithms += again - measured
+    logarithms = np.array([errors(data, numbers) for numbers in grid])
     models = [row.architecture for row in data.rows]
     best = _best(logarithms, models)
     outside = np.empty(len(models))

@@ -143,9 +143,14 @@ def groups_of(rows: Sequence[MeasuredIteration]) -> list[str]:
 
 
 def errors(data: IterationData, values: Mapping[str, float]) -> Array:
-    """Return the logarithms of predicted over measured times with these numbers of the software."""
-    times_s = [predict_time_s(changed(workload, values)) for workload in data.workloads]
-    logarithms: Array = np.log(np.array(times_s) / [row.iteration_time_s for row in data.rows])
+    """Return the logarithms of predicted over measured times with these numbers of the software.
+
+    Rows that differ in nothing but what was measured are predicted once.
+    """
+    names = [repr(workload) for workload in data.workloads]
+    once = dict(zip(names, data.workloads, strict=True))
+    times_s = {name: predict_time_s(changed(workload, values)) for name, workload in once.items()}
+    logarithms: Array = np.log([times_s[name] for name in names]) - np.log([row.iteration_time_s for row in data.rows])
     return logarithms
 
 
