@@ -11,13 +11,13 @@ from kareus.adviser.answers import (
     FormatAnswer,
     LayoutAnswer,
     LayoutChoice,
-    LayoutCost,
     SizeAnswer,
     Unmeasured,
 )
 from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.layouts import counted
 from kareus.adviser.order import FULL_SHARE, TIED_SHARE, without_setting
+from kareus.adviser.predictions import LayoutCost
 from kareus.adviser.runs import LayoutRun, runs_text
 from kareus.adviser.ties import TieMargin
 from kareus.adviser.unmeasured import sorted_by_trainer
