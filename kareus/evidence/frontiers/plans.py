@@ -43,7 +43,7 @@ def instruction_behaviours(
 ) -> dict[tuple[InstructionKind, Execution], Behaviour]:
     """What a profile says of whole instructions at each clock, under sequential execution and default nanobatching.
 
-    `known` as in `run_tally`.
+    `steps` are the known ones of `run_tally`.
     """
     steps = {} if steps is None else steps
     gpu = subject.workload.gpu
