@@ -2,8 +2,10 @@
 
 A graph has fixed addresses. What enters and leaves it therefore passes through static buffers, by a copy each; what a
 forward keeps for its backward, and all that lives shorter, is in the memory pool of the graphs. Both streams of
-partitioned overlap, the SM counts of collectives and the order of launches are those of the capture, that is, of the
-plan. Clocks change between graphs. Nothing in a block draws random numbers, so that a graph has no random state.
+partitioned overlap, the SM counts of collectives and what each kernel waits for are those of the capture, that is, of
+the plan: a collective waits for the operators before the one that it is launched beside. A graph keeps no order of
+launches besides, so that a collective may begin later than without one. Clocks change between graphs. Nothing in a
+block draws random numbers, so that a graph has no random state.
 """
 
 from collections.abc import Callable

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,12 +45,15 @@ from kareus.artifacts.tables import read_table
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.errors import ConfigError, KareusError
 from kareus.export.torchtitan import schedule_csv
+from kareus.model.config import FsdpSettings
 from kareus.plans.file import write_plan
 
 pytestmark = pytest.mark.slow
 ITERATIONS, FEW = 4, 2
 PLAN = driven_plan(STAGES, MICROBATCHES, update=True)
-SHARDED_PLAN = driven_plan(1, MICROBATCHES, gpus=STAGES, update=True)
+SHARDED_PLAN = replace(
+    driven_plan(1, MICROBATCHES, gpus=STAGES, update=True), fsdp=FsdpSettings(gather_sms=8, reduce_sms=12, prefetch=2)
+)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +153,12 @@ def run_sharded(rank: int, folder: Path) -> None:
     expected = trained_sharded(sharded_of(configured("plain", SHARDED)), FEW)
     config = configured("by_plan", SHARDED)
     metrics = metrics_of(config, dims_of(config))
-    found = trained_sharded(sharded_of(config), FEW)
+    made = sharded_of(config)
+    comms = [
+        part._reduce_scatter_comm for b in made[1].layers.values() for part in b._get_fsdp_state()._fsdp_param_groups
+    ]
+    assert {comm.group.group_desc for comm in comms} == {"fsdp-12-sms"}
+    found = trained_sharded(made, FEW)
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
     metrics.close()
     rows = read_table(table_path(folder / "adapters/first", MICROBATCHES_TABLE, rank), MICROBATCHES_TABLE)

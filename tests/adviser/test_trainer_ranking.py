@@ -1,5 +1,9 @@
 """Advice for what a trainer can run of a plan: its ranking, its figures, and the commands that work in it."""
 
+import itertools
+import shlex
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -139,3 +143,37 @@ def test_an_unknown_trainer_is_refused(capsys):
 def test_python_takes_a_trainer():
     advice = kareus.advise([*FEW], gpus=4, global_batch=16, sequence_length=2048, trainer="nanotron")
     assert advice.method == "sequential"
+
+
+STARTS = {
+    "megatron-core": "",
+    "torchtitan": "from torchtitan.models.llama3.config_registry import llama3_debugmodel\n"
+    "configuration = llama3_debugmodel()\n",
+    "hugging-face": "import functools, torch, transformers\n"
+    "arguments = transformers.TrainingArguments(output_dir='run', report_to=[], use_cpu=True)\n"
+    "Trainer = functools.partial(transformers.Trainer, torch.nn.Linear(1, 1), arguments)\n",
+}
+"""By trainer: what a user's script has before the lines that turn a plan on."""
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("trainer", STARTS)
+def test_what_is_printed_is_typed_in_a_fresh_folder_up_to_the_trainer(trainer, tmp_path, monkeypatch, capsys):
+    """Its commands make and export a plan, which its lines give to the real trainer; Megatron-LM is no package."""
+    monkeypatch.chdir(tmp_path)
+    question = ["--gpus", "4", "--global-batch", "16", "--sequence-length", "2048", "--trainer", trainer]
+    assert main(["advise", *FEW, *question]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    typed = [line for line in printed if line.startswith("kareus ")]
+    assert [line.split()[1] for line in typed] == ["plan", "export"]
+    for line in typed:
+        assert main(shlex.split(line)[1:]) == 0
+    first = next(n for n, line in enumerate(printed) if line.startswith("turned on in ")) + 1
+    lines = [
+        line.removeprefix("  ") for line in itertools.takewhile(lambda line: line.startswith("  "), printed[first:])
+    ]
+    script = STARTS[trainer] + "\n".join(lines) + "\nprint('starts')\n"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    ends = ended.stdout.splitlines()[-1:] or ended.stderr.splitlines()[-1:]
+    without = "kareus.errors.EngineError: obey: Megatron-LM has no timers yet; call it in `model_provider`, or take "
+    assert ends[0].startswith(without if trainer == "megatron-core" else "starts"), ended.stderr

@@ -2,11 +2,13 @@
 
 import dataclasses
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 
 import pytest
 import torch
 from helpers.worlds import LAYERS, QWEN, degrees, departure, gradients_of, graph_of
+from torch.autograd import DeviceType
 
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.recomputation import Recomputation
@@ -29,6 +31,7 @@ pytestmark = [
 ]
 
 TOKENS = 256
+LOOPBACK_KERNEL = "_move"
 BF16_TOLERANCE = 0.03
 
 
@@ -99,6 +102,36 @@ def test_graphs_compute_what_launches_do(recomputation: Recomputation) -> None:
     assert not any(gradient.any() for gradient in gradients_of(stage).values()), "a capture computes nothing"
     for _ in range(3):
         assert departure(ran(graphs), expected) <= BF16_TOLERANCE
+
+
+def test_a_graph_begins_collectives_beside_the_same_operators() -> None:
+    """A graph has edges and no order of launches: the profiler says what had begun when each collective did."""
+    stage, overlap = overlapped_stage(Recomputation.NONE)
+    hidden, capture = hidden_of(stage), CudaCapture(torch.device("cuda", torch.cuda.current_device()))
+
+    def launch() -> None:
+        with torch.no_grad():
+            stage.run_forward(hidden, overlap, record=False)
+
+    launch()
+    ways = {"launches": launch, "graph": capture(launch)}
+    begun = {name: begun_before_collectives(way) for name, way in ways.items()}
+    assert len(begun["launches"]) > LAYERS
+    assert len(begun["graph"]) == len(begun["launches"])
+    assert max(abs(ours - theirs) for ours, theirs in zip(*begun.values(), strict=True)) <= 1, begun
+
+
+def begun_before_collectives(way: Callable[[], object]) -> list[int]:
+    """Return how many kernels of the computation had begun when each one of a collective did, in its order."""
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
+        way()
+        torch.cuda.synchronize()
+    starts: dict[bool, list[int]] = {True: [], False: []}
+    for event in profiled.profiler.kineto_results.events():  # type: ignore[union-attr]
+        if event.device_type() is DeviceType.CUDA:
+            starts[event.name() == LOOPBACK_KERNEL].append(event.start_ns())
+    return [bisect_right(sorted(starts[False]), at) for at in sorted(starts[True])]
 
 
 def test_a_graph_takes_less_of_the_host_than_its_launches() -> None:
