@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kareus.errors import ConfigError
-from kareus.prediction.lines import Line, Refusal
+from kareus.prediction.lines import Line, Refusal, plain_refusals, refused_lines
 from kareus.prediction.measured_memory import REAL, MeasuredMemory, estimate_of, memory_data
 from kareus.prediction.memory_formats import Format
 from kareus.workload.config import Workload
@@ -38,6 +38,54 @@ class MemoryAnswer:
 
     scored: tuple[ScoredMemory, ...]
     refused: tuple[Refusal, ...]
+
+    @property
+    def title(self) -> str:
+        """What the file holds."""
+        return "Memory of trainings"
+
+    @property
+    def gpus(self) -> set[str]:
+        """Options of the GPUs."""
+        return {run.row.iteration.gpu for run in self.scored}
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The answer as plain data."""
+        return {
+            **errors_of(self),
+            "kind": "memory",
+            "rows": [_plain_row(run) for run in self.scored],
+            "refused": plain_refusals(self.refused),
+        }
+
+    @property
+    def lines(self) -> list[str]:
+        """Tables: errors by group, verdicts, and what was refused."""
+        errors = errors_of(self)
+        lines = [f"{'group':<24} {'rows':>5} {'memory':>8} {'median':>8}"]
+        for group, mape_pct in errors["by_group"].items():
+            of_group = [
+                run.error for run in self.scored if run.row.group == group and run.row.allocated_gib is not None
+            ]
+            lines.append(f"{group:<24} {len(of_group):>5} {mape_pct:>7.1f}% {100 * float(np.median(of_group)):>z7.1f}%")
+        counted = sum(run.row.counts for run in self.scored)
+        if counted:
+            lines += [
+                "",
+                f"models with a hidden size of {REAL:,} or more ({counted} rows): {errors['memory_mape_pct']:.1f} %",
+            ]
+        if errors["memory_mape_pct_experts"] is not None and errors["memory_mape_pct_dense"] is not None:
+            lines += [
+                f"of these dense {errors['memory_mape_pct_dense']:.1f} %, with experts or latent attention "
+                f"{errors['memory_mape_pct_experts']:.1f} %"
+            ]
+        if errors["crashed_refused_pct"] is not None:
+            lines += [
+                f"of what ran, refused: {errors['ran_refused_pct'] or 0:.1f} %; of what crashed, refused or tight: "
+                f"{errors['crashed_refused_pct']:.1f} %"
+            ]
+        return ["", *lines, *refused_lines(self.refused)]
 
 
 def answer_memory(lines: Sequence[Line], kind: Format, overrides: Sequence[str], config_dir: Path) -> MemoryAnswer:
@@ -84,16 +132,6 @@ def _share_pct(scored: Sequence[ScoredMemory], fits: Sequence[MemoryFit]) -> flo
     return 100 * float(np.mean([run.fit in fits for run in scored])) if scored else None
 
 
-def plain_answer(answer: MemoryAnswer) -> dict[str, Any]:
-    """Return the answer as plain data."""
-    return {
-        **errors_of(answer),
-        "kind": "memory",
-        "rows": [_plain_row(run) for run in answer.scored],
-        "refused": [{"row": refusal.line, "reason": refusal.reason} for refusal in answer.refused],
-    }
-
-
 def _plain_row(run: ScoredMemory) -> dict[str, Any]:
     row, estimate = run.row, run.estimate
     return {
@@ -109,32 +147,3 @@ def _plain_row(run: ScoredMemory) -> dict[str, Any]:
         "fit": run.fit.value,
         "parts_gib": dict(estimate.parts_gib),
     }
-
-
-def lines_of(answer: MemoryAnswer) -> list[str]:
-    """Return the tables of the answer: errors by group, verdicts, and what was refused."""
-    errors = errors_of(answer)
-    lines = [f"{'group':<24} {'rows':>5} {'memory':>8} {'median':>8}"]
-    for group, mape_pct in errors["by_group"].items():
-        of_group = [run.error for run in answer.scored if run.row.group == group and run.row.allocated_gib is not None]
-        lines.append(f"{group:<24} {len(of_group):>5} {mape_pct:>7.1f}% {100 * float(np.median(of_group)):>z7.1f}%")
-    counted = sum(run.row.counts for run in answer.scored)
-    if counted:
-        lines += [
-            "",
-            f"models with a hidden size of {REAL:,} or more ({counted} rows): {errors['memory_mape_pct']:.1f} %",
-        ]
-    if errors["memory_mape_pct_experts"] is not None and errors["memory_mape_pct_dense"] is not None:
-        lines += [
-            f"of these dense {errors['memory_mape_pct_dense']:.1f} %, with experts or latent attention "
-            f"{errors['memory_mape_pct_experts']:.1f} %"
-        ]
-    if errors["crashed_refused_pct"] is not None:
-        lines += [
-            f"of what ran, refused: {errors['ran_refused_pct'] or 0:.1f} %; of what crashed, refused or tight: "
-            f"{errors['crashed_refused_pct']:.1f} %"
-        ]
-    if answer.refused:
-        lines += [f"refused: {len(answer.refused)} rows, the first in line {answer.refused[0].line}: "
-                  f"{answer.refused[0].reason}"]  # fmt: skip
-    return lines

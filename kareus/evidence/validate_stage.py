@@ -8,7 +8,7 @@ from typing import Any
 from kareus.artifacts.outputs import OutputKind, add_force, check_files
 from kareus.errors import ConfigError, printable
 from kareus.evidence.shipped import shipped_files
-from kareus.evidence.validation import Validation, lines_of, plain_answer, validate_file
+from kareus.evidence.validation import Validation, validate_file
 from kareus.workload.arguments import add_overrides
 
 PAGE = Path("validation.html")
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(_plain(validations, alone=bool(given) and len(validations) == 1), allow_nan=False))  # noqa: T201
     else:
-        lines = [line for validation in validations for line in (validation.title, *lines_of(validation.answer), "")]
+        lines = [line for validation in validations for line in validation.lines]
         print("\n".join(map(printable, lines[:-1])))  # noqa: T201 - the answer of the command
     if arguments.page is not None:
         _write_page(validations, arguments)
@@ -55,10 +55,10 @@ def run(arguments: argparse.Namespace) -> None:
 def _plain(validations: list[Validation], *, alone: bool) -> dict[str, Any]:
     """One object: the answer to the only file that was given, or answers by the names of files."""
     if alone:
-        return {"testbed": "simulated", **plain_answer(validations[0].answer)}
+        return {"testbed": "simulated", **validations[0].answer.plain}
     return {
         "testbed": "simulated",
-        "references": {each.name: plain_answer(each.answer) for each in validations},
+        "references": {each.name: each.answer.plain for each in validations},
     }
 
 

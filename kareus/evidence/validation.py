@@ -3,16 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from kareus.evidence import memory
-from kareus.evidence.frontiers import answer as tables
 from kareus.evidence.frontiers.answer import TableAnswer, answer_tables
-from kareus.evidence.iterations import answer as iterations
-from kareus.evidence.iterations import power
 from kareus.evidence.iterations.answer import IterationAnswer, answer_iterations
-from kareus.evidence.iterations.power import PowerAnswer, answer_power
-from kareus.evidence.kernels import answer as kernels
+from kareus.evidence.iterations.power import PowerAnswer, answer_power, has_power
 from kareus.evidence.kernels.answer import KernelAnswer, answer_kernels
 from kareus.evidence.kernels.rows import kind_of, read_usable_kernels
 from kareus.evidence.memory import MemoryAnswer, answer_memory
@@ -39,6 +33,11 @@ class Validation:
         ours = self.answer.gpu.name if isinstance(self.answer, TableAnswer) else "GPUs"
         return f"simulated {ours} against {self.name}"
 
+    @property
+    def lines(self) -> list[str]:
+        """Title and answer for people, and an empty line."""
+        return [self.title, *self.answer.lines, ""]
+
 
 def validate_file(name: str, path: Path, overrides: Sequence[str], config_dir: Path) -> Validation:
     """Predict what a file gives; its columns tell what that is.
@@ -60,40 +59,10 @@ def validate_file(name: str, path: Path, overrides: Sequence[str], config_dir: P
     kept = format_of(header)
     if kept is not None:
         return Validation(name, answer_memory(lines, kept, overrides, config_dir))
-    if power.has_power(header):
+    if has_power(header):
         return Validation(name, answer_power(lines, overrides, config_dir))
     kind = kind_of(header)
     if kind is None:
         return Validation(name, answer_tables(header, lines, path, overrides, config_dir))
     rows, unusable = read_usable_kernels(kind, lines, path)
     return Validation(name, answer_kernels(rows, overrides, config_dir, unusable))
-
-
-def plain_answer(answer: ValidationAnswer) -> dict[str, Any]:
-    """Return an answer as plain data."""
-    match answer:
-        case KernelAnswer():
-            return kernels.plain_answer(answer)
-        case IterationAnswer():
-            return iterations.plain_answer(answer)
-        case MemoryAnswer():
-            return memory.plain_answer(answer)
-        case PowerAnswer():
-            return power.plain_answer(answer)
-        case _:
-            return tables.plain_answer(answer)
-
-
-def lines_of(answer: ValidationAnswer) -> list[str]:
-    """Return an answer for people, as it follows its title."""
-    match answer:
-        case KernelAnswer():
-            return ["", *kernels.lines_of(answer)]
-        case IterationAnswer():
-            return ["", *iterations.lines_of(answer)]
-        case MemoryAnswer():
-            return ["", *memory.lines_of(answer)]
-        case PowerAnswer():
-            return ["", *power.lines_of(answer)]
-        case _:
-            return tables.lines_of(answer)

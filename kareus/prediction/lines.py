@@ -36,6 +36,18 @@ class Refusal:
     reason: str
 
 
+def plain_refusals(refused: Sequence[Refusal]) -> list[dict[str, Any]]:
+    """Return refusals as plain data."""
+    return [{"row": refusal.line, "reason": refusal.reason} for refusal in refused]
+
+
+def refused_lines(refused: Sequence[Refusal]) -> list[str]:
+    """Return how many rows were refused, and why the first; no line where none was."""
+    if not refused:
+        return []
+    return [f"refused: {len(refused)} rows, the first in line {refused[0].line}: {refused[0].reason}"]
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line of a file, with its place for messages.

@@ -6,7 +6,7 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.errors import ConfigError
-from kareus.evidence.iterations.answer import answer_iterations, plain_answer
+from kareus.evidence.iterations.answer import answer_iterations
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Sharding
 from kareus.prediction.lines import read_lines
@@ -63,7 +63,7 @@ def test_a_copy_for_a_whole_node_saves_time(tmp_path: Path) -> None:
 
 def test_errors_are_told_by_model_and_rows_that_cannot_be_are_refused(tmp_path: Path) -> None:
     wrong = GROK.replace(",6144,", ",6145,")
-    answer = plain_answer(answer_iterations(rows_of(tmp_path, GROK, wrong), [], CONFIG))
+    answer = answer_iterations(rows_of(tmp_path, GROK, wrong), [], CONFIG).plain
     (row,) = answer["rows"]
     assert answer["by_expert_model"] == {"grok-1": pytest.approx(abs(row["error_pct"]))}
     assert list(answer["within_90_pct"]) == ["H100-SXM5-80GB megatron-core experts fp8"]  # not that of dense models

@@ -25,6 +25,31 @@ class FrontierAnswer:
     score: FrontierScore
     trivial: TrivialErrors | None
 
+    @property
+    def title(self) -> str:
+        """What the file holds."""
+        return f"Planned iterations on {self.gpu.name}"
+
+    @property
+    def gpus(self) -> set[str]:
+        """Name of the GPU."""
+        return {self.gpu.name.lower()}
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The answer as plain data."""
+        return {
+            "gpu": self.gpu.name,
+            "trust": trust(self.gpu),
+            **to_plain(self.score),
+            "trivial": to_plain(self.trivial),
+        }
+
+    @property
+    def lines(self) -> list[str]:
+        """Errors by row, and their means, for people."""
+        return [trust(self.gpu), "", *_frontier_lines(self.score, self.trivial)]
+
 
 @dataclass(frozen=True, slots=True)
 class ReductionAnswer:
@@ -34,6 +59,32 @@ class ReductionAnswer:
     score: ReductionScore
     sequential: SequentialScore | None = None
     """Absolute times of sequential iterations; None where no workload has a published one."""
+
+    @property
+    def title(self) -> str:
+        """What the file holds."""
+        return f"What plans save on {self.gpu.name}"
+
+    @property
+    def gpus(self) -> set[str]:
+        """Name of the GPU."""
+        return {self.gpu.name.lower()}
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The answer as plain data."""
+        return {
+            "gpu": self.gpu.name,
+            "trust": trust(self.gpu),
+            **to_plain(self.score),
+            **({} if self.sequential is None else to_plain(self.sequential)),
+        }
+
+    @property
+    def lines(self) -> list[str]:
+        """Errors by row, and their means, for people."""
+        sequential = ["", *_sequential_lines(self.sequential)] if self.sequential is not None else []
+        return [trust(self.gpu), "", *_reduction_lines(self.score), *sequential]
 
 
 TableAnswer = FrontierAnswer | ReductionAnswer
@@ -56,26 +107,6 @@ def answer_tables(
         return FrontierAnswer(gpu, score_frontiers(frontiers, subjects), trivial_errors(frontiers, subjects))
     reductions = [row for row in rows if isinstance(row, ReductionRow)]
     return ReductionAnswer(gpu, score_reductions(reductions, subjects, by_stages), score_sequential(subjects))
-
-
-def plain_answer(answer: TableAnswer) -> dict[str, Any]:
-    """Return the answer as plain data."""
-    if isinstance(answer, FrontierAnswer):
-        more = {"trivial": to_plain(answer.trivial)}
-    else:
-        more = {} if answer.sequential is None else to_plain(answer.sequential)
-    return {"gpu": answer.gpu.name, "trust": trust(answer.gpu), **to_plain(answer.score), **more}
-
-
-def lines_of(answer: TableAnswer) -> list[str]:
-    """Return the answer for people: errors by row, and their means."""
-    if isinstance(answer, FrontierAnswer):
-        lines = _frontier_lines(answer.score, answer.trivial)
-    else:
-        lines = _reduction_lines(answer.score)
-        if answer.sequential is not None:
-            lines += ["", *_sequential_lines(answer.sequential)]
-    return [trust(answer.gpu), "", *lines]
 
 
 def _frontier_lines(score: FrontierScore, trivial: TrivialErrors | None) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from kareus.artifacts.records import to_plain
 from kareus.errors import ConfigError
 from kareus.evidence.iterations.score import IterationErrors, Scored, errors_of
-from kareus.prediction.lines import Refusal
+from kareus.prediction.lines import Refusal, plain_refusals, refused_lines
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.rows import MeasuredIteration
 from kareus.prediction.workload_prediction import Prediction, predict
@@ -23,6 +23,49 @@ class IterationAnswer:
     scored: tuple[Scored, ...]
     refused: tuple[Refusal, ...]
     errors: IterationErrors
+
+    @property
+    def title(self) -> str:
+        """What the file holds."""
+        return "Training iterations"
+
+    @property
+    def gpus(self) -> set[str]:
+        """Options of the GPUs."""
+        return {run.row.gpu for run in self.scored}
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The answer as plain data."""
+        return {
+            **to_plain(self.errors),
+            "kind": "iteration",
+            "rows": [_plain_row(scored_row) for scored_row in self.scored],
+            "refused": plain_refusals(self.refused),
+        }
+
+    @property
+    def lines(self) -> list[str]:
+        """Tables: errors by family and GPU, what predictions are made of, and what was refused."""
+        errors = self.errors
+        lines = [f"{'family':<24} {'rows':>5} {'time':>8} {'median':>8}  mean share of {', '.join(SHARES)}"]
+        for family, mape_pct in errors.by_family.items():
+            family_rows = [scored for scored in self.scored if scored.row.family == family]
+            median_pct = 100 * float(np.median([scored.error for scored in family_rows]))
+            shares = " ".join(f"{100 * share:5.1f}%" for share in _mean_shares(family_rows))
+            lines.append(f"{family:<24} {len(family_rows):>5} {mape_pct:>7.1f}% {median_pct:>z7.1f}%  {shares}")
+        lines += ["", *(f"{model:<24} {'':>5} {mape_pct:>7.1f}%" for model, mape_pct in errors.by_expert_model.items())]
+        lines += ["", *(f"{gpu:<24} {'':>5} {mape_pct:>7.1f}%" for gpu, mape_pct in errors.by_gpu.items()), ""]
+        if errors.time_mape_pct is not None:
+            lines += [f"mean over families of 4 rows or more: {errors.time_mape_pct:.1f} % of time"]
+        if errors.constant_mfu_mape_pct is not None:
+            lines += [f"for comparison, constant MFU of a family's other rows: {errors.constant_mfu_mape_pct:.1f} %"]
+        lines += [f"median of predicted less measured time: {errors.signed_median_pct:z.1f} %"]
+        lines += [
+            f"within the interval that predict prints (90 % of rows left out): {share_pct:.0f} % of {pair}"
+            for pair, share_pct in errors.within_90_pct.items()
+        ]
+        return ["", *lines, *refused_lines(self.refused)]
 
 
 def answer_iterations(
@@ -58,16 +101,6 @@ def answer_iterations(
     return IterationAnswer(tuple(scored), tuple(refused), errors_of(scored))
 
 
-def plain_answer(answer: IterationAnswer) -> dict[str, Any]:
-    """Return the answer as plain data."""
-    return {
-        **to_plain(answer.errors),
-        "kind": "iteration",
-        "rows": [_plain_row(scored_row) for scored_row in answer.scored],
-        "refused": [{"row": refusal.line, "reason": refusal.reason} for refusal in answer.refused],
-    }
-
-
 def _plain_row(scored: Scored) -> dict[str, Any]:
     return {
         "row": scored.row.line,
@@ -83,32 +116,6 @@ def _plain_row(scored: Scored) -> dict[str, Any]:
         "mfu": scored.predicted.mfu,
         **{f"{name.replace(' ', '_')}_s": time_s for name, time_s in shares_of(scored.predicted).items()},
     }
-
-
-def lines_of(answer: IterationAnswer) -> list[str]:
-    """Return the tables of the answer: errors by family and GPU, what predictions are made of, and what was refused."""
-    errors = answer.errors
-    lines = [f"{'family':<24} {'rows':>5} {'time':>8} {'median':>8}  mean share of {', '.join(SHARES)}"]
-    for family, mape_pct in errors.by_family.items():
-        family_rows = [scored for scored in answer.scored if scored.row.family == family]
-        median_pct = 100 * float(np.median([scored.error for scored in family_rows]))
-        shares = " ".join(f"{100 * share:5.1f}%" for share in _mean_shares(family_rows))
-        lines.append(f"{family:<24} {len(family_rows):>5} {mape_pct:>7.1f}% {median_pct:>z7.1f}%  {shares}")
-    lines += ["", *(f"{model:<24} {'':>5} {mape_pct:>7.1f}%" for model, mape_pct in errors.by_expert_model.items())]
-    lines += ["", *(f"{gpu:<24} {'':>5} {mape_pct:>7.1f}%" for gpu, mape_pct in errors.by_gpu.items()), ""]
-    if errors.time_mape_pct is not None:
-        lines += [f"mean over families of 4 rows or more: {errors.time_mape_pct:.1f} % of time"]
-    if errors.constant_mfu_mape_pct is not None:
-        lines += [f"for comparison, constant MFU of a family's other rows: {errors.constant_mfu_mape_pct:.1f} %"]
-    lines += [f"median of predicted less measured time: {errors.signed_median_pct:z.1f} %"]
-    lines += [
-        f"within the interval that predict prints (90 % of rows left out): {share_pct:.0f} % of {pair}"
-        for pair, share_pct in errors.within_90_pct.items()
-    ]
-    if answer.refused:
-        lines += [f"refused: {len(answer.refused)} rows, the first in line {answer.refused[0].line}: "
-                  f"{answer.refused[0].reason}"]  # fmt: skip
-    return lines
 
 
 SHARES: Mapping[str, Sequence[str]] = {

@@ -18,7 +18,7 @@ import numpy as np
 from kareus.errors import ConfigError
 from kareus.evidence.shipped import ARCHITECTURES
 from kareus.gpu_model.gpu import MOST_W
-from kareus.prediction.lines import Line, LineValueError, Refusal, read_lines
+from kareus.prediction.lines import Line, LineValueError, Refusal, plain_refusals, read_lines, refused_lines
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.rows import CHOICES, LEAST_S, MOST_S, MOST_SIZE, MeasuredIteration
 from kareus.prediction.workload_prediction import Prediction, predict
@@ -71,6 +71,51 @@ class PowerAnswer:
     def time_mape_pct(self) -> float:
         """The same of the time of iterations."""
         return 100 * float(np.mean([abs(row.predicted.time_s / row.time_s - 1) for row in self.rows]))
+
+    @property
+    def title(self) -> str:
+        """What the file holds."""
+        return "Power of nodes in training"
+
+    @property
+    def gpus(self) -> set[str]:
+        """Options of the GPUs."""
+        return {"h100-sxm5-80gb"}
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The answer as plain data."""
+        return {
+            "kind": "power",
+            "power_mape_pct": self.power_mape_pct,
+            "time_mape_pct": self.time_mape_pct,
+            "node_overhead_w": NODE_W,
+            "rows": [
+                {
+                    "row": row.line,
+                    "model": row.model,
+                    "time_s": row.time_s,
+                    "predicted_time_s": row.predicted.time_s,
+                    "node_power_w": row.node_power_w,
+                    "predicted_node_power_w": row.predicted_node_power_w,
+                }
+                for row in self.rows
+            ],
+            "refused": plain_refusals(self.refused),
+        }
+
+    @property
+    def lines(self) -> list[str]:
+        """The answer for people."""
+        lines = [f"{'line':>4} {'model':<12} {'time s':>15} {'node power W':>15} {'error':>7}"]
+        for row in self.rows:
+            times, powers = (row.time_s, row.predicted.time_s), (row.node_power_w, row.predicted_node_power_w)
+            lines.append(
+                f"{row.line:>4} {row.model:<12} {times[0]:7.2f} {times[1]:7.2f} {powers[0]:7.0f} {powers[1]:7.0f} "
+                f"{100 * row.error:>6.1f}%"
+            )
+        lines += ["", f"mean absolute errors: node power {self.power_mape_pct:.1f} %, time {self.time_mape_pct:.1f} %"]
+        return ["", *lines, *refused_lines(self.refused)]
 
 
 def has_power(header: Sequence[str]) -> bool:
@@ -182,41 +227,3 @@ def _power_row(line: Line, row: MeasuredIteration, predicted: Prediction) -> Pow
         node_power_w=line.positive("node_power_w_train", float, 1.0, GPUS_PER_NODE * MOST_W),
         predicted_node_power_w=taken_w / SUPPLY_EFFICIENCY if BEFORE_SUPPLIES in line.text("kind") else taken_w,
     )
-
-
-def plain_answer(answer: PowerAnswer) -> dict[str, Any]:
-    """Return the answer as plain data."""
-    return {
-        "kind": "power",
-        "power_mape_pct": answer.power_mape_pct,
-        "time_mape_pct": answer.time_mape_pct,
-        "node_overhead_w": NODE_W,
-        "rows": [
-            {
-                "row": row.line,
-                "model": row.model,
-                "time_s": row.time_s,
-                "predicted_time_s": row.predicted.time_s,
-                "node_power_w": row.node_power_w,
-                "predicted_node_power_w": row.predicted_node_power_w,
-            }
-            for row in answer.rows
-        ],
-        "refused": [{"row": refusal.line, "reason": refusal.reason} for refusal in answer.refused],
-    }
-
-
-def lines_of(answer: PowerAnswer) -> list[str]:
-    """Return the answer for people."""
-    lines = [f"{'line':>4} {'model':<12} {'time s':>15} {'node power W':>15} {'error':>7}"]
-    for row in answer.rows:
-        times, powers = (row.time_s, row.predicted.time_s), (row.node_power_w, row.predicted_node_power_w)
-        lines.append(
-            f"{row.line:>4} {row.model:<12} {times[0]:7.2f} {times[1]:7.2f} {powers[0]:7.0f} {powers[1]:7.0f} "
-            f"{100 * row.error:>6.1f}%"
-        )
-    lines += ["", f"mean absolute errors: node power {answer.power_mape_pct:.1f} %, time {answer.time_mape_pct:.1f} %"]
-    if answer.refused:
-        lines += [f"refused: {len(answer.refused)} rows, the first in line {answer.refused[0].line}: "
-                  f"{answer.refused[0].reason}"]  # fmt: skip
-    return lines

@@ -21,8 +21,15 @@ from kareus.evidence.kernels.score import (
 )
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.trust import trust
-from kareus.prediction.lines import Refusal
+from kareus.prediction.lines import Refusal, plain_refusals, refused_lines
 from kareus.workload.compose import compose, with_engine
+
+TITLES = {
+    KernelKind.GEMM: "Matrix products (GEMM)",
+    KernelKind.ATTENTION: "Attention",
+    KernelKind.COLLECTIVE: "Collectives (NCCL)",
+    KernelKind.EXPERTS: "Experts (grouped GEMMs)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,49 @@ class KernelAnswer:
     baselines: Baselines
     trust: Mapping[str, str]
     """What is known of the errors of each GPU, in words, by its option."""
+
+    @property
+    def title(self) -> str:
+        """What the file holds."""
+        return TITLES[self.kernels.kind]
+
+    @property
+    def gpus(self) -> set[str]:
+        """Options of the GPUs."""
+        return {str(name) for name in self.kernels.gpu}
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The answer as plain data, numbers that are none as None."""
+        return {
+            **to_plain(self.errors),
+            "kind": self.kernels.kind.value,
+            "by_gpu": to_plain(self.by_gpu),
+            **({"by_collective": to_plain(self.by_collective)} if self.by_collective else {}),
+            "trivial": to_plain(self.baselines),
+            "trust": to_plain(self.trust),
+            "rows": list(_rows(self)),
+            "refused": plain_refusals(self.refused),
+        }
+
+    @property
+    def lines(self) -> list[str]:
+        """Tables: errors by group and in all, baselines, and what was refused."""
+        lines = ["", f"{'':<54} {'rows':>6} {'time':>8} {'median':>8} {'power':>8} {'energy':>8}"]
+        lines += [_error_line(name, errors) for name, errors in self.by_gpu.items()]
+        if self.by_collective:
+            lines += ["", *(_error_line(name, errors) for name, errors in self.by_collective.items())]
+        lines += ["", _error_line("all that count", self.errors), ""]
+        lines += ["mean absolute errors; the median is that of predicted less measured time"]
+        trivial = self.baselines
+        what = "bandwidth" if self.kernels.kind is KernelKind.COLLECTIVE else "FLOP/s"
+        lines += [f"for comparison, constant {what}: {trivial.constant_rate_time_mape_pct:.1f} % of time"]
+        if trivial.roofline_time_mape_pct is not None:
+            lines += [f"for comparison, constant FLOP/s and bandwidth: {trivial.roofline_time_mape_pct:.1f} % of time"]
+        if trivial.constant_power_mape_pct is not None:
+            lines += [f"for comparison, constant power: {trivial.constant_power_mape_pct:.1f} % of power"]
+        lines += [f"{name}: {words}" for name, words in self.trust.items()]
+        return [*lines, *([""] if self.refused else []), *refused_lines(self.refused)]
 
 
 def answer_kernels(
@@ -91,20 +141,6 @@ def _gpus(kernels: Kernels, overrides: Sequence[str], config_dir: Path) -> tuple
     return gpus, refused
 
 
-def plain_answer(answer: KernelAnswer) -> dict[str, Any]:
-    """Return the answer as plain data, numbers that are none as None."""
-    return {
-        **to_plain(answer.errors),
-        "kind": answer.kernels.kind.value,
-        "by_gpu": to_plain(answer.by_gpu),
-        **({"by_collective": to_plain(answer.by_collective)} if answer.by_collective else {}),
-        "trivial": to_plain(answer.baselines),
-        "trust": to_plain(answer.trust),
-        "rows": list(_rows(answer)),
-        "refused": [{"row": refusal.line, "reason": refusal.reason} for refusal in answer.refused],
-    }
-
-
 def _rows(answer: KernelAnswer) -> Iterator[dict[str, Any]]:
     """Rows as plain data, in the order of the file."""
     rows, predicted = answer.kernels, answer.predicted
@@ -129,28 +165,6 @@ def _rows(answer: KernelAnswer) -> Iterator[dict[str, Any]]:
 
 def _known(values: Any) -> list[float | None]:
     return [value if value == value else None for value in values.tolist()]  # noqa: PLR0124 - NaN differs from itself
-
-
-def lines_of(answer: KernelAnswer) -> list[str]:
-    """Return the tables of the answer: errors by group and in all, baselines, and what was refused."""
-    lines = [f"{'':<54} {'rows':>6} {'time':>8} {'median':>8} {'power':>8} {'energy':>8}"]
-    lines += [_error_line(name, errors) for name, errors in answer.by_gpu.items()]
-    if answer.by_collective:
-        lines += ["", *(_error_line(name, errors) for name, errors in answer.by_collective.items())]
-    lines += ["", _error_line("all that count", answer.errors), ""]
-    lines += ["mean absolute errors; the median is that of predicted less measured time"]
-    trivial = answer.baselines
-    what = "bandwidth" if answer.kernels.kind is KernelKind.COLLECTIVE else "FLOP/s"
-    lines += [f"for comparison, constant {what}: {trivial.constant_rate_time_mape_pct:.1f} % of time"]
-    if trivial.roofline_time_mape_pct is not None:
-        lines += [f"for comparison, constant FLOP/s and bandwidth: {trivial.roofline_time_mape_pct:.1f} % of time"]
-    if trivial.constant_power_mape_pct is not None:
-        lines += [f"for comparison, constant power: {trivial.constant_power_mape_pct:.1f} % of power"]
-    lines += [f"{name}: {words}" for name, words in answer.trust.items()]
-    if answer.refused:
-        lines += ["", f"refused: {len(answer.refused)} rows, the first in line {answer.refused[0].line}: "
-                  f"{answer.refused[0].reason}"]  # fmt: skip
-    return lines
 
 
 def _error_line(name: str, errors: KernelErrors) -> str:

@@ -7,11 +7,8 @@ import numpy as np
 import polars as pl
 
 from kareus.evidence.frontiers.answer import ReductionAnswer
-from kareus.evidence.iterations.answer import IterationAnswer
-from kareus.evidence.iterations.power import PowerAnswer
 from kareus.evidence.kernels.answer import KernelAnswer
 from kareus.evidence.kernels.rows import KernelKind
-from kareus.evidence.memory import MemoryAnswer
 from kareus.evidence.page.errors import GroupErrors
 from kareus.evidence.page.points import RATIOS, points_of
 from kareus.evidence.validation import Validation, ValidationAnswer
@@ -54,28 +51,6 @@ DOMAIN_PCT = 40
 """Errors that its axis ends at; marks beyond are cut off."""
 
 
-def title_of(answer: ValidationAnswer) -> str:
-    """Return what an answer is about."""
-    match answer:
-        case KernelAnswer():
-            return {
-                KernelKind.GEMM: "Matrix products (GEMM)",
-                KernelKind.ATTENTION: "Attention",
-                KernelKind.COLLECTIVE: "Collectives (NCCL)",
-                KernelKind.EXPERTS: "Experts (grouped GEMMs)",
-            }[answer.kernels.kind]
-        case IterationAnswer():
-            return "Training iterations"
-        case PowerAnswer():
-            return "Power of nodes in training"
-        case MemoryAnswer():
-            return "Memory of trainings"
-        case ReductionAnswer():
-            return f"What plans save on {answer.gpu.name}"
-        case _:
-            return f"Planned iterations on {answer.gpu.name}"
-
-
 def comparison_figure(validation: Validation, name: str) -> Figure:
     """Return the points of a file in a panel for each GPU, family or quantity: how far off each prediction is."""
     points = points_of(validation.answer)
@@ -92,7 +67,7 @@ def comparison_figure(validation: Validation, name: str) -> Figure:
         layers = _ratio_panel(name, groups, most, small=small)
     return Figure(
         name=name,
-        title=f"{title_of(validation.answer)}: predicted against measured",
+        title=f"{validation.answer.title}: predicted against measured",
         table="",
         spec=spec_of(facet_of("points", "panel", panels, *layers)),
         data={"points": points},

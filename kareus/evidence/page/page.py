@@ -13,11 +13,11 @@ from kareus.evidence.iterations.power import PowerAnswer
 from kareus.evidence.kernels.answer import KernelAnswer
 from kareus.evidence.memory import MemoryAnswer
 from kareus.evidence.page.errors import ENERGY, KINDS, MEMORY, POWER, TIME, GroupErrors, errors_of
-from kareus.evidence.page.figures import comparison_figure, errors_figure, title_of
+from kareus.evidence.page.figures import comparison_figure, errors_figure
 from kareus.evidence.page.peers import DISTRUST, PEERS
 from kareus.evidence.page.sheets import distrust_sheet, error_sheet, peer_sheet, trust_sheet, worst_sheet
 from kareus.evidence.page.worst import worst_parts
-from kareus.evidence.validation import Validation, ValidationAnswer, lines_of, plain_answer
+from kareus.evidence.validation import Validation
 from kareus.gpu_model.trust import MODEL_VERSION, trust
 from kareus.report.page import Page, Section
 
@@ -40,9 +40,8 @@ def fidelity_page(validations: Sequence[Validation], overrides: Sequence[str]) -
     errors = errors_of(validations)
     if overrides:  # of other numbers nothing was left out
         errors = [replace(group, left_out_pct=None) for group in errors]
-    testbed = TestbedIdentity(
-        kind="simulated", gpu=", ".join(_gpus(validations)), detail=f"GPU model, version {MODEL_VERSION}"
-    )
+    gpus = ", ".join(sorted({name for each in validations for name in each.answer.gpus}))
+    testbed = TestbedIdentity(kind="simulated", gpu=gpus, detail=f"GPU model, version {MODEL_VERSION}")
     names = {validation.name: f"compared_{number}" for number, validation in enumerate(validations)}
     kinds = list(dict.fromkeys(group.kind for group in errors))
     spread = [
@@ -50,7 +49,7 @@ def fidelity_page(validations: Sequence[Validation], overrides: Sequence[str]) -
         for quantity in (TIME, POWER)
         if (quantity_errors := [group for group in errors if group.quantity == quantity])
     ]
-    plain = [plain_answer(validation.answer) for validation in validations]
+    plain = [validation.answer.plain for validation in validations]
     return Page(
         title=TITLE,
         name="kareus validate",
@@ -59,31 +58,10 @@ def fidelity_page(validations: Sequence[Validation], overrides: Sequence[str]) -
         sections=tuple(_sections(validations, errors, [figure.name for figure in spread], names)),
         figures=(*spread, *(comparison_figure(validation, names[validation.name]) for validation in validations)),
         tables=(),
-        summary=printable_lines(
-            "\n".join(line for each in validations for line in (each.title, *lines_of(each.answer), ""))
-        ),
+        summary=printable_lines("\n".join(line for each in validations for line in each.lines)),
         template="headline.html",
         extra={"headline": _headline(validations)},
     )
-
-
-def _gpus(validations: Sequence[Validation]) -> list[str]:
-    return sorted({name for validation in validations for name in gpus_of(validation.answer)})
-
-
-def gpus_of(answer: ValidationAnswer) -> set[str]:
-    """Return the names or options of the GPUs that an answer is about."""
-    match answer:
-        case KernelAnswer():
-            return {str(name) for name in answer.kernels.gpu}
-        case IterationAnswer():
-            return {run.row.gpu for run in answer.scored}
-        case PowerAnswer():
-            return {"h100-sxm5-80gb"}
-        case MemoryAnswer():
-            return {run.row.iteration.gpu for run in answer.scored}
-        case FrontierAnswer() | ReductionAnswer():
-            return {answer.gpu.name.lower()}
 
 
 def _sections(
@@ -101,7 +79,7 @@ def _sections(
             sheets=tuple(sheets),
         ),
         *(
-            Section(title=title_of(validation.answer), text=_words(validation), figures=(names[validation.name],))
+            Section(title=validation.answer.title, text=_words(validation), figures=(names[validation.name],))
             for validation in validations
         ),
         Section(title="What others publish", sheets=(peer_sheet(PEERS),)),

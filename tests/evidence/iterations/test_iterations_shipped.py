@@ -10,9 +10,8 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.cli import main
-from kareus.evidence.iterations.answer import answer_iterations, lines_of, plain_answer, shares_of
+from kareus.evidence.iterations.answer import answer_iterations, shares_of
 from kareus.evidence.iterations.power import answer_power
-from kareus.evidence.iterations.power import plain_answer as plain_power
 from kareus.evidence.shipped import shipped_files
 from kareus.prediction.lines import read_lines
 from kareus.prediction.rows import read_iterations
@@ -66,10 +65,10 @@ def test_parts_add_up_to_the_iteration(few):
 
 
 def test_an_answer_of_iterations_is_plain_data(few):
-    plain = plain_answer(few)
+    plain = few.plain
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
     assert {"time_mape_pct", "by_family", "by_gpu", "signed_median_pct", "rows", "refused"} <= set(plain)
-    assert "for comparison, constant MFU" in "\n".join(lines_of(few))
+    assert "for comparison, constant MFU" in "\n".join(few.lines)
 
 
 def test_node_power_is_as_close_as_documented():
@@ -80,7 +79,7 @@ def test_node_power_is_as_close_as_documented():
     assert printed in (DOCS / "research/fidelity.md").read_text()
     assert len(answer.refused) == 60
     assert all("adapters of a frozen model" in refusal.reason for refusal in answer.refused)
-    assert json.dumps(plain_power(answer), allow_nan=False)
+    assert json.dumps(answer.plain, allow_nan=False)
 
 
 def _vtrain():

@@ -8,7 +8,7 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.cli import main
-from kareus.evidence.kernels.answer import answer_kernels, lines_of, plain_answer
+from kareus.evidence.kernels.answer import answer_kernels
 from kareus.evidence.kernels.rows import kind_of, read_kernels
 from kareus.evidence.shipped import shipped_files
 from kareus.prediction.lines import read_lines
@@ -130,7 +130,7 @@ def test_thousands_of_kernels_take_a_moment():
 
 
 def test_an_answer_is_plain_data_with_every_row(answers):
-    plain = plain_answer(answers["kernel_nccl"])
+    plain = answers["kernel_nccl"].plain
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
     assert len(plain["rows"]) == 480
     assert plain["rows"][0]["time_s"] > 0 < plain["rows"][0]["predicted_time_s"]
@@ -138,7 +138,7 @@ def test_an_answer_is_plain_data_with_every_row(answers):
 
 
 def test_lines_give_groups_baselines_and_means(answers):
-    text = "\n".join(lines_of(answers["kernel_gemm"]))
+    text = "\n".join(answers["kernel_gemm"].lines)
     assert "h200 fp8 VLLM 0.24.0 burst" in text
     assert "for comparison, constant FLOP/s: " in text
     assert "for comparison, constant power: " in text
