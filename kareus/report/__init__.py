@@ -1,5 +1,5 @@
 """Reports: the summary in the terminal, and one page that needs nothing but a browser.
 
-`workload`, `campaign` and `fleet` read the tables and plans of each, and write pages and summaries; what they share is
-beside them.
+`workload`, `campaign`, `fleet` and `advice` read the tables and plans of each and make a `Page` of them: sections,
+figures, downloads and a text. `page.write_page` writes it; what else they share is beside them.
 """

@@ -1,4 +1,4 @@
-"""The tables of a campaign, one row for each thing compared; `campaign_sheets.py` shows them in the paper's form."""
+"""The tables of a campaign, one row for each thing compared; `sheets.py` shows them in the paper's form."""
 
 from collections.abc import Iterator
 
