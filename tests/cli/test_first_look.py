@@ -14,6 +14,14 @@ from kareus.report.outcome import outcome, run_lines
 WORDS = [*SMALL, "--config-dir", str(CONFIG)]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_figures():
+    """Drawing takes most of the time: the default workload's are drawn, by the same function."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kareus.report.page.save", save_empty)
+        yield
+
+
 @pytest.fixture(scope="module")
 def looked(tmp_path_factory):
     """The folder of a workload that `kareus plan` has written."""
@@ -47,8 +55,7 @@ def test_a_first_look_says_what_the_plan_saves(looked, caplog):
     assert len(lines) == 6
 
 
-def test_every_selector_gets_a_plan_and_all_are_on_the_page(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("kareus.report.page.save", save_empty)  # figures are drawn by the others
+def test_every_selector_gets_a_plan_and_all_are_on_the_page(tmp_path, caplog):
     caplog.set_level("INFO")
     selectors = ["fastest", "straggler=1.05x", "min-energy"]
     options = [word for text in selectors for word in ("--select", text)]

@@ -141,9 +141,16 @@ def test_an_energy_just_below_a_plans_costs_hardly_more_time(folder):
     assert found["time_s"] < thirsty["time_s"] + 0.2 * (frugal["time_s"] - thirsty["time_s"])
 
 
-@pytest.mark.parametrize("method", ["sequential", "sequential+perseus", "kareus"])
+AT_ONCE = {"sequential": (1.0, 3.0), "sequential+perseus": (1.02,), "kareus": (1.0, 1.02, 3.0)}
+
+
 @pytest.mark.parametrize(
-    "factor", [1.0, 1.02, 3.0, *(pytest.param(factor, marks=pytest.mark.acceptance) for factor in (1.001, 1.1))]
+    ("method", "factor"),
+    [
+        pytest.param(method, factor, marks=[] if factor in AT_ONCE[method] else pytest.mark.acceptance)
+        for method in AT_ONCE
+        for factor in (1.0, 1.001, 1.02, 1.1, 3.0)
+    ],
 )
 def test_nothing_is_worse_than_the_best_plan_already_there(folder, method, factor):
     plans = plans_of(folder, method)
