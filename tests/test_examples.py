@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from helpers.builders import CONFIG
 from helpers.doc_examples import run_examples
+from helpers.planned import remember_plans
 
 import kareus
 from kareus.adapters.online import PlanFolder
 from kareus.adapters.profiling import Profiling
 from kareus.adviser.answers import Advice
 from kareus.evidence.shipped import shipped_files
-from kareus.plans import planning
 from kareus.plans.document import Plan
 from kareus.plans.workload_frontier import WorkloadFrontier
 from kareus.prediction.rows import MeasuredIteration
@@ -38,15 +38,8 @@ DEFINES = ast.FunctionDef | ast.ClassDef
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Examples plan the same workloads: each once for all of them, by the function that they would call."""
-    monkeypatch.setattr(planning, "plan_tables", _planned)
-
-
-def _planned(workload: Workload, plan_tables=planning.plan_tables, done=[]) -> planning.PlannedTables:  # noqa: B006
-    """Workloads compare, and have no hash."""
-    if all(workload != other for other, _ in done):
-        done.append((workload, plan_tables(workload)))
-    return next(tables for other, tables in done if workload == other)
+    """Examples plan the same workloads: each once for all of them."""
+    remember_plans(monkeypatch)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from helpers.builders import CONFIG
+from helpers.default_workload import NAME
 
 import kareus
 from kareus.adviser.advice import answer, choose
@@ -18,12 +19,12 @@ from kareus.adviser.prices import InstructionPrices
 from kareus.adviser.question import ask
 from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
 from kareus.adviser.ties import tie_margin
-from kareus.artifacts.tables import problem_of
+from kareus.artifacts.tables import problem_of, read_table
 from kareus.cli import main
 from kareus.pipeline.solver.frontier import iteration_frontier
+from kareus.pipeline.tables import ITERATION
 from kareus.plans.answer import answer_of
-from kareus.plans.build import select_plan
-from kareus.plans.planning import plan_tables
+from kareus.plans.file import read_plan
 from kareus.prediction.errors import DENSE, LEAST_ROWS, pair_errors
 from kareus.workload.compose import compose
 
@@ -237,14 +238,13 @@ def test_no_advised_plan_is_dearer_than_the_solvers_for_rounding_alone(default_l
 
 
 @pytest.mark.slow
-def test_advice_and_plan_of_one_layout_save_the_same(default_layout):
-    """What advise promises of a layout is what `kareus plan` finds in it, up to noise and the temperature of chips."""
-    (workload,) = kareus.resolve(list(default_layout.overrides), CONFIG)
+def test_advice_and_plan_of_one_layout_save_the_same(default_layout, default_workload):
+    """What advise promises of a layout is what its plan has, up to noise and the temperature of chips."""
+    assert kareus.resolve(list(default_layout.overrides), CONFIG) == kareus.resolve([], CONFIG)
+    folder = default_workload / "results" / NAME
+    plan = read_plan(folder / f"plan/{default_layout.selector}.json")
+    planned = answer_of(plan, read_table(folder / "pipeline/iteration.parquet", ITERATION))
     chosen, baseline = default_layout.chosen.cost, default_layout.size.baseline.cost
-    frontiers = plan_tables(workload).frontiers
-    planned = answer_of(
-        select_plan(workload, frontiers, default_layout.selector, "kareus", name="mine"), frontiers.iteration
-    )
     assert planned.time_reduction_percent == pytest.approx(100 * (1 - chosen.time_s / baseline.time_s), abs=1.5)
     assert planned.energy_reduction_percent == pytest.approx(100 * (1 - chosen.energy_j / baseline.energy_j), abs=3)
 

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from helpers.code_blocks import run_block
 from helpers.measured import SIMULATED, measured_workload, true_costs, true_frontiers
+from helpers.planned import remember_plans
 from helpers.printed import PAGES, ROOT, Block, blocks, commands
 
 from kareus.artifacts.layout import WorkloadFolder
@@ -227,6 +228,7 @@ def test_printed_commands_that_take_minutes_succeed(shell, script, answer):
 )
 def test_printed_python_runs(clone, block, monkeypatch):
     monkeypatch.chdir(clone)
+    remember_plans(monkeypatch)
     run_block(block.text)
 
 
