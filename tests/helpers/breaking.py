@@ -30,8 +30,11 @@ def breaking(folder: Path) -> dict[str, str]:
 
 
 def other_version(folder: Path, source: str = "errors.py", added: str = "\n# Another version.\n") -> dict[str, str]:
-    """Environment with a copy of the package with lines `added` to a `source`; every stage sees that of errors."""
-    shutil.copytree(ROOT / "kareus", folder / "kareus", ignore=shutil.ignore_patterns("__pycache__"))
+    """Environment with a copy of the package with lines `added` to a `source`; every stage sees that of errors.
+
+    What is compiled is copied as well, so that only the edited module is compiled anew.
+    """
+    shutil.copytree(ROOT / "kareus", folder / "kareus", ignore=shutil.ignore_patterns("*.pyc.*"))  # being written
     shutil.copytree(ROOT / "snakemake_logger_plugin_kareus", folder / "snakemake_logger_plugin_kareus")
     with (folder / "kareus" / source).open("a") as edited:
         edited.write(added)
