@@ -15,6 +15,9 @@ _PLACE = re.compile(r"^(\w*Exception|WorkflowError)( in (file|rule) .*)?:$|^Erro
 _TRACE = re.compile(r'^\s*(File ".*|Traceback:|Wildcards:|Traceback \(most recent call last\):)')
 
 
+SECONDS_PER_HOUR = 3600
+
+
 def duration(seconds: float) -> str:
     """`0:07`, `12:34` or `1:02:03`."""
     minutes, whole_s = divmod(round(seconds), 60)
@@ -36,11 +39,12 @@ def work(counts: Mapping[str, int], usual_s: Mapping[str, float]) -> str:
 
     Example:
         >>> work({"search_partition": 132, "all": 1}, {})
-        'about 1:32 on one quiet core, less on more (simulated testbed; no run here yet to tell)'
+        'about 1:32 minutes on one quiet core, less on more (simulated testbed; no run here yet to tell)'
     """
     seconds = sum(count * usual_s.get(rule, ELSEWHERE_S.get(rule, 0.0)) for rule, count in counts.items())
     source = "by earlier runs here" if usual_s else "simulated testbed; no run here yet to tell"
-    return f"about {duration(seconds)} on one quiet core, less on more ({source})"
+    unit = "hours" if round(seconds) >= SECONDS_PER_HOUR else "minutes"
+    return f"about {duration(seconds)} {unit} on one quiet core, less on more ({source})"
 
 
 def time_left(left: TimeLeft) -> str:
