@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class ActuatorKind(StrEnum):
-    """What a plan sets."""
+    """What a plan sets on GPUs."""
 
     CLOCKS = "clocks"
     """SM clocks, instruction by instruction."""

@@ -41,7 +41,7 @@ class LoggedNumber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFormat:
-    """The lines of a trainer."""
+    """How the log of a trainer is read, line by line."""
 
     trainer: str
     step: re.Pattern[str]

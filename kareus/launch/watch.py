@@ -376,7 +376,7 @@ class Neighbours:
         return True
 
     def wait(self, seconds: float) -> None:
-        """Wait until one ends, at most so long."""
+        """Wait until a process ends, for so long at most."""
         self._poll.poll(1000 * seconds)
 
 

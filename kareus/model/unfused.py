@@ -79,7 +79,7 @@ class _MixingFunction(Function):
 
     @staticmethod
     def forward(ctx: Any, probabilities: Tensor, value: Tensor) -> Tensor:
-        """Return [batch, queries, query heads * head_dim]."""
+        """Return the mixed values, shape (batch, queries, query heads * head_dim)."""
         ctx.save_for_backward(probabilities, value)
         mixed = torch.bmm(probabilities.flatten(0, 1), _flattened(_repeated(value, probabilities.transpose(1, 2))))
         return mixed.view(*probabilities.shape[:2], *mixed.shape[1:]).transpose(1, 2).flatten(2)

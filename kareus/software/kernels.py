@@ -128,7 +128,10 @@ def _scales_rotation(model: Model) -> bool:
 
 
 def _rotated(rotation: Operator) -> Operator:
-    """Halves change places in two kernels; two products, their sum, and a copy of it: of queries, and of keys."""
+    """Return a rotation without fusion, six kernels each of queries and keys.
+
+    Two exchange halves, two multiply, one adds, and one copies the sum.
+    """
     turned_bytes = rotation.bytes_written
     return replace(rotation, kernels=12, bytes_read=round(6.5 * turned_bytes), bytes_written=round(5.5 * turned_bytes))
 

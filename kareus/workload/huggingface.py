@@ -318,7 +318,7 @@ def _head_dim(config: Mapping[str, Any], fields: Mapping[str, Any], key: str | N
         dim = integer(config, key)
     elif hidden_size % heads:
         raise ConfigError(
-            f"hidden_size={hidden_size}: must be a multiple of num_attention_heads ({heads}), or head_dim be given."
+            f"hidden_size={hidden_size}: must be a multiple of num_attention_heads ({heads}); else give head_dim."
         )
     else:
         dim = hidden_size // heads
@@ -409,7 +409,7 @@ def _check_class(content: Mapping[str, Any]) -> None:
     """Refuse models that do something else than predict the next token."""
     for name in listed(content, "architectures"):
         if not str(name).endswith(CAUSAL):
-            raise ConfigError(f"architectures: {name!r} is not supported, only models that end in ForCausalLM.")
+            raise ConfigError(f"architectures: {name!r} is not supported; it must end in {CAUSAL[0]}.")
 
 
 def _left_out(config: _File, row: Architecture) -> Iterator[str]:

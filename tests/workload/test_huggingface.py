@@ -150,7 +150,7 @@ GPT_NEO = {"model_type": "gpt_neo", "num_layers": 24, "num_heads": 32}
         ({"vocab_size": "32k"}, "vocab_size='32k': expected a whole number greater than 0."),
         (
             {"hidden_size": 4100},
-            "hidden_size=4100: must be a multiple of num_attention_heads (32), or head_dim be given.",
+            "hidden_size=4100: must be a multiple of num_attention_heads (32); else give head_dim.",
         ),
         ({"num_hidden_layers": 0}, "num_hidden_layers=0: expected a whole number greater than 0."),
         ({"num_key_value_heads": 5}, "num_key_value_heads=5: must divide num_attention_heads (32)."),
@@ -206,7 +206,7 @@ GPT_NEO = {"model_type": "gpt_neo", "num_layers": 24, "num_heads": 32}
         ),
         (
             {"architectures": ["LlamaForSequenceClassification"]},
-            "architectures: 'LlamaForSequenceClassification' is not supported, only models that end in ForCausalLM.",
+            "architectures: 'LlamaForSequenceClassification' is not supported; it must end in ForCausalLM.",
         ),
         ({"layer_types": "sliding_attention"}, "layer_types='sliding_attention': expected a list."),
         ({"tie_word_embeddings": "false"}, "tie_word_embeddings='false': expected true or false, without quotes."),
