@@ -70,7 +70,7 @@ def test_low_power_limits_are_kept() -> None:
     assert all(power_w <= limit_w for power_w, limit_w in zip(powers_w, limits_w, strict=True)), powers_w
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     st.sampled_from(options("gpu", CONFIG)),
     st.sampled_from(options("software", CONFIG)),
