@@ -45,7 +45,7 @@ def test_a_text_that_is_not_known_is_named_with_its_line(tmp_path):
     [
         ("swiglu", "geglu", "mlp='geglu' is not known; allowed: swiglu, gelu, squared-relu."),
         ("rope", "none", "position='none' is not known; allowed: rope, learned, alibi."),
-        ("bf16,none", "bf16,block", "recompute='block' is not known; allowed: none, selective, full."),
+        ("bf16,none", "bf16,block", "recompute='block' is not known; allowed: none, selective, full, fitting."),
         ("flash,4,8,8,2", "flash3,4,8,8,2", "attention='flash3' is not known; allowed: flash, unfused."),
         ("flash,4,8,8,2", "flash,4,8,,2", "tp='': must be a number above 0."),
         (

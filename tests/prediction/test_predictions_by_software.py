@@ -248,7 +248,7 @@ def test_numbers_of_gpus_are_swept(capsys: pytest.CaptureFixture[str]) -> None:
     assert predicted("software=megatron-2022", "gpu.power_limit_w=300,700", "--json") == 0
     slow, fast = map(json.loads, capsys.readouterr().out.splitlines())
     assert slow["time_s"] > fast["time_s"]
-    assert slow["error"].startswith("never measured: megatron-2022 in bf16 on this GPU")
+    assert slow["error"].startswith("never measured: Megatron-LM of 2022 in bf16 on this GPU")
     assert slow["workload"] != fast["workload"]
 
 
