@@ -407,7 +407,7 @@ class GpuCoefficients:
     """Slowdown of a grouped GEMM whose rows are no multiple of 16 values long."""
     grouped_fp8_misalignment: float = field(default=25.0, metadata=_of_groups("times", 1, 100, 25.0))
     """The same in fp8."""
-    single_loads_w: float = field(default=220.0, metadata=_of_groups("W", 0, 1_000, 220.0))
+    single_loads_w: float = field(default=170.0, metadata=_of_groups("W", 0, 1_000, 170.0))
     """Power of loading values by themselves, which is what such a grouped GEMM does for most of its time: as many a
     second in every format, so that it draws what its few products by far would not."""
     grouped_energy_share: float = field(default=1.2, metadata=_of_groups("times", 1e-3, 10, 1.2))
