@@ -36,7 +36,7 @@ def test_every_pair_that_was_measured_has_its_errors_in_the_table():
     for pair in pairs:
         usual = {"precision": "bf16", "models": "dense"}
         name = ", ".join([pair["software"], *(pair[key] for key, text in usual.items() if pair[key] != text)])
-        lines = lines_of(fidelity_tables.PAIRS)
+        lines = [line for line in lines_of(fidelity_tables.PAIRS) if "power of nodes" not in line]
         (line,) = (line for line in lines if line.startswith(f"| {pair['gpu']} | {name} |"))
         assert f" {float(pair['percent_90']):.1f} % |" in line
         assert f" {float(pair['mean_percent']):.1f} % |" in line
