@@ -17,14 +17,16 @@ from torch import Tensor, nn
 from kareus.model.communication import Mesh, exchanging, group_size
 from kareus.model.config import ActivationKind, AttentionKernel, Model, PositionKind
 from kareus.model.expert_layers import Choose, Fork, GroupedLinear, Join, Merge, Permute, Router, Sort, Unsort
-from kareus.model.experts import Experts
+from kareus.model.experts import Experts, LatentAttention
 from kareus.model.features import Branches, NormPlacement, QkNormScope
+from kareus.model.latent import CutValues, LatentNorm, LatentRotary
 from kareus.model.layers import (
     Activation,
     BesideNorm,
     BlockColumnLinear,
     CausalAttention,
     GeGlu,
+    Linear,
     Norm,
     OperatorModule,
     QueryKeyNorm,
@@ -96,39 +98,64 @@ class Layer(nn.Module):
 class AttentionLayer(Layer):
     """Residual addition, norm and attention."""
 
+    rope: OperatorModule
+
     def __init__(self, model: Model, shard: Shard, mesh: Mesh, dtype: torch.dtype, kernel: AttentionKernel) -> None:
         super().__init__()
-        heads = shard.query_heads, shard.key_value_heads
-        width = shard.query_heads * shard.head_dim
         entering = self._entering(model, shard.hidden_size, dtype)
-        self.qkv = BlockColumnLinear(
-            shard.hidden_size, (heads[0] + 2 * heads[1]) * shard.head_dim, dtype, mesh, bias=model.has_qkv_bias
-        )
-        self.qk_norm = QueryKeyNorm(model, heads, shard.head_dim, dtype) if model.qk_norm else None
+        if model.latent_attention is not None:
+            wires = self._from_latents(model, model.latent_attention, shard, dtype)
+            first, width = None, shard.query_heads * model.value_head_dim
+        else:
+            heads, width = (shard.query_heads, shard.key_value_heads), shard.query_heads * shard.head_dim
+            first = self.qkv = BlockColumnLinear(
+                shard.hidden_size, (heads[0] + 2 * heads[1]) * shard.head_dim, dtype, mesh, bias=model.has_qkv_bias
+            )
+            self.qk_norm = QueryKeyNorm(model, heads, shard.head_dim, dtype) if model.qk_norm else None
+            wires = [Wire("qkv", self.qkv, ("normed",), ("qkv",)), self._split(model, shard, mesh)]
         self.projection = RowParallelLinear(
             width,
             shard.hidden_size,
             dtype,
             mesh,
-            self.qkv,
+            first,
             bias=model.has_projection_bias,
             scale=model.residual_scale,
         )
-        projection = Wire("projection", self.projection, ("mixed",), (OUTPUT,))
-        self.wires = (
-            entering,
-            Wire("qkv", self.qkv, ("normed",), ("qkv",)),
-            self._split(model, shard, mesh),
-            *self._attending(model, shard, mesh, kernel),
-            *self._leaving(projection, model, shard.hidden_size, dtype),
-        )
+        attending = self._attending(model, shard, mesh, kernel)
+        if model.value_head_dim < model.head_dim:
+            self.values = CutValues(model.head_dim, model.value_head_dim)
+            attending = (*attending, Wire("values", self.values, ("mixed",), ("cut",)))
+        projection = Wire("projection", self.projection, attending[-1].writes, (OUTPUT,))
+        self.wires = (entering, *wires, *attending, *self._leaving(projection, model, shard.hidden_size, dtype))
+
+    def _from_latents(self, model: Model, latent: LatentAttention, shard: Shard, dtype: torch.dtype) -> list[Wire]:
+        """Queries, keys and values out of latent vectors, of heads that are whole on the GPU."""
+        hidden, rank = shard.hidden_size, latent.query_rank
+        plain = model.head_dim - latent.rotary_dim
+        made = (rank or model.query_width) + latent.key_value_rank + latent.rotary_dim
+        self.latent, self.latent_norm = Linear(hidden, made, dtype), LatentNorm(model, latent, dtype)
+        self.key_value_up = Linear(latent.key_value_rank, shard.query_heads * (plain + latent.value_dim), dtype)
+        self.rope = LatentRotary(model, latent)
+        query, ups = ("queries" if rank is None else "query_latent"), list[Wire]()
+        if rank is not None:
+            self.query_up = Linear(rank, model.query_width, dtype)
+            ups = [Wire("query_up", self.query_up, (query,), ("queries",))]
+        place = len(("norm", "latent", "latent_norm"))  # its gradient follows that of queries
+        ups.append(Wire("key_value_up", self.key_value_up, ("key_value_latent",), ("keys_values",), place=place))
+        return [
+            Wire("latent", self.latent, ("normed",), ("latents",)),
+            Wire("latent_norm", self.latent_norm, ("latents",), (query, "key_value_latent", "turning")),
+            *ups,
+            Wire("rope", self.rope, ("queries", "keys_values", "turning", TABLE), ("query", "key", "value")),
+        ]
 
     def _split(self, model: Model, shard: Shard, mesh: Mesh) -> Wire:
         """Queries, keys and values out of the output of QKV."""
         heads, attending = (shard.query_heads, shard.key_value_heads), ("query", "key", "value")
         in_part = model.rotary_dim < model.head_dim or (model.qk_norm and model.qk_norm_scope is not QkNormScope.HEAD)
         if model.positions is PositionKind.ROPE and in_part:
-            self.rope: OperatorModule = RotaryPart(heads, shard.head_dim, self.qk_norm, apart=mesh.cp is not None)
+            self.rope = RotaryPart(heads, shard.head_dim, self.qk_norm, apart=mesh.cp is not None)
             return Wire("rope", self.rope, ("qkv", TABLE), attending)
         if model.positions is PositionKind.ROPE:
             self.rope = Rotary(heads, self.qk_norm, apart=mesh.cp is not None)

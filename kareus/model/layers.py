@@ -439,7 +439,8 @@ class Activation(OperatorModule):
 
 def rotary_table(model: Model, tokens: int, group: Communicator | None) -> RotaryTable:
     """Angles of the tokens that this rank holds of each sequence."""
-    frequencies = model.rotary_base ** -(torch.arange(0, model.rotary_dim, 2) / model.rotary_dim)
+    turning = model.rotary_dim if model.latent_attention is None else model.latent_attention.rotary_dim
+    frequencies = model.rotary_base ** -(torch.arange(0, turning, 2) / turning)
     if isinstance(model.rotary_scaling, RotaryScaling):
         frequencies = _stretched(frequencies, model.rotary_scaling)
     elif model.rotary_scaling is not None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kareus.model.config import Model, PositionKind
+from kareus.model.experts import LatentAttention
 
 PREFIX = "transformer."
 """Begins all names of GPT-2 and MPT, and is left out in older checkpoints."""
@@ -188,8 +189,9 @@ class Published(NamedTuple):
     """Whether rows and columns are exchanged there."""
     picked: Picked | None = None
     """Rows of the weight, where they are not one after the other."""
-    turning: tuple[int, int] | None = None
-    """Values of a head, and how many of them rotate in adjacent pairs; None where pairs are half a head apart."""
+    turning: tuple[int, int, int] | None = None
+    """Rows of a head, and the first and the end of those that rotate in adjacent pairs; None where pairs are half of
+    them apart."""
     less: float = 0.0
     """What the published weight is less than ours."""
 
@@ -215,7 +217,9 @@ def published(model: Model, name: str) -> Published:
     is_norm = name.endswith("norm.weight")
     turning = None
     if kind.adjacent and head is not None and head[1] in "qk":
-        turning = (model.head_dim, model.rotary_dim)
+        turning = (model.head_dim, 0, model.rotary_dim)
+    if model.latent_attention is not None:
+        turning = _turning_latents(model, model.latent_attention, name)
     renamed = name
     for ours, theirs in kind.names.items():
         renamed = renamed.replace(ours, theirs)
@@ -227,6 +231,17 @@ def published(model: Model, name: str) -> Published:
         fused = _with(name, kind, _GATE_UP, kind.gate_up)
         return place._replace(name=fused, first_row=first, rows=model.mlp_input_width)
     return place
+
+
+def _turning_latents(model: Model, latent: LatentAttention, name: str) -> tuple[int, int, int] | None:
+    """Return what rotates of the rows of a weight of latent attention: the last of each head, or of the latents."""
+    if name.endswith("kv_a_proj_with_mqa.weight"):
+        size = latent.key_value_rank + latent.rotary_dim
+    elif name.endswith(("self_attn.q_proj.weight", "q_b_proj.weight")):
+        size = model.head_dim
+    else:
+        return None
+    return size, size - latent.rotary_dim, size
 
 
 def _with(name: str, kind: WeightNames, part: re.Pattern[str], fused: str) -> str:
@@ -275,7 +290,7 @@ def whole_weight(place: Published, shape: tuple[int, ...], tensor: Tensor) -> Te
         rows = tensor[place.first_row : place.first_row + shape[0]]
     if place.turning is None:
         return rows
-    head_dim, turning = place.turning
-    heads = rows.reshape(-1, head_dim, *rows.shape[1:])
-    pairs = (heads[:, 0:turning:2], heads[:, 1:turning:2])
-    return torch.cat((*pairs, heads[:, turning:]), dim=1).flatten(0, 1)
+    size, first, end = place.turning
+    heads = rows.reshape(-1, size, *rows.shape[1:])
+    pairs = (heads[:, first:end:2], heads[:, first + 1 : end : 2])
+    return torch.cat((heads[:, :first], *pairs, heads[:, end:]), dim=1).flatten(0, 1)

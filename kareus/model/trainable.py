@@ -29,6 +29,7 @@ TRAINED = frozenset(
         "qk_norm_scope",
         "checkpoint",
         "experts",
+        "latent_attention",
     }
 )
 """Fields with the metadata `ADDED` that the engine computes, whatever they are."""
@@ -48,7 +49,7 @@ TRAINED_OF_EXPERTS = frozenset(
 """Likewise fields of experts."""
 BESIDE_SHARED = frozenset({None, "deepseek_v3", "glm4_moe", "kimi_k2", "qwen2_moe"})
 """Checkpoints whose shared experts and sigmoid routers it computes: others choose or scale otherwise."""
-UNMEASURED = frozenset({"experts", "norm_placement", "branches", "rotary_share", "qk_norm_scope"})
+UNMEASURED = frozenset({"experts", "latent_attention", "norm_placement", "branches", "rotary_share", "qk_norm_scope"})
 """Fields of those with which a block has operators that the profiler does not run by themselves."""
 OF_WINDOWS = ("window_tokens", "windowed_layers")
 """Fields that mean nothing where the window is as long as the sequence."""
@@ -72,6 +73,11 @@ def _untrained(model: Model, sequence_length: int) -> Iterator[str]:
             yield _named(name, getattr(model, name))
     if model.experts is not None:
         yield from _untrained_experts(model, model.experts)
+    if (latent := model.latent_attention) is not None:
+        if model.has_qkv_bias or model.has_projection_bias:
+            yield "latent attention with biases"
+        if model.checkpoint not in BESIDE_SHARED or latent.value_dim > model.head_dim:
+            yield f"latent attention of {model.checkpoint}, with values of {latent.value_dim}"
     if model.qk_norm and (model.norm is NormKind.LAYERNORM or model.qk_norm_scope is QkNormScope.OWN_HEAD):
         yield f"qk_norm with norm={model.norm}"
     scaling = model.rotary_scaling

@@ -19,6 +19,7 @@ from kareus.artifacts.records import content_hash
 from kareus.errors import ArtifactError
 from kareus.model.communication import Communicator, Mesh, group_rank, group_size
 from kareus.model.config import Model
+from kareus.model.experts import LatentAttention
 from kareus.model.features import QkNormScope
 from kareus.model.layers import INITIAL_STD
 from kareus.model.published import PREFIX, Published, as_published, published, whole_weight
@@ -224,12 +225,14 @@ def _block_pieces(model: Model) -> dict[str, tuple[Piece, ...]]:
         "mlp.post_norm": "post_mlp_layernorm",
     }
     columns = {"attention.qkv": heads, "mlp.gate_up": gated, "mlp.up": gated[1:]}
-    rows = {"attention.projection": ("self_attn.o_proj", query), "mlp.down": ("mlp.down_proj", inner)}
+    rows = {"attention.projection": ("self_attn.o_proj", model.attended_width), "mlp.down": ("mlp.down_proj", inner)}
     pieces: dict[str, tuple[Piece, ...]] = {}
     for kind, width in (("query", query), ("key", key_value)):
         shared = model.qk_norm_scope is QkNormScope.HEAD
         size, divided = (model.head_dim, None) if shared else (width, 0)
         pieces[f"attention.qk_norm.{kind}_weight"] = (Piece(f"self_attn.{kind[0]}_norm.weight", (size,), divided),)
+    if model.latent_attention is not None:
+        pieces |= _latent_pieces(model, model.latent_attention)
     if model.experts is not None:
         pieces["mlp.router.weight"] = (Piece("mlp.gate.weight", (model.experts.count, hidden)),)
         pieces["mlp.choose.bias"] = (Piece("mlp.gate.e_score_correction_bias", (model.experts.count,)),)
@@ -248,6 +251,24 @@ def _block_pieces(model: Model) -> dict[str, tuple[Piece, ...]]:
         pieces[f"{ours}.weight"] = (Piece(f"{name}.weight", (hidden, width), 1),)
         pieces[f"{ours}.bias"] = (Piece(f"{name}.bias", (hidden,)),)
     return pieces
+
+
+def _latent_pieces(model: Model, latent: LatentAttention) -> dict[str, tuple[Piece, ...]]:
+    """Return the pieces of attention that has latent vectors, whole on every GPU."""
+    hidden, rank, shared = model.hidden_size, latent.query_rank, latent.key_value_rank
+    name, made = ("q_proj", model.query_width) if rank is None else ("q_a_proj", rank)
+    both = model.num_attention_heads * (model.head_dim - latent.rotary_dim + latent.value_dim)
+    whole = {
+        "latent.weight": ((name, (made, hidden)), ("kv_a_proj_with_mqa", (shared + latent.rotary_dim, hidden))),
+        "latent_norm.query_weight": (("q_a_layernorm", (made,)),),
+        "latent_norm.key_value_weight": (("kv_a_layernorm", (shared,)),),
+        "query_up.weight": (("q_b_proj", (model.query_width, made)),),
+        "key_value_up.weight": (("kv_b_proj", (both, shared)),),
+    }
+    return {
+        f"attention.{ours}": tuple(Piece(f"self_attn.{theirs}.weight", shape) for theirs, shape in parts)
+        for ours, parts in whole.items()
+    }
 
 
 def _files_by_weight(folder: Path) -> dict[str, Path]:

@@ -21,7 +21,7 @@ from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch
 from kareus.model.config import Model, Sharding
-from kareus.model.experts import Experts
+from kareus.model.experts import Experts, LatentAttention
 from kareus.model.trainable import untrained
 from kareus.partition.extract import extract
 from kareus.pipeline.config import PipelineSchedule
@@ -66,6 +66,17 @@ KINDS: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 16,
     },
     "glm4_moe": {**ROUTED_BY_SIGMOIDS, "n_shared_experts": 1, "attention_bias": True, "use_qk_norm": True},
+    "deepseek_v3": {
+        **ROUTED_BY_SIGMOIDS,
+        "n_shared_experts": 1,
+        "num_key_value_heads": 4,
+        "head_dim": 4,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 16,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 8,
+    },
     "deep": {"num_local_experts": 4, "num_hidden_layers": 4},
     "shares": {"moe_intermediate_size": 24, "num_experts": 4, "norm_topk_prob": False, "mlp_only_layers": [0]},
 }
@@ -170,7 +181,7 @@ def check_cases(rank: int, cases: list[Prepared]) -> None:
 def test_one_rank_computes_what_mixtures_do(tmp_path: Path) -> None:
     cases = [
         prepared(kind, tmp_path / f"{kind}-{recomputation}", recomputation=recomputation)
-        for kind, recomputation in zip(["glm4_moe", "qwen3_moe", "shares", "mixtral"], Recomputation, strict=True)
+        for kind, recomputation in zip(["glm4_moe", "deepseek_v3", "shares", "mixtral"], Recomputation, strict=True)
     ]
     spawn(1, check_cases, tmp_path, cases)
 
@@ -202,6 +213,7 @@ def test_four_ranks_compute_what_mixtures_do(tmp_path: Path) -> None:
         ("glm4_moe", {"ep": 4, "dp": 4, "sharding": Sharding.OPTIMIZER}),
         ("glm4_moe", {"ep": 2, "dp": 2, "pp": 2, "recomputation": Recomputation.NONE}),
         ("qwen2_moe", {"ep": 2, "dp": 2, "tp": 2}),
+        ("deepseek_v3", {"ep": 2, "dp": 2, "pp": 2, "recomputation": Recomputation.SELECTIVE}),
         ("shares", {"ep": 2, "dp": 4, "sharding": Sharding.OPTIMIZER}),
         ("deep", {"ep": 2, "dp": 2, "pp": 2, **in_a_v(PipelineSchedule.ZERO_BUBBLE_V)}),
         ("deep", {"ep": 2, "tp": 2, "pp": 2, **in_a_v(PipelineSchedule.DUALPIPE_V)}),
@@ -219,7 +231,7 @@ def test_four_ranks_compute_what_mixtures_do(tmp_path: Path) -> None:
         ("glm4_moe", ("mtp_layers=1",)),
         ("ernie4_5_moe", ("shared experts or sigmoid routers of ernie4_5_moe",)),
         ("gpt_oss", ("attention_sinks=True", "experts.biases=True")),
-        ("deepseek_v3", ("latent attention",)),
+        ("deepseek_v3", ("mtp_layers=1",)),
     ],
 )
 def test_what_the_engine_lacks_of_mixtures_is_named(kind: str, features: tuple[str, ...], tmp_path: Path) -> None:
@@ -248,6 +260,14 @@ def test_experts_that_are_divided_otherwise_are_refused(
     other = dataclasses.replace(workload.software, **changes)
     with pytest.raises(EngineError, match=re.escape(message)):
         check_runs(dataclasses.replace(workload, parallelism=parallelism, software=other))
+
+
+def test_heads_of_latent_attention_are_whole_on_a_gpu() -> None:
+    latent = LatentAttention(query_rank=8, key_value_rank=8, rotary_dim=4, value_dim=4)
+    model = small_model(latent_attention=latent, num_key_value_heads=small_model().num_attention_heads)
+    with pytest.raises(EngineError, match=r"model\.latent_attention: is planned with parallelism\.tp=2, cp=1, but"):
+        check_runs(tiny_workload(tp=2, model=model))
+    check_runs(tiny_workload(dp=2, model=model))
 
 
 def test_tied_embeddings_in_a_v_are_refused() -> None:
