@@ -1,7 +1,7 @@
 """What a plan saves in each trainer, by layout: a row for each trainer and training, then the same in short.
 
     python benchmarks/trainers.py               # all rows, minutes
-    python benchmarks/trainers.py --part 8B     # those of one training
+    python benchmarks/trainers.py --part 8B     # those of one training; with --write its column of README.md
     python benchmarks/trainers.py --layouts     # the table of docs/howto/trainers.md, at once; with --write there
 
 Every row plans one workload on the simulated testbed for the software of its trainer, takes the plans of least energy
@@ -11,6 +11,7 @@ exchanges of weights that suit them best. Nothing is measured.
 """
 
 import argparse
+import itertools
 import os
 import shlex
 from collections.abc import Iterator
@@ -37,8 +38,15 @@ LAYOUT_HEADS = (
     "| --- | --- | --- | --- | --- |",
 )
 """Page and head of the table of commands."""
+SHORT_HEADS = (
+    "| trainer | 3B on 16 A100 | 8B on 8 H100 | 70B on 64 H100 |",
+    "| --- | --- | --- | --- |",
+)
+"""Head of the table in README.md, whose columns are those of `DATA`."""
 NOTHING_TO_SEARCH = ("search.initial=1", "search.most=1")
 """For trainers that run instructions whole, whose plans have nothing of what a search finds."""
+TWO_DIGITS = 9.95
+"""Percent from which the short table has no tenths."""
 SHARES = {"fastest": 0.0, "in the same time": 1 + AS_FAST, "2 % slower": 1.02, "5 % slower": 1.05}
 """Times that plans may take, of the trainer's own execution."""
 
@@ -124,6 +132,12 @@ class Way(NamedTuple):
         time, energy = 100 * (1 - time_s / baseline["time_s"]), 100 * (1 - energy_j / baseline["energy_j"])
         return f"{time:z.1f} % time, {energy:z.1f} % energy", changes
 
+    def in_short(self, baseline: dict[str, float]) -> str:
+        """Return the percent of energy saved in the same time and in the most, as README.md has them."""
+        texts = (self.saved(SHARES[share], baseline)[0] for share in ("in the same time", "5 % slower"))
+        percents = [float(text.split(", ")[1].split()[0]) for text in texts]
+        return ", ".join(f"{value:z.1f}" if value < TWO_DIGITS else f"{value:.0f}" for value in percents)
+
 
 def ways(row: Row) -> tuple[dict[str, float], list[Way]]:
     """Return the trainer's own execution, and what it may run: one clock for a step, what it obeys, and NCCL's SMs."""
@@ -175,7 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=sorted(DATA), help="rows of one training")
     parser.add_argument("--layouts", action="store_true", help="what to type, by trainer")
-    parser.add_argument("--write", action="store_true", help="put that into its page")
+    parser.add_argument("--write", action="store_true", help="put that, or the short table, into its page")
     arguments = parser.parse_args()
     part = arguments.part
     if arguments.layouts:
@@ -184,7 +198,7 @@ def main() -> None:
             put(PAGE, LAYOUT_HEADS, list(layout_rows()))
         return
     title("training", "trainer", "obeys", *SHARES, "changes of clock", "command")
-    short: dict[tuple[str, str], list[str]] = {}
+    short: dict[str, dict[str, str]] = {}
     alone: list[list[str]] = []
     for row in rows(part):
         baseline, found = ways(row)
@@ -193,7 +207,7 @@ def main() -> None:
         method = trainers()[row.trainer].method
         command = f"kareus plan {shlex.join(row.overrides)}{'' if method == OURS else f' --method {method}'}"
         line([DATA[row.training][0], row.name, best.name, *(text for text, _ in saved), saved[0][1], f"`{command}`"])
-        short.setdefault((row.name, best.name), []).append(f"{saved[0][0]}; {saved[-1][0]}")
+        short.setdefault(row.name, {})[row.training] = best.in_short(baseline)
         if row.layout == "sharded":
             alone += [
                 [
@@ -204,12 +218,24 @@ def main() -> None:
                 ]
                 for way in found
             ]
-    title("trainer", "obeys", *(text for name, (text, _) in DATA.items() if part in (None, name)))
-    for names, texts in short.items():
-        line([*names, *texts])
+    brief = list(short_rows((ROOT / "README.md").read_text(), short))
+    print("\n".join(("", *SHORT_HEADS, *brief)))
+    if arguments.write:
+        put(ROOT / "README.md", SHORT_HEADS, brief)
     title("training", "without a pipeline", "what is set", *SHARES)
     for texts in alone:
         line(texts)
+
+
+def short_rows(readme: str, short: dict[str, dict[str, str]]) -> Iterator[str]:
+    """Yield the rows of README.md with the columns that were made anew, by trainer and training."""
+    lines = readme.splitlines()
+    before = {}
+    for text in itertools.takewhile(lambda text: text.startswith("|"), lines[lines.index(SHORT_HEADS[0]) + 2 :]):
+        name, *cells = (cell.strip() for cell in text.strip("|").split("|"))
+        before[name] = dict(zip(DATA, cells, strict=True))
+    for name, made in short.items():
+        yield f"| {name} | " + " | ".join((before.get(name, {}) | made)[training] for training in DATA) + " |"
 
 
 def title(*heads: str) -> None:

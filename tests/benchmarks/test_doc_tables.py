@@ -4,6 +4,7 @@ import polars as pl
 import pytest
 
 import doc_tables
+import trainers
 from runs.checkout import checkout, snakemake
 
 FLEETS = pl.DataFrame(
@@ -32,6 +33,22 @@ def test_rows_are_put_where_the_page_has_its_table(page):
     text = (doc_tables.ROOT / page).read_text()
     assert doc_tables.replaced(text, doc_tables.HEADS[page], rows) == text
     assert "\n| new |\n" in doc_tables.replaced(text, doc_tables.HEADS[page], ["| new |"])
+
+
+def test_a_part_replaces_its_column_of_what_trainers_save():
+    readme = (doc_tables.ROOT / "README.md").read_text()
+    names = [name for _, name, *_ in trainers.TRAINERS]
+    made = {name: {"8B": "0.1, 99"} for name in names}
+    rows = list(trainers.short_rows(readme, made))
+    assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == names
+    assert [row.split(" | ")[2] for row in rows] == ["0.1, 99"] * len(names)
+    assert list(trainers.short_rows(readme, {name: {} for name in names})) == trainers_rows(readme)
+
+
+def trainers_rows(readme):
+    lines = readme.splitlines()
+    first = lines.index(trainers.SHORT_HEADS[0]) + 2
+    return lines[first : first + len(trainers.TRAINERS)]
 
 
 @pytest.mark.acceptance
