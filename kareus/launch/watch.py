@@ -15,97 +15,49 @@ before any can say why, and misses those that are stopped or hang. It is told of
 """
 
 import contextlib
-import math
 import os
-import secrets
 import select
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import Any, NoReturn, Protocol
+from collections.abc import Iterator
+from typing import NoReturn
 
-from kareus.artifacts.records import Record, canonical_json, from_plain, parse_json
-from kareus.errors import ConfigError, EngineError, KareusError, refused_by_system
-from kareus.launch.heartbeats import JOIN_TIMEOUT_S, LifeSigns, Patience
+from kareus.artifacts.records import canonical_json
+from kareus.errors import ConfigError
+from kareus.launch.heartbeats import LifeSigns, Patience
 from kareus.launch.monitor import RankMonitor
+from kareus.launch.start_store import (
+    BEAT,
+    DONE,
+    ENDED,
+    FAILURES,
+    HELLO,
+    LEFT,
+    LOOK_S,
+    PROCESS,
+    WELCOME,
+    Beat,
+    Failure,
+    Process,
+    SharedStore,
+    StartStore,
+    Urgency,
+    failure_of,
+    failures_of,
+    joined,
+    read,
+    tell,
+    wait_until,
+)
 from kareus.processes import start_of
 
 _GRACE_S = 1.0
 """Time between the first failure and the end: the loss of a peer is often noticed before its cause."""
 _REPLY_TIMEOUT_S = 10.0
 """Longest wait for the rank that prints the reason."""
-_LOOK_S = 0.2
-"""Time between two looks at the store; longer with many ranks, for all look at the same."""
 _LOOKS_PER_S = 5000
 """Looks of all ranks that the store answers in a second, far below what it can."""
 _DIED = "died; all others end,"
-_MOST_CHARACTERS = 8192
-"""Characters of a failure that are told; the middle of a longer one is left out."""
-_MOST_FAILURES = 1000
-HELLO, WELCOME = "kareus-watch/hello-{}", "kareus-watch/welcome-{}-{}"
-FAILURES, ENDED, DONE, LEFT, BEAT, PROCESS = "failures", "ended", "done", "left", "beat-{}", "process-{}-{}"
-"""Keys of a start."""
-
-
-class Urgency(IntEnum):
-    """Order in which failures are reported."""
-
-    FATAL = 0
-    """An error that a user can act on."""
-    DEATH = 1
-    """The loss of a rank's process."""
-    CONSEQUENCE = 2
-    """An error that followed from one of the others."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Failure:
-    """A failure of a rank; the least is reported."""
-
-    urgency: Urgency
-    rank: int
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
-    """A heartbeat."""
-
-    number: int
-    """From 1; the next one has another."""
-    steps: int
-    doing: str | None
-    done: bool
-    """Whether the rank needs no other rank any more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    """The process of a rank, for the others of its machine."""
-
-    rank: int
-    number: int
-    start: int
-    """As `kareus.processes.start_of`: numbers are used again."""
-
-
-class SharedStore(Protocol):
-    """Key-value store in which ranks find each other, such as torch's; a lost one raises RuntimeError."""
-
-    def set(self, key: str, value: str) -> Any:
-        """Publish a value."""
-
-    def get(self, key: str) -> bytes:
-        """Wait for a value and return it."""
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a number, which begins at 0, and return it."""
-
-    def check(self, keys: list[str]) -> bool:
-        """Return whether all keys are there."""
 
 
 @contextlib.contextmanager
@@ -149,7 +101,7 @@ class RankWatch:
         self._monitor, self._size, self._patience = monitor, size, patience
         self._whole: SharedStore = store.clone()  # type: ignore[attr-defined]  # which the stub of torch's lacks
         if monitor.rank > 0:
-            monitor.run = _joined(store, monitor.rank)
+            monitor.run = joined(store, monitor.rank)
         self._store, self._watched = StartStore(store, monitor.run), StartStore(self._whole, monitor.run)
         now_s = self._answered_s = time.monotonic()
         ranks = range(size) if monitor.rank == 0 else (0,)
@@ -163,7 +115,7 @@ class RankWatch:
     def fail(self, error: BaseException) -> None:
         """Tell of an error of this rank, also in the record of torch's elastic agent, and wait for the end."""
         with contextlib.suppress(RuntimeError):  # the store is lost, which the other thread notices
-            _tell(self._store, _failure(self._monitor.rank, error))
+            tell(self._store, failure_of(self._monitor.rank, error))
         if "TORCHELASTIC_ERROR_FILE" in os.environ:
             from torch.distributed.elastic.multiprocessing.errors import get_error_handler  # noqa: PLC0415
 
@@ -176,18 +128,18 @@ class RankWatch:
         self._monitor.doing, self._done, self._beat_due_s = None, True, 0.0
         try:
             self._store.add(DONE, 1)
-            _wait_until(lambda: self._store.add(DONE, 0) >= self._size)
+            wait_until(lambda: self._store.add(DONE, 0) >= self._size)
             self._finished = True
             self._store.add(LEFT, int(self._monitor.rank > 0))
             if self._monitor.rank == 0:  # its process may hold the store, in which others still look
-                _wait_until(lambda: self._store.add(LEFT, 0) >= self._size - 1, _REPLY_TIMEOUT_S)
+                wait_until(lambda: self._store.add(LEFT, 0) >= self._size - 1, _REPLY_TIMEOUT_S)
         except RuntimeError:  # the store is lost: the other thread ends this process, unless all are done
             if not self._finished:
                 time.sleep(_REPLY_TIMEOUT_S)
 
     def _watch(self) -> None:
         """Say that this rank lives, and look for failures, until all are done."""
-        pause_s = max(_LOOK_S, self._size / _LOOKS_PER_S)
+        pause_s = max(LOOK_S, self._size / _LOOKS_PER_S)
         while not self._finished:
             if time.monotonic() - self._answered_s > self._patience.heartbeat_s / 2:  # this process or the store slept
                 for signs in self._signs.values():
@@ -240,7 +192,7 @@ class RankWatch:
         """Look for the heartbeats of others, and miss those whose signs of life cease."""
         for rank, signs in self._signs.items():
             try:
-                beat = _read(Beat, self._watched, BEAT.format(rank))
+                beat = read(Beat, self._watched, BEAT.format(rank))
             except ConfigError:  # anybody who reaches the store may write to it
                 self._miss(rank, _DIED)
                 continue
@@ -257,11 +209,11 @@ class RankWatch:
     def _miss(self, rank: int, reason: str) -> None:
         """Tell that a rank is missed, unless it is done, or all are."""
         with contextlib.suppress(ConfigError):
-            beat = _read(Beat, self._watched, BEAT.format(rank))
+            beat = read(Beat, self._watched, BEAT.format(rank))
             if beat is not None and beat.done:
                 return
         if self._watched.add(DONE, 0) < self._size:
-            _tell(self._watched, Failure(urgency=Urgency.DEATH, rank=rank, message=f"rank {rank} {reason}"))
+            tell(self._watched, Failure(urgency=Urgency.DEATH, rank=rank, message=f"rank {rank} {reason}"))
 
     def _lose_store(self) -> NoReturn:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
@@ -277,9 +229,9 @@ class RankWatch:
         """
         seen_s, reason = time.monotonic(), ""
         try:
-            is_over = _wait_until(self._is_over, _GRACE_S)
+            is_over = wait_until(self._is_over, _GRACE_S)
             if not is_over:
-                failures = _failures(self._watched)
+                failures = failures_of(self._watched)
                 cause = min(failures)
                 reason = cause.message
                 if cause.urgency is Urgency.DEATH:
@@ -287,9 +239,9 @@ class RankWatch:
                 dead = {each.rank for each in failures if each.urgency is Urgency.DEATH}
                 if self._monitor.rank == (0 in dead):
                     self._watched.set(ENDED, "")  # this process may hold the store, in which others look for it
-                    _wait_until(lambda: self._watched.add(LEFT, 0) >= self._size - 1 - len(dead), _GRACE_S)
+                    wait_until(lambda: self._watched.add(LEFT, 0) >= self._size - 1 - len(dead), _GRACE_S)
                     self._monitor.end(reason)
-                is_over = _wait_until(lambda: self._watched.check([ENDED]), _REPLY_TIMEOUT_S)
+                is_over = wait_until(lambda: self._watched.check([ENDED]), _REPLY_TIMEOUT_S)
             if is_over:
                 self._watched.add(LEFT, 1)
         except RuntimeError:  # the store is lost; later, because who printed the reason had it
@@ -306,30 +258,6 @@ class RankWatch:
         for rank in gone:
             self._miss(rank, _DIED)
         return False
-
-
-class StartStore:
-    """The part of a store that is of one start of all ranks; torchrun keeps a store when it starts them again."""
-
-    def __init__(self, store: SharedStore, run: str) -> None:
-        """Take the part of the start with the identity `run`."""
-        self._store, self._run = store, run
-
-    def set(self, key: str, value: str) -> None:
-        """Publish a value."""
-        self._store.set(f"{self._run}/{key}", value)
-
-    def get(self, key: str) -> bytes:
-        """Wait for a value and return it."""
-        return self._store.get(f"{self._run}/{key}")
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a number, which begins at 0, and return it."""
-        return self._store.add(f"{self._run}/{key}", amount)
-
-    def check(self, keys: list[str]) -> bool:
-        """Return whether all keys are there."""
-        return self._store.check([f"{self._run}/{key}" for key in keys])
 
 
 class Neighbours:
@@ -351,7 +279,7 @@ class Neighbours:
         while store.check([key := PROCESS.format(self._machine, self._listed + 1)]):
             self._listed += 1
             with contextlib.suppress(ConfigError):
-                process = _read(Process, store, key)
+                process = read(Process, store, key)
                 if process is not None and process.rank != self._rank and not self._follow(process):
                     gone.append(process.rank)
         for descriptor, _ in self._poll.poll(0):
@@ -385,68 +313,3 @@ def _machine() -> str:
     with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123
         return f"{file.read().strip()}-{os.stat('/proc/self/ns/pid').st_ino}"  # noqa: PTH116
     return f"process {os.getpid()}"
-
-
-def _joined(store: SharedStore, rank: int) -> str:
-    """Wait for rank 0 and return its identity of this start.
-
-    Where torchrun starts ranks again, the store may have what a rank 0 that died has said. So a rank greets with a word
-    of its own, which only a rank 0 that lives answers.
-    """
-    word = secrets.token_hex(8)
-    with contextlib.suppress(RuntimeError):
-        store.set(HELLO.format(rank), word)
-        if _wait_until(lambda: store.check([WELCOME.format(rank, word)]), JOIN_TIMEOUT_S):
-            return store.get(WELCOME.format(rank, word)).decode(errors="replace")
-    raise EngineError(
-        f"rank {rank}: rank 0 does not come; check that it runs, and that machines reach each other at MASTER_ADDR."
-    )
-
-
-def _tell(store: SharedStore, failure: Failure) -> None:
-    store.set(f"{FAILURES}-{store.add(FAILURES, 1)}", canonical_json(failure))
-
-
-def _failures(store: SharedStore) -> list[Failure]:
-    """Return what was told, at least one; what is no failure is left out."""
-    failures = []
-    for number in range(1, min(store.add(FAILURES, 0), _MOST_FAILURES) + 1):
-        with contextlib.suppress(ConfigError):
-            failures.append(_read(Failure, store, f"{FAILURES}-{number}"))
-    readable = [failure for failure in failures if failure is not None]  # who counted one may have died before it told
-    return readable or [Failure(urgency=Urgency.CONSEQUENCE, rank=0, message="a rank failed and did not say why.")]
-
-
-def _read(record: type[Record], store: SharedStore, key: str) -> Record | None:
-    """Return a record of the store, or None where there is none.
-
-    Raises:
-        ConfigError: it is something else.
-    """
-    return from_plain(record, parse_json(store.get(key).decode(errors="replace"))) if store.check([key]) else None
-
-
-def _wait_until(condition: Callable[[], bool], seconds: float = math.inf) -> bool:
-    """Wait until a condition holds, at most so long; return whether it does."""
-    deadline_s, pause_s = time.monotonic() + seconds, 0.01
-    while not condition():
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LOOK_S)
-    return True
-
-
-def _failure(rank: int, error: BaseException) -> Failure:
-    """Return an error as a failure; the message of one that a user cannot act on has its traceback."""
-    urgency, message = Urgency.FATAL, str(error)
-    if isinstance(error, (KeyboardInterrupt, SystemExit)):
-        message = "interrupted; start it again to go on from the last checkpoint, if there is one."
-    elif isinstance(error, OSError) and not isinstance(error, ConnectionError):  # which follows from a peer's end
-        message = f"rank {rank}: {refused_by_system(error)}"
-    elif not isinstance(error, KareusError):
-        urgency, message = Urgency.CONSEQUENCE, f"rank {rank}: {''.join(traceback.format_exception(error)).rstrip()}"
-    if len(message) > _MOST_CHARACTERS:
-        half = _MOST_CHARACTERS // 2
-        message = f"{message[:half]}\n...\n{message[-half:]}"
-    return Failure(urgency=urgency, rank=rank, message=message)

@@ -16,7 +16,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from kareus.artifacts.records import canonical_json
 from kareus.errors import EngineError
-from kareus.launch import heartbeats, watch
+from kareus.launch import heartbeats, start_store, watch
 from kareus.launch.heartbeats import Patience
 from kareus.launch.monitor import RankMonitor
 from kareus.launch.watch import RankWatch
@@ -236,7 +236,7 @@ def test_a_rank_that_never_joins_is_named_after_the_timeout(monkeypatch: pytest.
 
 
 def test_a_rank_without_rank_0_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "JOIN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(start_store, "JOIN_TIMEOUT_S", 0.2)
     with pytest.raises(EngineError, match="rank 2: rank 0 does not come; check that it runs"):
         watching(2, Store(), Ends())
 
@@ -268,7 +268,7 @@ def test_a_rank_that_slept_itself_does_not_blame_others() -> None:
     wait_for(lambda: of_0._beats > beats)
     time.sleep(0.2)
     assert ends.said == []
-    assert not of_start(store, ends).check([watch.FAILURES])
+    assert not of_start(store, ends).check([start_store.FAILURES])
 
 
 def test_a_store_that_gives_no_answer_is_rank_0s(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +338,7 @@ def test_failures_of_several_ranks_at_once_end_all_once() -> None:
         watching(rank, store, ends)
     for rank in (2, 1):
         ends.watches[0]._miss(rank, "died; all others end,")
-        of_start(store, ends).add(watch.FAILURES, 1)  # and one that could not say why
+        of_start(store, ends).add(start_store.FAILURES, 1)  # and one that could not say why
     wait_for(lambda: ends.count == 3)
     assert ends.said == ["rank 1 died; all others end, there is no checkpoint yet."]
 
@@ -362,10 +362,10 @@ def test_a_rank_whose_heartbeat_is_none_counts_as_dead(value: str) -> None:
     for rank in (0, 1, 2):
         watching(rank, store, ends, heartbeat_s=1.0)
     part = of_start(store, ends)
-    wait_for(lambda: part.check([watch.BEAT.format(2)]))
+    wait_for(lambda: part.check([start_store.BEAT.format(2)]))
     ends.watches[2]._finished = True
     time.sleep(0.3)
-    part.set(watch.BEAT.format(2), value)
+    part.set(start_store.BEAT.format(2), value)
     wait_for(lambda: ends.count >= 2)
     assert ends.said == ["rank 2 died; all others end, there is no checkpoint yet."]
 
@@ -375,14 +375,14 @@ def test_what_is_no_process_or_failure_does_no_harm(value: str) -> None:
     store, ends = Store(), Ends()
     watching(0, store, ends)
     part = of_start(store, ends)
-    number = part.add(watch.PROCESS.format(watch._machine(), "count"), 1)
-    part.set(watch.PROCESS.format(watch._machine(), number), value)
+    number = part.add(start_store.PROCESS.format(watch._machine(), "count"), 1)
+    part.set(start_store.PROCESS.format(watch._machine(), number), value)
     for rank in (1, 2):
         watching(rank, store, ends)
     time.sleep(0.3)
     assert ends.count == 0
-    part.set(f"{watch.FAILURES}-1", value)
-    part.add(watch.FAILURES, 1)
+    part.set(f"{start_store.FAILURES}-1", value)
+    part.add(start_store.FAILURES, 1)
     wait_for(lambda: ends.count == 3)
     assert ends.said == ["a rank failed and did not say why."]
 
@@ -391,9 +391,9 @@ def test_a_number_of_a_process_that_was_used_again_is_another_process() -> None:
     store, ends = Store(), Ends()
     watching(0, store, ends)
     part = of_start(store, ends)
-    number = part.add(watch.PROCESS.format(watch._machine(), "count"), 1)
-    again = watch.Process(rank=1, number=os.getpid(), start=1)
-    part.set(watch.PROCESS.format(watch._machine(), number), canonical_json(again))
+    number = part.add(start_store.PROCESS.format(watch._machine(), "count"), 1)
+    again = start_store.Process(rank=1, number=os.getpid(), start=1)
+    part.set(start_store.PROCESS.format(watch._machine(), number), canonical_json(again))
     wait_for(lambda: ends.said)
     assert ends.said == ["rank 1 died; all others end, there is no checkpoint yet."]
 
@@ -486,12 +486,13 @@ def watching(rank: int, store: Any, ends: Ends, heartbeat_s: float = 60.0) -> Ra
     return ends.watches[rank]
 
 
-def of_start(store: Store, ends: Ends) -> watch.StartStore:
+def of_start(store: Store, ends: Ends) -> start_store.StartStore:
     """The part of a store that its ranks share."""
-    return watch.StartStore(store, ends.watches[0]._monitor.run)
+    return start_store.StartStore(store, ends.watches[0]._monitor.run)
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_GRACE_S", 0.2)
-    monkeypatch.setattr(watch, "_LOOK_S", 0.05)
+    for module in (watch, start_store):
+        monkeypatch.setattr(module, "LOOK_S", 0.05)
