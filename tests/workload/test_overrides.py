@@ -68,7 +68,7 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         ("gpu=b400", f"gpu=b400: unknown option; allowed: {GPUS}."),
         (
             "parallelism.foo=3",
-            "parallelism.foo=3: unknown key; parallelism has: cp, dp, ep, etp, folded, layers_per_stage, pp, "
+            "parallelism.foo=3: unknown key; parallelism has: cp, dp, ep, etp, folded, fsdp, layers_per_stage, pp, "
             "sequence_parallel, sharding, shards, tp.",
         ),
         (
