@@ -133,7 +133,7 @@ def test_each_kind_of_collective_has_its_best_number_of_sms(planned):
         f"gathers of weights on {fsdp.gather_sms} SMs, reductions of gradients on {fsdp.reduce_sms}"
     )
     assert "plan with parallelism.fsdp=auto: adapters set it" in first
-    assert "not measured here; plan with parallelism.fsdp.nvls=true, and start the job with NCCL_ALGO=" in second
+    assert "not measured here; plan with parallelism.fsdp.nvls=true, and start " in second
     first, *_ = (line for line in exchange_lines(best))
     assert first.endswith("not counted above; adapters set it, and losses stay equal")
 

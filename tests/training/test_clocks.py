@@ -90,7 +90,7 @@ def test_a_refused_clock_ends_only_a_strict_training(
     device.allowed = False
     options = ("--strict-clocks",) * strict
     assert here(plan, "--iterations", 3, *options, "--output", tmp_path / "run") == 2 * strict
-    assert ("goes on at the driver's own clocks" in caplog.text) is not strict
+    assert ("goes on at the driver's" in caplog.text) is not strict
     assert "lock" not in "".join(device.calls())
     if not strict:
         rows = read_table(tmp_path / "run/rank-00000.parquet", ITERATIONS)
