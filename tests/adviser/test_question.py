@@ -156,7 +156,7 @@ def test_formats_are_compared_each_in_its_best_layout():
     assert "no fp4 tensor cores" in none.refusal
     lines = list(format_lines(advice))
     assert [line.split()[0] for line in lines[3:]] == ["bf16", "fp8", "nvfp4"]
-    assert [line.split()[6] for line in lines[3:5]] == ["iterations", "kernels"]
+    assert [line.split()[6] for line in lines[3:5]] == ["iterations", "iterations"]
     said = plain(advice)["formats"]
     assert [one["precision"] for one in said] == ["bf16", "fp8", "nvfp4"]
     assert said[1]["time_s"] == alone.chosen.cost.time_s
