@@ -230,7 +230,7 @@ class ExpertMlp(Layer):
         entering = self._entering(model, hidden, dtype)
         beside = self._shared(model, experts, mesh, dtype) if experts.shared_width else []
         self.router = Router(hidden, experts.count, dtype)
-        self.choose = Choose(experts, mesh, dtype)
+        self.choose = Choose(experts, mesh)
         self.permute = Permute(after=exchanges)
         self.experts_gate_up = GroupedLinear(groups, hidden, model.gated_width(experts.width), dtype)
         self.experts_activation = _activation(model.activation)

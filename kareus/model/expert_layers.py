@@ -24,18 +24,19 @@ class Choose(OperatorModule):
     """The experts of each token, their shares, and where its copies go, which GPUs tell each other.
 
     Scores that are sigmoids have a bias, with which experts are chosen and nothing is computed: no gradient changes it,
-    and it stays as a checkpoint has it (DeepSeek-V3, section 2.1.2).
+    and it stays as a checkpoint has it, in fp32: bf16 would round differences of experts off (DeepSeek-V3, section
+    2.1.2).
     """
 
     function: type[Function] = expert_functions.ChooseFunction
     bias: Tensor
 
-    def __init__(self, experts: Experts, mesh: Mesh, dtype: torch.dtype) -> None:
+    def __init__(self, experts: Experts, mesh: Mesh) -> None:
         super().__init__()
         self._experts, self._counts = experts, mesh.counts
         self.has_bias = experts.score is RouterScore.SIGMOID
         if self.has_bias:
-            add_weight(self, "bias", torch.zeros(experts.count, dtype=dtype))
+            add_weight(self, "bias", torch.zeros(experts.count))
 
     def settings(self) -> tuple[Experts, Communicator | None, Tensor | None]:
         """Of logits [batch, tokens, experts] and the balance of the microbatch, if there is one."""

@@ -27,6 +27,8 @@ from kareus.model.weight_files import INDEX, SINGLE, check_file, indexed_files
 
 EXPERTS = {"mlp.experts_gate_up.weight": ("gate_proj", "up_proj"), "mlp.experts_down.weight": ("down_proj",)}
 """Parameters of a block that hold weights of experts, and the names of these."""
+CHOOSING = "mlp.choose.bias"
+"""Parameter of a block by which experts are chosen, with which nothing is computed."""
 ALONE = Mesh()
 """Of one GPU that holds everything."""
 EMBEDDING, LM_HEAD, POSITIONS = "model.embed_tokens.weight", "lm_head.weight", "model.embed_positions.weight"
@@ -79,6 +81,11 @@ def pieces(model: Model, name: str, first_layer: int) -> tuple[Piece, ...]:
 def is_of_experts(name: str) -> bool:
     """Return whether our parameter `name` holds experts, which other ranks have copies of than of other weights."""
     return name.split(".", 2)[-1] in EXPERTS
+
+
+def moves_choices(name: str) -> bool:
+    """Return whether experts are chosen by our parameter `name`, which is in fp32 whatever others are in."""
+    return name.endswith(CHOOSING)
 
 
 def load_weights(stage: nn.Module, model: Model, folder: Path, first_layer: int, mesh: Mesh = ALONE) -> None:
@@ -235,7 +242,7 @@ def _block_pieces(model: Model) -> dict[str, tuple[Piece, ...]]:
         pieces |= _latent_pieces(model, model.latent_attention)
     if model.experts is not None:
         pieces["mlp.router.weight"] = (Piece("mlp.gate.weight", (model.experts.count, hidden)),)
-        pieces["mlp.choose.bias"] = (Piece("mlp.gate.e_score_correction_bias", (model.experts.count,)),)
+        pieces[CHOOSING] = (Piece("mlp.gate.e_score_correction_bias", (model.experts.count,)),)
         pieces["mlp.shared_gate.weight"] = (Piece("mlp.shared_expert_gate.weight", (1, hidden)),)
         width = model.experts.shared_width
         beside = tuple((f"mlp.shared_experts.{kind}_proj", width) for kind in ("gate", "up"))

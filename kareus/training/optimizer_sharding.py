@@ -9,7 +9,6 @@ copies of a tied embedding cut it alike, since it is a bucket of its own.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from kareus.model.communicators.process_group import all_gather_single
 from kareus.model.layers import WEIGHT_GRADIENT_SUFFIX
-from kareus.model.weights import is_of_experts
+from kareus.model.weights import is_of_experts, moves_choices
 
 
 def weight_gradients(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -36,6 +35,8 @@ POSITIONS = "embedding.positions"
 
 _OF_EXPERTS = ".experts"
 """Ends the name of a bucket of experts."""
+_CHOOSING = ".choose"
+"""Ends the name of a bucket of what experts are chosen by, which is in fp32 whatever other weights are in."""
 
 Named = tuple[str, Tensor, Tensor]
 """Name of a weight, the weight and its gradient."""
@@ -74,41 +75,36 @@ class OptimizerSharding:
         """Make the weights of `stage` and their gradients views of flat buffers; gradients are set to zero.
 
         Args:
-            stage: its weights are of one dtype and on one device.
+            stage: its weights are on one device, those of a bucket of one dtype.
             group: replicas that each optimize a shard; None if this rank optimizes all.
             experts: the same of ranks that hold the same experts, whose weights are buckets of their own.
         """
-        names, weights = zip(*stage.named_parameters(), strict=True)
-        buffers = dict(weight_gradients(stage))
-        gradients = [buffers[name] for name in names]
-        named = list(zip(names, weights, gradients, strict=True))
-        parts = {bucket: list(part) for bucket, part in groupby(named, key=lambda each: bucket_of(each[0]))}
+        buffers, parts = dict(weight_gradients(stage)), dict[str, list[Named]]()
+        for name, weight in stage.named_parameters():
+            parts.setdefault(bucket_of(name), []).append((name, weight, buffers[name]))
         self._groups = {bucket: experts if is_expert_bucket(bucket) else group for bucket in parts}
         counts = {bucket: 1 if sharers is None else sharers.size() for bucket, sharers in self._groups.items()}
         lengths = {
             bucket: shard_length(sum(weight.numel() for _, weight, _ in part), counts[bucket])
             for bucket, part in parts.items()
         }
-        shapes = [weight.shape for weight in weights]
-        for gradient in gradients:  # making the buffers must not take more memory than training does
+        for gradient in buffers.values():  # making the buffers must not take more memory than training does
             gradient.data = gradient.new_empty(0)
-        self._weights = weights[0].new_zeros(sum(counts[bucket] * length for bucket, length in lengths.items()))
-        self._gradients = torch.zeros_like(self._weights, dtype=torch.float32)
+        elements = {bucket: counts[bucket] * length for bucket, length in lengths.items()}
+        some = next(iter(buffers.values()))
+        self._gradients = some.new_zeros(sum(elements.values()))
         self.buckets: dict[str, WeightBucket] = {}
-        """Buckets by name (`bucket_of`), in the order of the stage's weights."""
+        """Buckets by name (`bucket_of`), in the order of the first of each among the stage's weights."""
         self.shards: list[WeightShard] = []
-        start = 0
-        for bucket, part in parts.items():
+        for (bucket, part), gradients in zip(
+            parts.items(), torch.split(self._gradients, list(elements.values())), strict=True
+        ):
             sharers, length = self._groups[bucket], lengths[bucket]
-            end = start + counts[bucket] * length
-            whole = slice(start, end)
-            first = start + (0 if sharers is None else sharers.rank()) * length
+            weights = part[0][1].new_zeros(elements[bucket])
+            first = 0 if sharers is None else sharers.rank() * length
             shard = slice(first, first + length)
-            self.buckets[bucket] = WeightBucket(
-                self._weights[whole], self._weights[shard], self._gradients[whole], self._gradients[shard]
-            )
-            self._place(part, shapes[len(self.shards) :], start, shard)
-            start = end
+            self.buckets[bucket] = WeightBucket(weights, weights[shard], gradients, gradients[shard])
+            self._place(part, self.buckets[bucket], shard)
 
     @property
     def own_gradients(self) -> list[Tensor]:
@@ -127,15 +123,17 @@ class OptimizerSharding:
         """Set all gradients to zero."""
         self._gradients.zero_()
 
-    def _place(self, named: Sequence[Named], shapes: Sequence[torch.Size], start: int, shard: slice) -> None:
-        """Make the weights and gradients of a bucket that begins at `start` views of the buffers."""
-        for (name, weight, gradient), shape in zip(named, shapes, strict=False):
+    def _place(self, named: Sequence[Named], bucket: WeightBucket, shard: slice) -> None:
+        """Make weights and their gradients views of the buffers of a bucket, of which `shard` is this rank's."""
+        start = 0
+        for name, weight, gradient in named:
+            shape = weight.shape
             place = slice(start, start + shape.numel())
-            self._weights[place].copy_(weight.detach().flatten())
-            weight.data, gradient.data = self._weights[place].view(shape), self._gradients[place].view(shape)
+            bucket.weights[place].copy_(weight.detach().flatten())
+            weight.data, gradient.data = bucket.weights[place].view(shape), bucket.gradients[place].view(shape)
             cut = _overlap(place, shard)
             self.shards.append(
-                WeightShard(name, shape, cut.start - place.start, self._weights[cut], self._gradients[cut])
+                WeightShard(name, shape, cut.start - place.start, bucket.weights[cut], bucket.gradients[cut])
             )
             start = place.stop
 
@@ -143,12 +141,13 @@ class OptimizerSharding:
 def bucket_of(name: str) -> str:
     """Return the bucket of the weight `name`.
 
-    That is `embedding`, `POSITIONS`, `blocks.<n>`, `blocks.<n>.experts`, `head.norm` or `head.lm_head`.
+    That is `embedding`, `POSITIONS`, `blocks.<n>`, `blocks.<n>.experts`, `blocks.<n>.choose`, `head.norm` or
+    `head.lm_head`.
     """
     if name == POSITIONS:
         return POSITIONS
     module = name.split(".")[:-1]
-    return ".".join(module[:2]) + (_OF_EXPERTS if is_of_experts(name) else "")
+    return ".".join(module[:2]) + (_OF_EXPERTS if is_of_experts(name) else _CHOOSING if moves_choices(name) else "")
 
 
 def is_expert_bucket(bucket: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from helpers.builders import small_model
 from helpers.trainings import losses, tiny_workload, train_in_ranks
 from helpers.worlds import GPT, QWEN, departure, spawn
 from safetensors.torch import load_file
@@ -21,6 +22,8 @@ from kareus.launch.process_groups import ProcessGroups, make_process_groups
 from kareus.model.communication import Mesh
 from kareus.model.communicators.choice import Library
 from kareus.model.config import Model, Sharding
+from kareus.model.experts import Experts, RouterScore
+from kareus.model.features import NormPlacement
 from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.model.shards import shard_of
 from kareus.model.weights import draw_weights, pieces
@@ -206,6 +209,32 @@ def test_alone_it_updates_as_torch_does(largest_norm: float) -> None:
         adamw.step()
     found, expected = ({n: p.detach() for n, p in each.named_parameters()} for each in (stage, theirs))
     assert departure(found, expected) <= TOLERANCE
+
+
+@pytest.mark.parametrize("placement", NormPlacement)
+def test_weights_around_experts_are_one_bucket(placement: NormPlacement) -> None:
+    model = small_model(experts=Experts(count=4, per_token=2, width=8), norm_placement=placement)
+    stage = make_stage(tiny_workload(model=model), torch.float32)
+    before = {name: weight.detach().clone() for name, weight in stage.named_parameters()}
+    sharding = OptimizerSharding(stage, None)
+    assert {shard.name for shard in sharding.shards} == set(before)
+    assert all(torch.equal(weight, before[name]) for name, weight in stage.named_parameters())
+
+
+def test_what_experts_are_chosen_by_is_not_rounded() -> None:
+    experts = Experts(count=4, per_token=2, width=8, score=RouterScore.SIGMOID)
+    stage = make_stage(tiny_workload(model=small_model(experts=experts)), torch.bfloat16)
+    biases = [weight for name, weight in stage.named_parameters() if name.endswith("choose.bias")]
+    assert biases
+    values = 7 + torch.rand(4, generator=torch.Generator().manual_seed(0))
+    for bias in biases:
+        bias.data.copy_(values)
+    optimizer = Optimizer(OptimizerSharding(stage, None), OptimizerSettings())
+    for _, gradient in weight_gradients(stage):
+        gradient.fill_(0)
+    optimizer.step(torch.ones(()), RATE)
+    assert all(torch.equal(bias.detach(), values) for bias in biases)
+    assert {weight.dtype for name, weight in stage.named_parameters() if "choose" not in name} == {torch.bfloat16}
 
 
 def exported(folder: Path) -> dict[str, Tensor]:
