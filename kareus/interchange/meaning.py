@@ -139,6 +139,8 @@ def keys_of(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
     if keys.get("parallelism.tp", 1) == 1 or keys.get("parallelism.sequence_parallel") is False:  # nothing to overlap
         keys.pop(TENSOR_OVERLAP, None)
     keys |= _expert_degrees(model, keys)
+    if keys.get("software.dispatcher") != "flex":  # whose number a file may give with its default
+        keys.pop("software.dispatch_sms", None)
     nodes, per_node = terms.get("nodes") or 1, terms.get("gpus_per_node")
     if "gpus" not in keys and isinstance(nodes, int) and isinstance(per_node, int):
         keys["gpus"] = nodes * per_node

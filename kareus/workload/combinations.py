@@ -6,6 +6,7 @@ from kareus.graph.number_formats import FORMATS, Precision, TensorCores
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import EXCHANGES
 from kareus.model.trainable import unmeasured
+from kareus.software.record import Dispatcher
 from kareus.workload.compose import ENGINE
 from kareus.workload.config import Workload
 from kareus.workload.training import check_training
@@ -115,6 +116,11 @@ def _check_exchanges(workload: Workload) -> None:
         raise RefusedWorkloadError(
             f"software.dispatch_sms={software.dispatch_sms}: must be less than the {gpu.sm_count} SMs of {gpu.name}, "
             "which compute beside an exchange."
+        )
+    if software.dispatch_sms is not None and software.dispatcher is not Dispatcher.FLEX:
+        raise RefusedWorkloadError(
+            f"software.dispatch_sms={software.dispatch_sms}: only exchanges of software.dispatcher=flex (DeepEP, "
+            "HybridEP) have SMs of their own; add that, or leave it out."
         )
     if software.delayed_weight_gradients and not software.hidden_exchange:
         raise RefusedWorkloadError(

@@ -223,6 +223,7 @@ def test_delayed_weight_gradients_and_sms_of_a_dispatcher_are_read(read):
     said = overrides(read(text))
     assert (said["software.delayed_weight_gradients"], said["software.dispatch_sms"]) == ("true", "24")
     assert overrides(read(text + " --moe-flex-dispatcher-num-sms 32"))["software.dispatch_sms"] == "32"
+    assert "software.dispatch_sms" not in overrides(read(text.replace("flex", "alltoall")))
 
 
 def test_an_option_without_its_value_is_not_taken_as_one(read):

@@ -19,6 +19,7 @@ ALONE = ("parallelism.pp=1", "parallelism.ep=2")
         (("model.rotary_share=0.5", "testbed=cuda"), "operators of rotary_share=0.5 are not measured on GPUs"),
         (("model.attention_softcap=50", "testbed=cuda"), "operators of attention_softcap=50 are not measured on GPUs"),
         ((*EXPERTS, "software.dispatch_sms=108"), "must be less than the 108 SMs of A100"),
+        ((*EXPERTS, "software.dispatch_sms=20"), "only exchanges of software.dispatcher=flex"),
         ((*EXPERTS, "software.delayed_weight_gradients=true"), "add software.hidden_exchange=1"),
         (
             (*HIDING, *ALONE, "recomputation=full"),
