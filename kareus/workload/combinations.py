@@ -89,15 +89,13 @@ def _spans_blocks(workload: Workload) -> bool:
 
 
 def _check_experts(workload: Workload) -> None:
-    """Check what mixtures of experts are not predicted with.
+    """Check what mixtures of experts are not predicted with, and settings of exchanges that only these have.
 
     Raises:
         RefusedWorkloadError: the workload has it.
     """
     parallelism = workload.parallelism
-    if workload.model.experts is None:
-        return
-    if parallelism.tp > 1 and not parallelism.sequence_parallel:
+    if workload.model.experts is not None and parallelism.tp > 1 and not parallelism.sequence_parallel:
         raise RefusedWorkloadError(
             f"parallelism.sequence_parallel=false: with experts, GPUs of a tensor-parallel group (parallelism.tp="
             f"{parallelism.tp}) route their own tokens each; set it to true."
@@ -145,7 +143,10 @@ def _check_hidden_exchange(workload: Workload) -> None:
             "selective, or software.hidden_exchange=0."
         )
     if parallelism.ep == 1:
-        raise RefusedWorkloadError(f"{shown} only where there are some (parallelism.ep=1); give ep, or 0.")
+        raise RefusedWorkloadError(
+            f"{shown} only where there are some (parallelism.ep=1); give ep to a model with experts, or use "
+            "software.hidden_exchange=0."
+        )
     if parallelism.pp > 1 and workload.chunks == 1:
         raise RefusedWorkloadError(
             f"{shown} of a pipeline (parallelism.pp={parallelism.pp}) only with virtual stages; add "

@@ -31,6 +31,7 @@ ALONE = ("parallelism.pp=1", "parallelism.ep=2")
             (*HIDING, "parallelism.pp=2", "parallelism.ep=2", "recomputation=none"),
             "of a pipeline (parallelism.pp=2) only with virtual stages",
         ),
+        (("software.hidden_exchange=1", "recomputation=none"), "only where there are some (parallelism.ep=1)"),
         ((*HIDING, *ALONE, "model.mtp_layers=2", "recomputation=none"), "(model.mtp_layers=2); use 1 or 0 of them"),
         (
             ("recomputation=full", "parallelism.cp=2", "parallelism.tp=1", "software=kareus"),
