@@ -29,6 +29,7 @@ from kareus.model.training_options import RecomputedModule, adapters
 from kareus.partition.experts import routed_sizes
 from kareus.profile.programs import laid_out_shapes
 from kareus.software.kernels import MASK_BYTES
+from kareus.workload.compose import ENGINE
 from kareus.workload.config import Workload
 
 
@@ -63,7 +64,7 @@ def kept_bytes(workload: Workload, layers: int, tokens: int, dense: int = 0) -> 
         case Recomputation.NONE:
             return layers * (boundary + block) - less, again
         case Recomputation.SELECTIVE:
-            attended = attended_bytes(model, parallelism, tokens) + scores
+            attended = attended_bytes(workload, tokens) + scores
             return layers * (boundary + block) - chosen * attended - less, attended + again
         case Recomputation.FULL:
             keeping = (layers - chosen) * block - (less if chosen < layers else 0)
@@ -86,6 +87,7 @@ def block_bytes(workload: Workload, tokens: int, *, dense: bool = False) -> int:
     fused -= frozen_input_bytes(workload, tokens) + recomputed_module_bytes(workload, tokens, dense=dense)
     if model.experts is not None and not dense:
         fused += expert_activation_bytes(workload, tokens) - mlp_activation_bytes(model, parallelism, tokens)
+    fused += _filled_bytes(workload, tokens)
     masks = 2 * MASK_BYTES * tokens * model.hidden_size // parallelism.token_shards if software.stream_dropout else 0
     return round(software.kept_excess * fused) + masks
 
@@ -168,9 +170,26 @@ def boundary_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
     return BF16_BYTES * tokens * model.hidden_size // parallelism.token_shards
 
 
-def attended_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
-    """Bytes of the output of attention on one GPU."""
-    return BF16_BYTES * tokens * model.attended_width // parallelism.tp
+def attended_bytes(workload: Workload, tokens: int) -> int:
+    """Bytes of the output of attention on one GPU; of values that are filled up before what is filled is cut off."""
+    model = workload.model
+    width = model.query_width if _fills_values(workload) else model.attended_width
+    return BF16_BYTES * tokens * width // workload.parallelism.tp
+
+
+def _fills_values(workload: Workload) -> bool:
+    """Whether values narrower than keys are filled up for the kernel of attention (`kareus.model.latent`)."""
+    return workload.software.name == ENGINE and workload.model.value_head_dim < workload.model.head_dim
+
+
+def _filled_bytes(workload: Workload, tokens: int) -> int:
+    """Bytes that a block keeps since values are filled up: the filling, and the output of attention beside what is cut.
+
+    Heads are whole on a GPU.
+    """
+    if not _fills_values(workload):
+        return 0
+    return BF16_BYTES * tokens * (2 * workload.model.query_width - workload.model.attended_width)
 
 
 def block_activation_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
@@ -352,5 +371,5 @@ def _mtp_bytes(workload: Workload, tokens: int) -> int:
         return 3 * boundary + logits
     block = block_bytes(workload, tokens, dense=model.experts is not None and model.mtp_is_dense) + scores
     if workload.recomputation is Recomputation.SELECTIVE:
-        block -= attended_bytes(model, parallelism, tokens) + scores
+        block -= attended_bytes(workload, tokens) + scores
     return block + 6 * boundary + logits

@@ -14,6 +14,7 @@ from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
 from kareus.model.config import ActivationKind, Model, NormKind, PositionKind
 from kareus.model.ends import Head
+from kareus.model.experts import LatentAttention
 from kareus.model.features import Branches, NormPlacement, QkNormScope
 from kareus.model.passes import CollectiveCall, Pass
 from kareus.model.shards import shard_of
@@ -23,6 +24,7 @@ from kareus.runtime.overlap import run_alone
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_model import Held, StageModel
 from kareus.workload.activation_memory import block_backward_bytes, head_bytes, kept_bytes
+from kareus.workload.compose import ENGINE
 from kareus.workload.config import Workload
 
 LAYERS, BATCH, TOKENS = 3, 2, 64
@@ -43,6 +45,12 @@ AROUND = dataclasses.replace(WIDE, name="around", norm_placement=NormPlacement.A
 AFTER = dataclasses.replace(NORMED, name="after", norm_placement=NormPlacement.AFTER, qk_norm_scope=QkNormScope.TOKEN)
 BESIDE = dataclasses.replace(WIDE, name="beside", branches=Branches.PARALLEL, activation=ActivationKind.GEGLU_TANH)
 ONE_NORM = dataclasses.replace(UNGATED, name="one-norm", branches=Branches.PARALLEL_ONE_NORM)
+LATENT = dataclasses.replace(
+    WIDE,
+    name="latent",
+    num_key_value_heads=4,
+    latent_attention=LatentAttention(query_rank=96, key_value_rank=48, rotary_dim=16, value_dim=32),
+)
 MIDDLE = StageShape(layers=LAYERS, first=False, last=False)
 
 
@@ -123,7 +131,7 @@ HALVED = MicrobatchSchedule(Schedule(Execution.NANOBATCHING), Schedule(Execution
 @pytest.mark.parametrize(
     ("model", "degrees"),
     [
-        *((model, (1, False)) for model in (WIDE, NORMED, UNGATED, AROUND, AFTER, BESIDE, ONE_NORM)),
+        *((model, (1, False)) for model in (WIDE, NORMED, UNGATED, AROUND, AFTER, BESIDE, ONE_NORM, LATENT)),
         # Norms after a scatter would keep the whole of what `LoopbackCommunicator` gives a view of; others give none.
         *((model, (4, True)) for model in (WIDE, BESIDE)),
     ],
@@ -138,6 +146,7 @@ def test_a_forward_keeps_what_planning_counts(
     schedule: MicrobatchSchedule,
 ) -> None:
     workload = workload_of(dataclasses.replace(model, num_key_value_heads=4), recomputation, degrees)
+    workload = dataclasses.replace(workload, software=dataclasses.replace(workload.software, name=ENGINE))
     shape = boundary_shapes(workload, torch.bfloat16).hidden
     kept, recomputed = kept_bytes(workload, LAYERS, BATCH * TOKENS)
     gradients = block_backward_bytes(workload.model, workload.parallelism, BATCH * TOKENS)
