@@ -33,17 +33,40 @@ def hash_with(monkeypatch, module, edited, package):
     return found
 
 
+def imported(content):
+    """Names of the package that a module imports, by Python's grammar."""
+    names = set()
+    for node in ast.walk(ast.parse(content)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {name for name in names if name.startswith("kareus.")}
+
+
 def test_every_import_of_every_module_counts():
-    """By Python's grammar; what merely looks like an import may count, and words beside names do."""
+    """What merely looks like an import may count, and words beside names do."""
     for path in Path(kareus.__file__).parent.rglob("*.py"):
         content = path.read_bytes()
-        imported = set[str]()
-        for node in ast.walk(ast.parse(content)):
-            if isinstance(node, ast.Import):
-                imported |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                imported |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        assert {name for name in imported if name.startswith("kareus.")} <= set(code._imported(content)), path
+        assert imported(content) <= set(code._imported(content)), path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from kareus.a import (\n    b,  # as in f(x)\n    c,\n)",
+        "from kareus.a import b, \\\n    c",
+        "from kareus.a import(b, c)",
+        "import kareus.a, kareus.b, \\\n    kareus.c as c",
+        "import os, kareus.a",
+        "try: from kareus.a import b, c\nexcept ImportError: import kareus.d",
+        "if True:\n    x = 1; import kareus.a",
+        "if True:\n\tfrom kareus.a import b as c, d",
+        "from kareus import a, b",
+    ],
+)
+def test_imports_count_however_they_are_written(text):
+    assert imported(text.encode()) <= set(code._imported(text.encode()))
 
 
 def test_editing_code_changes_the_hash_of_its_stages_only(monkeypatch, package):
