@@ -24,7 +24,7 @@ from kareus.testbed.config import TestbedKind
 from kareus.workload.arguments import Described, add_from, add_overrides, described
 from kareus.workload.config import Workload
 from kareus.workload.naming import plain_name
-from kareus.workload.overrides import key_of
+from kareus.workload.overrides import key_of, replaced
 from kareus.workload.resolve import Resolved, check_any_accepted, checked_but_for_memory, resolve
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _exchanging(one: Resolved, best: Workload, usual: str, config_dir: Path | No
     assert one.workload is not None
     found = [text for text in exchange_overrides(best) if text not in exchange_overrides(one.workload)]
     logger.info("%s: exchanges: %s", one.name, " ".join(found) or f"no others are better than {usual}")
-    return replace(resolve([*one.overrides, *found], config_dir)[0], proposed=one.proposed)
+    return replace(resolve(replaced(one.overrides, found), config_dir)[0], proposed=one.proposed)
 
 
 def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:

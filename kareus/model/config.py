@@ -430,9 +430,7 @@ class FsdpSettings:
         within(self, 1, MOST_CHANNELS, "SMs", *(f"{name}_sms" for name in EXCHANGES if self.sms(name) is not None))
         within(self, 1, MOST_PREFETCHED, "blocks ahead", "prefetch")
         if self.nvls and self.gather_sms is not None:
-            raise ConfigError(
-                f"parallelism.fsdp.gather_sms={self.gather_sms}: NVLS takes the SMs that it needs; leave it out."
-            )
+            raise ConfigError(f"gather_sms={self.gather_sms}: NVLS takes the SMs that it needs; leave it out.")
 
     def sms(self, exchange: str) -> int | None:
         """Return the SMs of an exchange, of `EXCHANGES`."""

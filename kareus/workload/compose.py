@@ -30,7 +30,7 @@ from kareus.workload.config import Workload, run_by
 from kareus.workload.documents import KEY as DOCUMENT_LENGTHS
 from kareus.workload.documents import read_lengths
 from kareus.workload.huggingface import read_architecture
-from kareus.workload.overrides import Setting, expand, groups, is_file, is_record
+from kareus.workload.overrides import Setting, expand, groups, is_file, is_record, may_be_null
 from kareus.workload.words import (
     DEGREES,
     DP,
@@ -203,7 +203,7 @@ def _composed(
             raise
         raise ConfigError(f"{text}: there is no such key to take the value of; write the value itself.") from error
     except ConfigError as error:
-        _check_parents(values, before, options, str(error))
+        _check_parents(values, before, options, record, str(error))
         raise
     unchanged = _with_software(OmegaConf.to_container(before, resolve=True)) if values else {}
     changes = differences(unchanged, to_plain(workload)) if values else {}
@@ -261,7 +261,13 @@ def _with_software(plain: Any) -> Any:
     return plain | {"gpu": gpu_values(gpu, software)}
 
 
-def _check_parents(values: Mapping[str, Any], before: DictConfig, options: Mapping[str, str], problem: str) -> None:
+def _check_parents(
+    values: Mapping[str, Any],
+    before: DictConfig,
+    options: Mapping[str, str],
+    record: type[Workload],
+    problem: str,
+) -> None:
     """Check that the chosen options have the records whose keys are overridden, where `problem` is about such a record.
 
     Raises:
@@ -269,7 +275,8 @@ def _check_parents(values: Mapping[str, Any], before: DictConfig, options: Mappi
     """
     for key, value in values.items():
         parent, group = key.rpartition(".")[0], key.partition(".")[0]
-        if parent and group in options and problem.startswith(parent) and OmegaConf.select(before, parent) is None:
+        is_concerned = parent and group in options and problem.startswith(parent)
+        if is_concerned and may_be_null(parent, record) and OmegaConf.select(before, parent) is None:
             raise ConfigError(
                 f"{key}={value}: {group}={options[group]} has no {parent.partition('.')[2]}; choose an option of "
                 f"{group} that has it."

@@ -54,6 +54,8 @@ OPTIONS: Mapping[str, str] = {
 UNSUPPORTED: Mapping[str, str] = {
     "parallelism.layers_per_stage=auto": "kareus plan alone searches blocks for stages, with auto by itself "
     "as the whole value, and kareus advise does without it; the nearest is the list that they print",
+    "parallelism.fsdp=auto": "kareus plan alone searches exchanges of weights, with auto by itself as the whole value; "
+    "the nearest are the settings that it prints",
     "recomputation=offload": "the nearest are training.offload_blocks=N, by which activations wait on the host, and "
     "recomputation=full",
     "software.dispatch_sms=auto": "kareus plan alone searches SMs of a dispatch; the nearest is what it prints",
@@ -224,6 +226,15 @@ def _exists(path: str) -> bool:
 def _check_supported(text: str, name: str) -> None:
     if name in UNSUPPORTED:
         raise ConfigError(f"{text}: not supported: {UNSUPPORTED[name]}.")
+
+
+def may_be_null(key: str, record: Any) -> bool:
+    """Whether a dotted key of a record may have no value; a record that has one by itself is never missing."""
+    name, _, rest = key.partition(".")
+    hint = typing.get_type_hints(record).get(name)
+    return (
+        any(may_be_null(rest, inner) for inner in record_types(hint)) if rest else type(None) in typing.get_args(hint)
+    )
 
 
 def _keys(record: type[Workload]) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
+import kareus
 from kareus.adapters import driver
 from kareus.adapters.fsdp import PlannedTraining, exchange, obey
 from kareus.adapters.recorder import table_path
@@ -183,6 +184,12 @@ def test_groups_have_their_limits_of_sms(tmp_path: Path) -> None:
 def test_limits_that_no_group_can_have_are_refused(settings: dict[str, Any], cga: int | None, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         exchange(Blocks(), FsdpSettings(**settings), cga=cga)
+
+
+def test_overrides_of_settings_say_what_is_allowed() -> None:
+    """Although no file of a layout has them."""
+    with pytest.raises(ConfigError, match=r"^parallelism\.fsdp: gather_sms=0: must be greater than 0\.$"):
+        kareus.resolve(["parallelism.fsdp.gather_sms=0"])
 
 
 def test_a_variable_that_overrules_limits_of_groups_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

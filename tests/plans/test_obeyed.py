@@ -9,6 +9,7 @@ from helpers.builders import CONFIG
 
 import kareus
 from kareus.artifacts.configuration import parse_yaml
+from kareus.cli import main
 from kareus.export.layouts import layout_text
 from kareus.pipeline.methods import METHODS
 from kareus.plans.actuated import SLOWER
@@ -111,6 +112,17 @@ def test_the_number_of_sms_is_the_best_of_all_that_cost_nothing(planned):
     )
     (line,) = exchange_lines(with_sm_count(workload, count))
     assert line.endswith(f"not counted above; give the job NCCL_MIN_CTAS={count} NCCL_MAX_CTAS={count}")
+
+
+def test_a_number_for_all_that_is_given_is_where_the_search_begins(monkeypatch):
+    """It is searched beside it, and the best one takes its place."""
+    planned = []
+    monkeypatch.setattr("kareus.cli.plan._plan", lambda _, workload, __: planned.append(workload))
+    job = [*FSDP[:-2], "software=llm-foundry", FSDP[-1]]
+    count = "testbed.default_collective_sm_count=2"
+    assert main(["plan", *job, count, "parallelism.fsdp=auto", "--config-dir", str(CONFIG)]) == 0
+    assert planned == [with_best_exchanges(*kareus.resolve([*job, count]))]
+    assert planned[0].testbed.default_collective_sm_count > 2
 
 
 def test_each_kind_of_collective_has_its_best_number_of_sms(planned):

@@ -72,6 +72,11 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
             "sequence_parallel, sharding, shards, tp.",
         ),
         (
+            "parallelism.fsdp=auto",
+            "parallelism.fsdp=auto: not supported: kareus plan alone searches exchanges of weights, with auto by "
+            "itself as the whole value; the nearest are the settings that it prints.",
+        ),
+        (
             "activation_checkpointing=true",
             "activation_checkpointing=true: unknown key; it is recomputation now: stage for true, none for false.",
         ),
