@@ -151,7 +151,7 @@ def _exchanging(one: Resolved, best: Workload, usual: str, config_dir: Path | No
 def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
     """Plan one workload, print the answers, and write its folder; or one for each power limit."""
     from kareus.pipeline.methods import check_method  # noqa: PLC0415 - the solver, for which bad overrides need not wait
-    from kareus.plans.actuated import checked_at, plan_for, plans_at_limits  # noqa: PLC0415
+    from kareus.plans.actuated import checked_at, full_power_baseline, plan_for, plans_at_limits  # noqa: PLC0415
     from kareus.plans.measured import plan_measured  # noqa: PLC0415
     from kareus.plans.planning import plan_tables, quietly  # noqa: PLC0415
 
@@ -179,7 +179,8 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
             for line in _answer_lines(plan, of_plans, at, locked, arguments.tokens):
                 logger.info("%s", line)
         if arguments.output is not None:
-            _write(WorkloadFolder(arguments.output / place), at, tables, plans_at, force=arguments.force)
+            usual = full_power_baseline(at, *locked, name)
+            _write(WorkloadFolder(arguments.output / place), at, tables, plans_at, usual, force=arguments.force)
 
 
 def _answer_lines(
@@ -231,10 +232,11 @@ def _write(
     workload: Workload,
     planned: "PlannedTables | Frontiers",
     plans: "Sequence[Plan]",
+    usual: "Plan | None",
     *,
     force: bool,
 ) -> None:
-    """Write the folder of a workload: the tables, the plans and the page of all of them."""
+    """Write the folder of a workload: the tables, the plans and the page of all, whose head compares with `usual`."""
     from kareus.plans.file import write_plan  # noqa: PLC0415 - only where something is written
     from kareus.plans.frontiers import Frontiers  # noqa: PLC0415 - as above
     from kareus.plans.planned_folder import write_frontiers, write_planned  # noqa: PLC0415
@@ -247,11 +249,13 @@ def _write(
     for path, plan in zip(paths, plans, strict=True):
         write_plan(path, plan)
     searches = [] if isinstance(planned, Frontiers) else list(planned.searches)
-    page = _write_report(folder, paths, searches=searches, force=force)
+    page = _write_report(folder, paths, usual, searches=searches, force=force)
     logger.info("%s\npage   %s", "\n".join(f"plan   {path}" for path in paths), page)
 
 
-def _write_report(folder: WorkloadFolder, plans: list[Path], searches: list[str], *, force: bool) -> Path:
+def _write_report(
+    folder: WorkloadFolder, plans: list[Path], usual: "Plan | None", searches: list[str], *, force: bool
+) -> Path:
     """Write the report on a folder, as `kareus stage report` does; returns the path of its page."""
     from kareus.artifacts.outputs import check_report_folder  # noqa: PLC0415 - only where a report is written
     from kareus.report.workload.inputs import Paths  # noqa: PLC0415 - as above
@@ -270,5 +274,5 @@ def _write_report(folder: WorkloadFolder, plans: list[Path], searches: list[str]
         plans=plans,
         **found,
     )
-    write_report(folder.name, paths, output)
+    write_report(folder.name, paths, output, usual=usual)
     return output / "page.html"

@@ -160,6 +160,13 @@ def plans_at_limits(
     ]
 
 
+def full_power_baseline(at_limit: Workload, workload: Workload, frontiers: Frontiers, name: str) -> Plan | None:
+    """Return the trainer's own execution of a workload, which plans of it at another power limit are compared with."""
+    if at_limit.gpu.power_limit_w == workload.gpu.power_limit_w:
+        return None
+    return select_plan(workload, frontiers, Goal.FASTEST, THROUGHPUT_BASELINE, name=name)
+
+
 def _at_own_limit(selector: str, frontiers: Frontiers, method: str) -> str:
     """Return a selector that says of itself how long a plan may take, where it says so relative to others.
 

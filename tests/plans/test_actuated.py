@@ -30,6 +30,7 @@ from kareus.plans.frontiers import read_frontiers
 from kareus.plans.units import scaled
 from kareus.plans.workload_frontier import WorkloadFrontier
 from kareus.prediction.workload_prediction import predict
+from kareus.report.workload.headline import headline_of
 from kareus.report.workload.inputs import Paths, load
 from kareus.report.workload.page import in_trainer
 from kareus.workload.slices import PlanSlice
@@ -161,6 +162,31 @@ def test_plan_chooses_the_limit_and_compares_with_full_power(folder, workload, c
     assert f"a power limit of {plan.actuator.limit_w:g} W: adapters set it" in out
     assert f"instead of {scaled(own['time_s'], 's', digits=4)} and {scaled(own['energy_j'], 'J', digits=4)}" in out
     assert main(["check-plan", str(path)]) == 0
+    page = (path.parent.parent / "report/page.html").read_text()
+    saved = out[out.index("the least time): ") + 17 : out.index("own execution")].replace("'", "&#39;")
+    assert f": {saved}own execution at full power: " in page
+    assert f"All else here is at a power limit of {plan.actuator.limit_w:g} W" in page
+
+
+def test_the_head_of_a_page_compares_with_full_power(folder, caplog):
+    """What it is given as such; without one, as figures do, with the baseline of the same tables."""
+    lines, plan = selected(folder, caplog, "--actuator", "power")
+    place = WorkloadFolder(folder)
+    paths = Paths(
+        config=place.config("plan"),
+        iteration=place.iteration,
+        microbatch=place.microbatch,
+        plans=[Path(lines[-1].removeprefix("plan   "))],
+        candidates=[],
+        rounds=[],
+        proposals=[],
+    )
+    cost = plan.prediction
+    usual = replace(plan, prediction=replace(cost, time_s=cost.time_s / 1.25, energy_j=cost.energy_j / 0.8))
+    assert "25 % more time and 20 % less energy than the trainer's own execution at full power: " in (
+        headline_of(load(folder.name, paths, usual), plan).sentence
+    )
+    assert "at full power" not in headline_of(load(folder.name, paths), plan).sentence
 
 
 def test_what_was_measured_is_of_one_limit(capsys, tmp_path):

@@ -32,15 +32,17 @@ class Headline:
     runs: Throughput
     baseline: Plan
     baseline_runs: Throughput
+    baseline_name: str
     trainer: str
     """What runs the plan, as `trainer_words`."""
 
     @property
     def sentence(self) -> str:
         """What the plan saves, in words."""
-        row = self.row
-        time, energy = less(row.time_reduction_percent, "time"), less(row.energy_reduction_percent, "energy")
-        saved = compared(time, energy, BASELINE)
+        row, base = self.row, self.baseline.prediction
+        time = less(100 * (1 - row.time_s / base.time_s), "time")
+        energy = less(100 * (1 - row.energy_j / base.energy_j), "energy")
+        saved = compared(time, energy, self.baseline_name)
         title = f"{plan_title(row.selector, row.method)}{self.trainer}"
         return f"{title}: {saved}: {row.time_s:.2f} s, {row.energy_j / 1e3:.1f} kJ"
 
@@ -96,15 +98,21 @@ def trainer_words(workload: Workload, microbatch: pl.DataFrame, method: str) -> 
     return "" if engine_refusal(workload) else f", in {trainer_of(ENGINE).title}"
 
 
+def baseline_name(inputs: ReportInputs) -> str:
+    """Return what the head of a page compares with."""
+    return BASELINE if inputs.usual is inputs.baseline else f"{BASELINE} at full power"
+
+
 def headline_of(inputs: ReportInputs, plan: Plan) -> Headline:
     """Return the headline of a report while it shows a plan."""
     (row,) = plan_rows(inputs.iteration, [plan])
-    base = inputs.baseline.prediction
+    base = inputs.usual.prediction
     return Headline(
         row=row,
         runs=throughput(inputs.configured, row.time_s, row.energy_j),
-        baseline=inputs.baseline,
+        baseline=inputs.usual,
         baseline_runs=throughput(inputs.configured, base.time_s, base.energy_j),
+        baseline_name=baseline_name(inputs),
         trainer=trainer_words(inputs.configured, inputs.microbatch, row.method),
     )
 

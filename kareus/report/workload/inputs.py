@@ -86,6 +86,8 @@ class ReportInputs:
     """Chosen plans by the names of their files, without `.json`."""
     baseline: Plan
     """The fastest plan of `sequential`."""
+    usual: Plan
+    """What the head of the page compares with: `baseline`, or at a power limit that of the GPU's own."""
     iterations: pl.DataFrame
     """Iterations that were run: a table `ITERATIONS`, without rows if nothing was run."""
     runs: tuple[RunComparison, ...]
@@ -112,8 +114,8 @@ class ReportInputs:
         return float((row["energy_j"] - row["effective_energy_j"]) / row["time_s"])
 
 
-def load(workload: str, paths: Paths) -> ReportInputs:
-    """Read all inputs of a report.
+def load(workload: str, paths: Paths, usual: Plan | None = None) -> ReportInputs:
+    """Read all inputs of a report; `usual` is the baseline at the GPU's own power limit, if theirs is another.
 
     Raises:
         ArtifactError: a file that is missing, corrupt or of another workload, or inputs that were
@@ -137,6 +139,7 @@ def load(workload: str, paths: Paths) -> ReportInputs:
     frontiers = Frontiers(iteration=iteration, microbatch=microbatch, testbed=tables.testbed)
     spread = Spread(cut(configured, "pipeline"), microbatch)
     savings = tuple(compared_savings(iteration, spread))  # refuses an iteration frontier without the baselines
+    baseline = select_plan(configured, frontiers, FASTEST, THROUGHPUT_BASELINE, name=workload)
     return ReportInputs(
         workload=workload,
         folder=str(paths.config.parent.parent),
@@ -148,7 +151,8 @@ def load(workload: str, paths: Paths) -> ReportInputs:
         microbatch=microbatch,
         searches=_searches(paths),
         plans=plans,
-        baseline=select_plan(configured, frontiers, FASTEST, THROUGHPUT_BASELINE, name=workload),
+        baseline=baseline,
+        usual=usual or baseline,
         iterations=iterations,
         runs=tuple(compare_runs(iterations, iteration)) if paths.runs else (),
         savings=savings,

@@ -10,7 +10,6 @@ from kareus.artifacts.tables import TableSchema
 from kareus.frontiers.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
 from kareus.plans.actuated import clock_goal
-from kareus.plans.answer import BASELINE
 from kareus.plans.document import Plan
 from kareus.plans.frontiers import Frontiers
 from kareus.plans.grid_power import power_line, power_series
@@ -23,6 +22,7 @@ from kareus.report.sheets import Sheet, SheetRow, heads
 from kareus.report.workload.effort import search_efforts
 from kareus.report.workload.frontiers import iteration_figure, microbatch_figure
 from kareus.report.workload.headline import (
+    baseline_name,
     bottleneck,
     headline_of,
     plan_title,
@@ -86,7 +86,7 @@ def workload_page(inputs: ReportInputs, tokens: float = TOKENS) -> Page:
         template="workload.html",
         extra={
             "answer": answer,
-            "overlap": " ".join(overlap_note(inputs)),
+            "overlap": " ".join([*overlap_note(inputs), *_limit_note(inputs)]),
             "size": size_words(inputs.configured.model, inputs.configured.sequence_length),
             "name": first,
             "trust": trust_words(inputs.configured, inputs.testbed.kind),
@@ -103,13 +103,25 @@ def workload_page(inputs: ReportInputs, tokens: float = TOKENS) -> Page:
                 method: trainer_words(inputs.configured, inputs.microbatch, method)
                 for method in inputs.iteration["method"].unique(maintain_order=True)
             },
-            "baseline": {**_costs(inputs.baseline), "name": BASELINE, "waiting_least": waiting_least(inputs.baseline)},
+            "baseline": {
+                **_costs(inputs.usual),
+                "name": baseline_name(inputs),
+                "waiting_least": waiting_least(inputs.baseline),
+            },
             "gpus": inputs.gpus,
             "tokens": tokens_per_iteration(inputs.configured),
             "mfu_s": answer.runs.mfu * answer.row.time_s,
             "joules_per_token": answer.per_token[0],
         },
     )
+
+
+def _limit_note(inputs: ReportInputs) -> list[str]:
+    """Say what is compared with what, where plans have another power limit than the GPU."""
+    if inputs.usual is inputs.baseline:
+        return []
+    limit_w = inputs.configured.gpu.power_limit_w
+    return [f"All else here is at a power limit of {limit_w:g} W: figures and tables compare with `sequential` at it."]
 
 
 def figures(inputs: ReportInputs) -> list[Figure]:
