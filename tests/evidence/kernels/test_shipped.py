@@ -55,8 +55,8 @@ POWERS_PCT = {
         "h200 bfloat16 VLLM 0.22.0 sustained": 14.6,
     },
     "kernel_moe": {
-        "h200 bfloat16 VLLM 0.22.0 sustained": 5.3,
-        "h200 fp8 VLLM 0.22.0 sustained": 9.0,
+        "h200 bfloat16 VLLM 0.22.0 sustained": 4.9,
+        "h200 fp8 VLLM 0.22.0 sustained": 10.3,
         "h200 fp8_block VLLM 0.22.0 sustained": 7.7,
     },
 }
