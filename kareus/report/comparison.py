@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(as_json(comparison), indent=2))  # noqa: T201 - the answer of the command
         return
-    print(printable_lines("\n".join(lines(comparison)) + "\n"), end="")  # noqa: T201 - as above
+    print(printable_lines("\n".join(lines(comparison, first, second)) + "\n"), end="")  # noqa: T201 - as above
     if arguments.output is not None:
         logger.info("page   %s", arguments.output)
 
@@ -76,18 +76,30 @@ def _elsewhere(path: Path, folder: Path | None) -> Path | None:
     return None if workload_folder(path, None).has("config/plan.yaml") else folder
 
 
-def lines(comparison: Comparison) -> list[str]:
-    """Return what differs, for a terminal."""
+def lines(comparison: Comparison, first: Checked, second: Checked) -> list[str]:
+    """Return what differs, and how wrong it may be, for a terminal."""
     blocks = [block for sheet in sheets(comparison) for block in ([], *sheet_text(sheet))]
-    return [*names(comparison), headline(comparison), *(line for block in blocks for line in (block or [""]))]
+    labels = (f"{name} [{plan.testbed.label}]" for name, plan in zip(names(comparison), comparison.plans, strict=True))
+    answer = [headline(comparison), *trusts(first, second)]
+    return [*labels, *answer, *(line for block in blocks for line in (block or [""]))]
 
 
 def names(comparison: Comparison) -> list[str]:
     """Return what A and B are, a line each."""
     return [
-        f"{letter}: {plan.workload}: plan {plan.selector} of {plan.method}{_set(plan)} [{plan.testbed.label}]"
+        f"{letter}: {plan.workload}: plan {plan.selector} of {plan.method}{_set(plan)}"
         for letter, plan in zip(LETTERS, comparison.plans, strict=True)
     ]
+
+
+def trusts(first: Checked, second: Checked) -> list[str]:
+    """Return how wrong times and energies of both plans may be: a line, or one for each where they differ."""
+    from kareus.report.workload.headline import trust_words  # noqa: PLC0415 - bad plans need not wait for numpy
+
+    said = [trust_words(workload, plan.testbed.kind) for plan, workload in (first, second)]
+    if said[0] == said[1]:
+        return said[:1]
+    return [f"{letter}: {line}" for letter, line in zip(LETTERS, said, strict=True)]
 
 
 def headline(comparison: Comparison) -> str:
@@ -244,7 +256,7 @@ def _page(comparison: Comparison, first: Checked, second: Checked) -> "Page":
     testbeds = tuple(dict.fromkeys(plan.testbed for plan in comparison.plans))
     return Page(
         title=TITLE,
-        name=f"A: {first[0].workload} · B: {second[0].workload}",
+        name=" and ".join(dict.fromkeys(plan.workload for plan in comparison.plans)),
         testbeds=testbeds,
         provenance=Provenance(
             config_hash=" and ".join(p.workload_hash for p in comparison.plans), testbed=testbeds[0]
@@ -255,7 +267,10 @@ def _page(comparison: Comparison, first: Checked, second: Checked) -> "Page":
         ),
         figures=(figure,),
         tables=(),
-        summary="\n".join(lines(comparison)),
+        summary="\n".join(lines(comparison, first, second)),
         template="headline.html",
-        extra={"headline": f"{headline(comparison)}."},
+        extra={
+            "headline": f"{headline(comparison)}.",
+            "lead": [*(f"{name}." for name in names(comparison)), *trusts(first, second)],
+        },
     )

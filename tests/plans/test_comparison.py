@@ -1,6 +1,7 @@
 """Two plans beside each other: parts add up to iterations, and changes to what the second one takes more."""
 
 import dataclasses
+import html
 import itertools
 import json
 from pathlib import Path
@@ -90,8 +91,9 @@ def test_a_plan_beside_itself_changes_nothing(pair, capsys):
 def test_the_terminal_and_the_page_say_the_same(pair, capsys, tmp_path):
     page = tmp_path / "both.html"
     lines = compared(capsys, *pair, "--output", str(page)).splitlines()
-    text = page.read_text()
+    text = html.unescape(page.read_text())
     assert f"{lines[2]}." in " ".join(text.split())
+    assert "error: 9 of 10 planned iterations are within" in lines[3]
     assert all(line in text for line in lines)
     assert main(["compare", *pair, "--output", str(page)]) == 0  # its own page is replaced
 
