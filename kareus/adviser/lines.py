@@ -148,11 +148,11 @@ def layout_settings(advice: Advice) -> str:
 
 
 def training_line(advice: Advice) -> str:
-    """Return what the whole training costs, and by itself, where its tokens were given; or nothing."""
+    """Return what the whole training costs, and without the plan, where its tokens were given; or nothing."""
     if advice.question.goals.tokens is None:
         return ""
     costs = [", ".join(_training_costs(advice, choice)) for choice in (advice.chosen, advice.size.baseline)]
-    return f"the whole training: {costs[0]}; by itself: {costs[1]}"
+    return f"the whole training: {costs[0]}; without a plan: {costs[1]}"
 
 
 def chips(advice: Advice) -> str:
@@ -313,12 +313,12 @@ def shown(size: SizeAnswer) -> list[LayoutAnswer]:
 
 
 HEADS = (
-    "#", "s", "kJ", "tokens/s", "mJ/token", "MFU %", "least kJ", "at s", "by itself s", "GiB", "% of memory",
+    "#", "s", "kJ", "tokens/s", "mJ/token", "MFU %", "least kJ", "at s", "no plan s", "GiB", "% of memory",
     "bubbles %", "exposed %",
 )  # fmt: skip
 LEAST_ROOM = 24
 """Columns that the words of a layout need in a narrow terminal, in which they go on below."""
-LESS_TELLING = ("exposed %", "bubbles %", "MFU %", "tokens/s", "at s", "least kJ", "mJ/token", "GiB", "by itself s")
+LESS_TELLING = ("exposed %", "bubbles %", "MFU %", "tokens/s", "at s", "least kJ", "mJ/token", "GiB", "no plan s")
 """Figures that are left out where a terminal is narrow, one after the other."""
 
 
@@ -346,6 +346,11 @@ def cells(layout: LayoutAnswer) -> tuple[str, ...]:
 def memory_share(layout: LayoutAnswer) -> float:
     """Return the share of a GPU's memory that a layout is estimated to need."""
     return layout.candidate.memory.total_gib / layout.candidate.workload.gpu.memory_gib
+
+
+def full_words(layout: LayoutAnswer) -> str:
+    """Return a warning behind a layout that fills a GPU's memory by the estimate, or nothing."""
+    return ", full: try it first" if memory_share(layout) > FULL_SHARE else ""
 
 
 def full_line(advice: Advice) -> str:
@@ -401,9 +406,8 @@ def order_lines(advice: Advice) -> Iterator[str]:
         yield "  none of those that were predicted has a setting there for all of it"
     for layout in order[:FIRST_BY_ITSELF]:
         time_s = layout.sequential.time_s if layout.sequential else float("nan")
-        full = ", full: try it first" if memory_share(layout) > FULL_SHARE else ""
         yield (
-            f"  {significant(time_s)} s, {100 * memory_share(layout):.0f} % of memory{full}: "
+            f"  {significant(time_s)} s, {100 * memory_share(layout):.0f} % of memory{full_words(layout)}: "
             f"{layout.candidate.layout.words}"
         )
 
@@ -430,7 +434,7 @@ def table_lines(
     rows = [cells(layout) for layout in layouts]
     widths = {head: max(map(len, column)) for head, *column in zip(HEADS, *rows, strict=True)}
     widths = {head: max(width, len(head)) for head, width in widths.items()}
-    words = [layout.candidate.layout.words for layout in layouts]
+    words = [f"{layout.candidate.layout.words}{full_words(layout)}" for layout in layouts]
     if columns is not None:
         room = min(LEAST_ROOM, max(map(len, words), default=0))
         for head in LESS_TELLING:

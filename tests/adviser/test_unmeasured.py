@@ -9,7 +9,7 @@ from helpers.builders import CONFIG
 
 import kareus
 from kareus.adviser.answers import Advice, LayoutChoice
-from kareus.adviser.lines import answer_lines, full_line, memory_share, unset_line
+from kareus.adviser.lines import answer_lines, full_line, memory_share, table_lines, unset_line
 from kareus.adviser.order import TIED_SHARE
 from kareus.adviser.plain import plain
 from kareus.adviser.runs import LayoutRun, LayoutTimes, read_runs, runs_text
@@ -165,6 +165,8 @@ def test_a_chosen_layout_that_fills_the_memory_is_said_to(unmeasured: Advice) ->
     others = [one for one in layouts if (one.plans or one.sequential) and memory_share(one) <= 0.95]
     assert others
     assert "the fastest below 95 % is" in full_line(advice)
+    rows = list(table_lines([full, others[0]], ()))
+    assert [row.endswith(", full: try it first") for row in rows] == [False, True, False]
     planned = replace(
         advice, sizes=(replace(unmeasured.size, layouts=[full, *(replace(o, plans=()) for o in others)]),)
     )

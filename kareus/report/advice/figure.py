@@ -81,8 +81,8 @@ def _points(advice: Advice, size: SizeAnswer) -> pl.DataFrame:
 
 
 def _marked(advice: Advice, size: SizeAnswer) -> pl.DataFrame:
-    """Return what is named in the figure: the chosen plan, and the fastest layout as the trainer runs it by itself."""
-    marked = [(f"{advice.question.trainer.title} by itself", size.baseline.layout, size.baseline.cost, False)]
+    """Return what is named in the figure: the chosen plan, and the trainer's fastest layout without a plan."""
+    marked = [(f"{advice.question.trainer.title} without a plan", size.baseline.layout, size.baseline.cost, False)]
     if size.gpus == advice.chosen_gpus:
         marked.append((f"chosen: {advice.selector}", advice.chosen.layout, advice.chosen.cost, True))
     return pl.DataFrame(

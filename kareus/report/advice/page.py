@@ -13,6 +13,7 @@ from kareus.adviser.lines import (
     commands,
     frugal_lines,
     full_line,
+    full_words,
     layout_settings,
     layout_words,
     subject,
@@ -125,9 +126,8 @@ def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer])
 
 
 def _state(answer: LayoutAnswer, on_frontier: set[int]) -> str:
-    if answer.depth is Depth.PLANNED and answer.number in on_frontier:
-        return "frontier"
-    return "tied" if answer.is_tied else "behind"
+    is_planned = answer.depth is Depth.PLANNED and answer.number in on_frontier
+    return f"{'frontier' if is_planned else 'tied' if answer.is_tied else 'behind'}{full_words(answer)}"
 
 
 def _refused(size: SizeAnswer) -> Sheet:
