@@ -227,11 +227,11 @@ def _unusual(workload: Workload) -> str:
     try:
         (usual,) = compose(overrides, None)
     except ConfigError:  # of a configuration of one's own, with other names
-        return " with these settings"
+        return " with your settings"
     values, others = (_settings(one, models_of(workload)) for one in (workload, usual.workload))
     differ = sorted(key for key in {*values, *others} if values.get(key) != others.get(key))
     named = ", ".join(differ[:MOST_NAMED]) + (f" and {len(differ) - MOST_NAMED} more" * (len(differ) > MOST_NAMED))
-    return f" with another {named}" if differ else ""
+    return f" with these settings of yours: {named}" if differ else ""
 
 
 def _settings(workload: Workload, models: str) -> dict[str, Any]:
