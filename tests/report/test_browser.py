@@ -13,7 +13,7 @@ from test_page import NASTY, page_of
 from kareus.report.theme import PAPER
 from kareus.report.workload.headline import headline_of
 from kareus.report.workload.inputs import load
-from kareus.report.workload.page import export_command
+from kareus.report.workload.page import trainer_command
 
 pytestmark = needs_chromium
 LABEL = "simulated testbed, A100-SXM4-40GB"
@@ -116,7 +116,12 @@ def read(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wide")
     inputs = load(WORKLOAD, write_inputs(folder / "results"))
     heads = [
-        (f"{line.sentence}.", [value for value, _, _ in line.facts], export_command(inputs, name), f"plans/{name}.json")
+        (
+            f"{line.sentence}.",
+            [value for value, _, _ in line.facts],
+            trainer_command(inputs, name),
+            f"plans/{name}.json",
+        )
         for name, plan in inputs.plans.items()
         for line in [headline_of(inputs, plan)]
     ]

@@ -24,9 +24,9 @@ from kareus.report.charts import columns_of
 from kareus.report.page import page_html
 from kareus.report.savings_words import savings_words
 from kareus.report.workload.frontiers import gain_polygon, method_ends, microbatch_figure, plan_points
-from kareus.report.workload.headline import bottleneck, bottleneck_stage, trainer_words, workload_words
+from kareus.report.workload.headline import bottleneck, bottleneck_stage, headline_of, trainer_words, workload_words
 from kareus.report.workload.inputs import ReportInputs, load
-from kareus.report.workload.page import export_command, in_trainer, workload_page
+from kareus.report.workload.page import in_trainer, trainer_command, workload_page
 from kareus.report.workload.schedules import schedules
 from kareus.report.workload.summary import method_sheets, summary_text
 from kareus.report.workload.timeline import Drawn, instruction_rows
@@ -166,9 +166,14 @@ def test_savings_of_several_plans_name_gains_and_losses(percents, words):
     assert f"plans of both: {words} and 7.0 % less energy" in savings_words(plans, "both")
 
 
-def test_the_export_command_names_the_file_of_the_plan(inputs):
-    command = export_command(inputs, "fastest_nanobatching")
-    assert "/plan/fastest_nanobatching.json --format megatron-args" in command  # the trainer's, megatron-paper
+def test_the_command_is_of_what_the_headline_says_the_plan_runs_in(inputs):
+    """Megatron-Core runs no nanobatches; of plans that it runs it gets the layout."""
+    plan = inputs.plans["fastest"]
+    whole = replace(inputs, plans={"fastest_whole": replace(plan, method="sequential+perseus")})
+    assert headline_of(inputs, plan).trainer == ", in Kareus' engine"
+    assert trainer_command(inputs, "fastest").startswith("kareus train ")
+    assert "/plan/fastest.json --communicator nccl " in trainer_command(inputs, "fastest")
+    assert trainer_command(whole, "fastest_whole").endswith("/plan/fastest_whole.json --format megatron-args")
 
 
 def test_the_page_says_what_the_trainer_gets_and_what_turns_it_on(inputs, blocks):

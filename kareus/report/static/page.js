@@ -216,7 +216,7 @@ function headline(plan, command) {
   const taking = document.getElementById("taking"), [link, copy, code] = taking.children;
   link.hidden = !plan.file;
   link.href = plan.file ?? "";
-  copy.dataset.copy = code.textContent = plan.export ?? command;
+  copy.dataset.copy = code.textContent = plan.command ?? command;
   copy.textContent = "Copy the command";
   const words = document.getElementById("in-trainer"), turning = document.getElementById("turning");
   words.textContent = plan.in_trainer?.words ?? "";

@@ -17,7 +17,7 @@ from kareus.profile.programs import Execution
 from kareus.report.workload.inputs import ReportInputs
 from kareus.report.workload.summary import PlanRow, plan_rows
 from kareus.runtime.architecture import engine_refusal
-from kareus.software.trainers import ENGINE, ClockPace, software_words, trainer_of
+from kareus.software.trainers import ENGINE, ClockPace, ObeyingTrainer, software_words, trainer_of
 from kareus.workload.config import Workload
 
 ALIKE = 0.002
@@ -83,7 +83,13 @@ def plan_title(selector: str, method: str) -> str:
 
 
 def trainer_words(workload: Workload, microbatch: pl.DataFrame, method: str) -> str:
-    """Return in which trainer plans of a method run, to go on with; nothing where Kareus' engine cannot run them.
+    """Return in which trainer plans of a method run, to go on with, as `runner`; nothing where there is none."""
+    trainer = runner(workload, microbatch, method)
+    return f", in {trainer.title}" if trainer else ""
+
+
+def runner(workload: Workload, microbatch: pl.DataFrame, method: str) -> ObeyingTrainer | None:
+    """Return the trainer that plans of a method run in: the workload's or Kareus' engine; None where neither can.
 
     Args:
         workload: what is trained.
@@ -94,8 +100,8 @@ def trainer_words(workload: Workload, microbatch: pl.DataFrame, method: str) -> 
     points = microbatch.filter(pl.col("method") == made.points_of)
     is_whole = (points["execution"] == Execution.SEQUENTIAL).all()
     if is_whole and (trainer.clocks is ClockPace.INSTRUCTION or not made.has_frontier):
-        return f", in {trainer.title}"
-    return "" if engine_refusal(workload) else f", in {trainer_of(ENGINE).title}"
+        return trainer
+    return None if engine_refusal(workload) else trainer_of(ENGINE)
 
 
 def baseline_name(inputs: ReportInputs) -> str:

@@ -26,6 +26,7 @@ from kareus.report.workload.headline import (
     bottleneck,
     headline_of,
     plan_title,
+    runner,
     trainer_words,
     trust_words,
     waiting_least,
@@ -48,7 +49,7 @@ from kareus.report.workload.summary import (
 from kareus.report.workload.tables import POWER, SAVINGS, TIMELINE
 from kareus.report.workload.timeline import TIMELINES, power_table, timeline_figures, timeline_table
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
-from kareus.software.trainers import trainer_of
+from kareus.software.trainers import ENGINE, trainer_of
 from kareus.training.tables import ITERATIONS
 from kareus.workload.model_flops import size_words, tokens_per_iteration
 
@@ -91,7 +92,7 @@ def workload_page(inputs: ReportInputs, tokens: float = TOKENS) -> Page:
             "name": first,
             "trust": trust_words(inputs.configured, inputs.testbed.kind),
             "in_trainer": chosen[0]["in_trainer"],
-            "export": chosen[0]["export"],
+            "command": chosen[0]["command"],
             "tokens": f"{tokens:g}",
         },
         data={
@@ -164,10 +165,12 @@ def _of_searches(schema: TableSchema, inputs: ReportInputs, of: dict[str, str]) 
     )
 
 
-def export_command(inputs: ReportInputs, name: str) -> str:
-    """Return the command that writes the plan of file `name`, or its layout, for the trainer of the workload."""
-    trainer = trainer_of(inputs.configured.software.name)
-    return f"kareus export {shlex.quote(f'{inputs.folder}/plan/{name}.json')} --format {trainer.export}"
+def trainer_command(inputs: ReportInputs, name: str) -> str:
+    """Return what to type for the plan of file `name`: to train in Kareus' engine, or to get the trainer's layout."""
+    path, engine = f"{inputs.folder}/plan/{name}.json", trainer_of(ENGINE)
+    if runner(inputs.configured, inputs.microbatch, inputs.plans[name].method) == engine:
+        return engine.turn_on(path, "")[0]
+    return f"kareus export {shlex.quote(path)} --format {trainer_of(inputs.configured.software.name).export}"
 
 
 def in_trainer(inputs: ReportInputs, name: str) -> dict[str, Any]:
@@ -197,7 +200,7 @@ def _chosen(inputs: ReportInputs, figure: Figure, name: str) -> dict[str, Any]:
         "method": plan.method,
         **_costs(plan),
         "title": plan_title(plan.selector, plan.method),
-        "export": export_command(inputs, name),
+        "command": trainer_command(inputs, name),
         "in_trainer": in_trainer(inputs, name),
         "bottleneck": _pipeline_words(inputs, plan),
         "rows": columns_of(figure.data["plan"]),
