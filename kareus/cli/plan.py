@@ -199,7 +199,6 @@ def _answer_lines(
         locked: workload and frontiers at the GPU's own power limit, which savings are against.
         tokens: of the whole run; None for no word of it.
     """
-    from kareus.gpu_model.trust import known_uncertainty  # noqa: PLC0415
     from kareus.plans.answer import answer_of, no_limit  # noqa: PLC0415
     from kareus.plans.grid_selection import grid_lines  # noqa: PLC0415
     from kareus.plans.obeyed import asked, obeyed_lines  # noqa: PLC0415
@@ -215,7 +214,7 @@ def _answer_lines(
         plan, workload, frontiers, lambda *what: f"the same command with --select {asked(*what)}", locked
     )
     yield plan.changes
-    if workload.testbed.kind is TestbedKind.SIMULATED and known_uncertainty(workload.gpu) is None:
+    if workload.testbed.kind is TestbedKind.SIMULATED:
         yield f"error: {error_words(workload)}"
     if selector.goal in OVER_TIME:
         yield from grid_lines(plan, workload, frontiers)

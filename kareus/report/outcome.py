@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
+from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.files import read_json
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.tables import read_provenance, read_table
@@ -17,6 +18,8 @@ from kareus.pipeline.tables import ITERATION
 from kareus.plans.answer import Answer, answer_of, fastest_answer, model_error_line
 from kareus.plans.file import read_plan
 from kareus.plans.locate import plan_files
+from kareus.testbed.config import TestbedKind
+from kareus.workload.slices import PlanSlice
 
 MOST_ANSWERED = 3
 """Workloads whose answers the end of a run prints; of more, it points to `kareus results`."""
@@ -142,7 +145,9 @@ def _advice(path: Path) -> Iterator[str]:
 
 
 def _answers(folder: Path, plans: Sequence[Path]) -> Iterator[str]:
-    """Yield the answers of one workload, its page and its plans."""
+    """Yield the answers of one workload, how wrong they may be, its page and its plans."""
+    from kareus.prediction.errors import error_words  # noqa: PLC0415 - a run that plans nothing need not wait for it
+
     planned = outcome(folder)
     if planned is None:
         return
@@ -150,6 +155,9 @@ def _answers(folder: Path, plans: Sequence[Path]) -> Iterator[str]:
     yield f"{planned.workload} [{planned.plans[0].testbed}]"
     for plan in asked:
         yield plan.answer.sentence
+    workload = load_slice(WorkloadFolder(folder).config("plan"), PlanSlice).workload
+    if workload.testbed.kind is TestbedKind.SIMULATED:
+        yield f"error: {error_words(workload)}"
     if planned.page is not None:
         yield f"page  {planned.page}"
     for plan in asked:

@@ -50,9 +50,10 @@ def test_a_first_look_says_what_the_plan_saves(looked, caplog):
     assert lines[1] == f"{first.answer.sentence} [simulated testbed, A100-SXM4-40GB]"
     assert lines[2].startswith("in Megatron-Core, which obeys clocks of forwards, backwards and updates: ")
     assert lines[3].startswith("changes of clock an iteration, stage by stage: ")
-    assert lines[4].startswith("1,000,000,000 tokens: ")
-    assert lines[5].startswith("that is ") and lines[5].endswith("the trainer's own execution")
-    assert len(lines) == 6
+    assert lines[4].startswith("error: 9 of 10 planned iterations are within ") and len(lines[4]) <= 160
+    assert lines[5].startswith("1,000,000,000 tokens: ")
+    assert lines[6].startswith("that is ") and lines[6].endswith("the trainer's own execution")
+    assert len(lines) == 7
 
 
 def test_every_selector_gets_a_plan_and_all_are_on_the_page(tmp_path, caplog):
@@ -131,7 +132,8 @@ def test_a_run_ends_with_the_answers_of_its_plans(looked):
     lines = run_lines(results, [plan, looked / "plan/gone.json"], "mine")
     assert lines[0] == f"{looked.name} [simulated testbed, A100-SXM4-40GB]"
     assert lines[1].startswith("plan min-energy: ")
-    assert lines[2:] == [f"page  {looked / 'report/page.html'}", f"plan  {plan}"]
+    assert lines[2].startswith("error: 9 of 10 planned iterations are within ")
+    assert lines[3:] == [f"page  {looked / 'report/page.html'}", f"plan  {plan}"]
 
 
 def test_a_run_of_many_workloads_ends_with_one_line_on_all(tmp_path):
