@@ -109,6 +109,15 @@ def left_out_pct(scored: Sequence[Scored]) -> float | None:
     return float(np.mean([percent_of[pair] for pair in pairs])) if fitted else None
 
 
+def fit_words(scored: Sequence[Scored]) -> str:
+    """Return how many rows the fit has seen, and their mean error left out, over families as `time_mape_pct`."""
+    percents = [left_out_pct([run]) for run in scored]
+    mean = _mean_of_families(scored, [None if percent is None else percent / 100 for percent in percents])
+    seen = sum(percent is not None for percent in percents)
+    left_out = "" if mean is None else f"; left out of it {mean:.1f} %"
+    return f"{seen} of {len(scored)} rows are in the fit{left_out}"
+
+
 def constant_mfu_errors(scored: Sequence[Scored]) -> list[float | None]:
     """Return the errors of a constant utilisation, None where a row is the only one of its family and GPU."""
     utilisations: dict[tuple[str, str], list[float]] = {}

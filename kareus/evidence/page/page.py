@@ -10,6 +10,7 @@ from kareus.errors import printable_lines
 from kareus.evidence.frontiers.answer import FrontierAnswer, ReductionAnswer
 from kareus.evidence.iterations.answer import IterationAnswer
 from kareus.evidence.iterations.power import PowerAnswer
+from kareus.evidence.iterations.score import fit_words
 from kareus.evidence.kernels.answer import KernelAnswer
 from kareus.evidence.memory import MemoryAnswer
 from kareus.evidence.page.errors import ENERGY, KINDS, MEMORY, POWER, TIME, GroupErrors, errors_of
@@ -17,6 +18,7 @@ from kareus.evidence.page.figures import comparison_figure, errors_figure
 from kareus.evidence.page.peers import DISTRUST, PEERS
 from kareus.evidence.page.sheets import distrust_sheet, error_sheet, peer_sheet, trust_sheet, worst_sheet
 from kareus.evidence.page.worst import worst_parts
+from kareus.evidence.shipped import shipped_files
 from kareus.evidence.validation import Validation
 from kareus.gpu_model.trust import MODEL_VERSION, trust
 from kareus.report.page import Page, Section
@@ -60,7 +62,7 @@ def fidelity_page(validations: Sequence[Validation], overrides: Sequence[str]) -
         tables=(),
         summary=printable_lines("\n".join(line for each in validations for line in each.lines)),
         template="headline.html",
-        extra={"headline": _headline(validations)},
+        extra={"headline": _headline(validations, overrides)},
     )
 
 
@@ -124,15 +126,17 @@ def _words(validation: Validation) -> str:
     return f"{validation.name}: {rows:,} rows{left}."
 
 
-def _headline(validations: Sequence[Validation]) -> str:
-    """The mean absolute errors of time in one sentence."""
+def _headline(validations: Sequence[Validation], overrides: Sequence[str]) -> str:
+    """The mean absolute errors of time in one sentence; of the iterations that ship also what the fit has seen."""
     parts = []
     for validation in validations:
         answer = validation.answer
         if isinstance(answer, KernelAnswer) and answer.errors.time_mape_pct is not None:
             parts.append(f"{KINDS[answer.kernels.kind]} {answer.errors.time_mape_pct:.1f} %")
         elif isinstance(answer, IterationAnswer) and answer.errors.time_mape_pct is not None:
-            parts.append(f"training iterations {answer.errors.time_mape_pct:.1f} %")
+            is_fitted = validation.name in shipped_files() and not overrides
+            fit = f" ({fit_words(answer.scored)})" if is_fitted else ""
+            parts.append(f"training iterations {answer.errors.time_mape_pct:.1f} %{fit}")
         elif isinstance(answer, FrontierAnswer) and answer.score.time_mape_pct is not None:
             parts.append(f"planned iterations on {answer.gpu.name} {answer.score.time_mape_pct:.1f} %")
     return f"Mean absolute errors of time: {', '.join(parts)}." if parts else ""

@@ -3,6 +3,8 @@
 import gzip
 import json
 import re
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,10 @@ from helpers.builders import CONFIG
 from kareus.cli import main
 from kareus.evidence.iterations.answer import answer_iterations, shares_of
 from kareus.evidence.iterations.power import answer_power
+from kareus.evidence.page.page import fidelity_page
 from kareus.evidence.shipped import shipped_files
+from kareus.evidence.validation import Validation
+from kareus.prediction.errors import pair_errors
 from kareus.prediction.lines import read_lines
 from kareus.prediction.rows import read_iterations
 
@@ -53,6 +58,22 @@ def test_a_few_rows_of_each_family_are_close(few):
     assert set(errors.by_family) == set(FEW)
     assert all(mape_pct < 25 for mape_pct in errors.by_family.values()), errors.by_family
     assert not few.refused
+
+
+def test_a_page_says_how_many_rows_the_fit_has_seen_and_their_error_left_out(few):
+    validation = Validation("training_iterations", few)
+    words = fidelity_page([validation], ()).extra["headline"]
+    kind = ("dense", "bf16")
+    mean_of = {(p.gpu, p.software): p.mean_percent for p in pair_errors() if (p.models, p.precision) == kind}
+    by_family = defaultdict(list)
+    for run in few.scored:
+        if (pair := (run.workload.gpu.name, run.workload.software.name)) in mean_of:
+            by_family[run.row.family].append(mean_of[pair])
+    left_out = np.mean([np.mean(percents) for percents in by_family.values() if len(percents) >= 4])
+    seen = sum(map(len, by_family.values()))
+    assert f"({seen} of {len(few.scored)} rows are in the fit; left out of it {left_out:.1f} %)" in words
+    others = (validation, ("gpu.l2_mib=30",)), (replace(validation, name="a.csv"), ())
+    assert not any("in the fit" in fidelity_page([one], overrides).extra["headline"] for one, overrides in others)
 
 
 def test_parts_add_up_to_the_iteration(few):
