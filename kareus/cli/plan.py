@@ -124,9 +124,17 @@ def _with_best_exchanges(one: Resolved, config_dir: Path | None) -> Resolved:
     """Return a combination whose replicas exchange weights best; as it is if it is refused, or nothing is better."""
     if one.workload is None:
         return one
-    from kareus.plans.exchanges import with_best_exchanges  # noqa: PLC0415 - the GPU model
+    from kareus.plans.exchanges import shares_out, with_best_exchanges  # noqa: PLC0415 - the GPU model
 
-    return _exchanging(one, with_best_exchanges(one.workload), "NCCL's own", config_dir)
+    if not shares_out(one.workload):
+        logger.info(
+            "%s: %s: nothing to search, since replicas share out no gradients or there is a pipeline; give "
+            "parallelism.sharding=full or hybrid and pp=1",
+            one.name,
+            EXCHANGES,
+        )
+        return one
+    return _exchanging(one, with_best_exchanges(one.workload), config_dir)
 
 
 def _with_best_dispatch(one: Resolved, config_dir: Path | None) -> Resolved:
@@ -135,17 +143,19 @@ def _with_best_dispatch(one: Resolved, config_dir: Path | None) -> Resolved:
         return one
     from kareus.plans.exchanges import with_best_dispatch  # noqa: PLC0415 - the GPU model
 
-    return _exchanging(one, with_best_dispatch(one.workload), "the dispatcher's own", config_dir)
+    return _exchanging(one, with_best_dispatch(one.workload), config_dir)
 
 
-def _exchanging(one: Resolved, best: Workload, usual: str, config_dir: Path | None) -> Resolved:
+def _exchanging(one: Resolved, best: Workload, config_dir: Path | None) -> Resolved:
     """Return a combination with the settings of its best exchanges, and say which."""
     from kareus.plans.exchanges import exchange_overrides  # noqa: PLC0415 - the GPU model
 
     assert one.workload is not None
-    found = [text for text in exchange_overrides(best) if text not in exchange_overrides(one.workload)]
-    logger.info("%s: exchanges: %s", one.name, " ".join(found) or f"no others are better than {usual}")
-    return replace(resolve(replaced(one.overrides, found), config_dir)[0], proposed=one.proposed)
+    given = exchange_overrides(one.workload)
+    sm_count = one.workload.testbed.default_collective_sm_count
+    better = [text for text in exchange_overrides(best, sm_count) if text not in given]
+    logger.info("%s: exchanges: %s", one.name, " ".join(better) or "no others are better than those it has")
+    return replace(resolve(replaced(one.overrides, better), config_dir)[0], proposed=one.proposed)
 
 
 def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:

@@ -115,7 +115,7 @@ def parse_actuator(text: str) -> Actuator:
     Raises:
         ConfigError: there is none.
     """
-    name, _, value = text.partition("=")
+    name, _, value = str(text).partition("=")  # Python callers give None, too
     where = f"--actuator {text}"
     if name == ActuatorKind.POWER:
         return Actuator(kind=ActuatorKind.POWER, limit_w=_limit_w(value, where) if value else 0.0)

@@ -84,10 +84,15 @@ def _best(workload: Workload, searched: Iterable[Sequence[Callable[[Workload], W
     return best
 
 
+def shares_out(workload: Workload) -> bool:
+    """Return whether replicas share out gradients in one stage, so that how they exchange them is a choice."""
+    return workload.parallelism.pp == 1 and workload.parallelism.shards_gradients
+
+
 def _searched(workload: Workload) -> Iterator[list[Callable[[Workload], Workload]]]:
     """Yield the changes of each kind of setting."""
     layout = workload.parallelism
-    if layout.pp > 1 or not layout.shards_gradients:
+    if not shares_out(workload):
         return
     counts = [n for n in sm_allocations(layout.dp, workload.space) if n < workload.gpu.sm_count]
     if not (trainer_of(workload.software.name).limits_groups and layout.shards_weights):
@@ -113,8 +118,8 @@ def _predicted(workload: Workload, known: KnownSteps) -> Prediction | None:
     return None if fit_of(workload, found.memory) is MemoryFit.REFUSED else found
 
 
-def exchange_overrides(workload: Workload) -> list[str]:
-    """Return the overrides that give a workload its settings.
+def exchange_overrides(workload: Workload, sm_count: int = NCCL_SM_COUNT) -> list[str]:
+    """Return the overrides that give its settings to a workload with NCCL's collectives on `sm_count` SMs.
 
     Example:
         >>> import kareus
@@ -127,14 +132,14 @@ def exchange_overrides(workload: Workload) -> list[str]:
     count, of_tokens = workload.testbed.default_collective_sm_count, workload.software.dispatch_sms
     found = [] if of_tokens is None else [f"{DISPATCH_KEY}={of_tokens}"]
     found += [f"{SETTINGS_KEY}.{name}={str(value).lower()}" for name, value in changed.items()]
-    return found if count == NCCL_SM_COUNT else [*found, f"{SM_COUNT_KEY}={count}"]
+    return found if count == sm_count else [*found, f"{SM_COUNT_KEY}={count}"]
 
 
 def exchange_lines(workload: Workload) -> Iterator[str]:
     """Yield how GPUs would better exchange tokens and weights, or what sets how they are planned to; and of NVLS."""
     yield from dispatch_lines(workload)
     layout = workload.parallelism
-    if layout.pp > 1 or not layout.shards_gradients:
+    if not shares_out(workload):
         return
     usual = with_sm_count(replace(workload, parallelism=replace(layout, fsdp=FsdpSettings())), NCCL_SM_COUNT)
     is_planned = workload != usual

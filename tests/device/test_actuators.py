@@ -56,6 +56,7 @@ def test_the_example_runs():
         ("profile", "must be one to 4, each once"),
         ("profile=max-q+max-q", "must be one to 4, each once"),
         ("profile=max-speed", "allowed: max-p, max-q"),
+        (None, "must be clocks, power"),
     ],
 )
 def test_what_is_no_actuator_is_said(text, said):

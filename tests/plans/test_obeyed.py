@@ -125,6 +125,24 @@ def test_a_number_for_all_that_is_given_is_where_the_search_begins(monkeypatch):
     assert planned[0].testbed.default_collective_sm_count > 2
 
 
+def test_nccls_own_number_takes_the_place_of_a_given_one_that_is_worse():
+    (workload,) = kareus.resolve(FSDP)
+    given = with_sm_count(workload, 2)
+    (override,) = exchange_overrides(workload, given.testbed.default_collective_sm_count)
+    assert kareus.resolve([*FSDP, "testbed.default_collective_sm_count=2"]) == [given]
+    assert kareus.resolve([*FSDP, override]) == [workload]
+
+
+def test_a_search_with_nothing_to_share_out_says_so(monkeypatch, caplog):
+    planned = []
+    monkeypatch.setattr("kareus.cli.plan._plan", lambda _, workload, __: planned.append(workload))
+    job = [text.replace("sharding=full", "sharding=optimizer") for text in FSDP]
+    with caplog.at_level("INFO"):
+        assert main(["plan", *job, "parallelism.fsdp=auto", "--config-dir", str(CONFIG)]) == 0
+    assert planned == list(kareus.resolve(job))
+    assert "nothing to search" in caplog.text
+
+
 def test_each_kind_of_collective_has_its_best_number_of_sms(planned):
     """Against all pairs of numbers, though the search takes one kind after the other."""
     workload, frontiers = planned
