@@ -35,6 +35,7 @@ OF_EXPERTS = (
     "dispatch_sms",
     "expert_imbalance",
     "expert_kernels",
+    "experts_within_shards",
     "unfused_extras",
     "hidden_exchange",
     "delayed_weight_gradients",
@@ -193,6 +194,9 @@ class Software:
     expert_kernels: int = field(default=0, metadata=ADDED)
     """Kernels that a block's experts launch beyond those of the operator graph, in a forward and again in a backward:
     of routing that is not fused, of products of single experts, of counts that the host waits for."""
+    experts_within_shards: bool = field(default=False, metadata=ADDED)
+    """Whether experts are shared out over the GPUs that share out weights alone, and not over replicas that hold all
+    of them (torchtitan: `ParallelDims._validate`)."""
     unfused_extras: bool = field(default=False, metadata=ADDED)
     """Whether what gpt-oss has and fused kernels have not is run by kernels of its own (Megatron Core): biases of
     experts' results (`TEGroupedMLP._apply_bias`), the clamp before their activation (`weighted_bias_quick_geglu_impl`),

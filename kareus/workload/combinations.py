@@ -100,7 +100,28 @@ def _check_experts(workload: Workload) -> None:
             f"parallelism.sequence_parallel=false: with experts, GPUs of a tensor-parallel group (parallelism.tp="
             f"{parallelism.tp}) route their own tokens each; set it to true."
         )
+    if workload.software.experts_within_shards and parallelism.ep > 1:
+        _check_shards(workload)
     _check_exchanges(workload)
+
+
+def _check_shards(workload: Workload) -> None:
+    """Check that experts are shared out over GPUs that share out weights, as torchtitan's `ParallelDims` does.
+
+    Raises:
+        RefusedWorkloadError: they are not.
+    """
+    layout = workload.parallelism
+    replicas = layout.sharing if layout.shards_weights else 1
+    borrowed = layout.cp if layout.etp == layout.tp else layout.cp * layout.tp
+    if layout.etp not in (1, layout.tp):
+        raise RefusedWorkloadError(f"parallelism.etp={layout.etp}: {workload.software.name} has 1 or tp ({layout.tp}).")
+    if layout.ep % borrowed or replicas * borrowed % layout.ep:
+        raise RefusedWorkloadError(
+            f"parallelism.ep={layout.ep}: {workload.software.name} shares out experts over the GPUs that share out "
+            f"weights: ep must be a multiple of {borrowed} and divide {replicas * borrowed}; use "
+            "parallelism.sharding=full, or another ep."
+        )
 
 
 def _check_exchanges(workload: Workload) -> None:

@@ -140,7 +140,11 @@ def test_experts_are_predicted_with_hybrid_sharding_and_it_is_read_as_it_was_wri
     assert predict(within).memory.total_gib > predict(over_all).memory.total_gib
     for trainer, syntax, workload in (
         ("torchtitan", "toml", within),
-        ("megatron-lm", "shell", mixture("parallelism.sharding=optimizer", "parallelism.shards=16")),
+        (
+            "megatron-lm",
+            "shell",
+            mixture("software=megatron-core", "parallelism.sharding=optimizer", "parallelism.shards=16"),
+        ),
     ):
         plain = dict(leaves(to_plain(workload)))
         own = written(trainer_named(trainer), {**MODEL_FIELDS, **plain}, 8, syntax)

@@ -20,6 +20,10 @@ ALONE = ("parallelism.pp=1", "parallelism.ep=2")
         (("model.attention_softcap=50", "testbed=cuda"), "operators of attention_softcap=50 are not measured on GPUs"),
         ((*EXPERTS, "software.dispatch_sms=108"), "must be less than the 108 SMs of A100"),
         ((*EXPERTS, "software.dispatch_sms=20"), "only exchanges of software.dispatcher=flex"),
+        (
+            (*EXPERTS, "parallelism.ep=2", "software=torchtitan", "parallelism.sharding=none"),
+            "ep must be a multiple of 1 and divide 1; use parallelism.sharding=full",
+        ),
         ((*EXPERTS, "software.delayed_weight_gradients=true"), "add software.hidden_exchange=1"),
         (
             (*HIDING, *ALONE, "recomputation=full"),
