@@ -257,7 +257,7 @@ def test_the_answer_says_what_was_understood_and_in_which_currency(capsys, tmp_p
     files = ["--price", str(prices), "--carbon", str(CASES / "watttime.csv")]
     assert main([*asked, *narrow, *files]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"whole training: [^;]* [0-9.]+ EUR, [0-9.]+ kg CO2; by itself", out)
+    assert re.search(r"whole training: [^;]* [0-9.]+ EUR, [0-9.]+ kg CO2; without a plan: ", out)
     assert f"{prices}: price of 0.0523 EUR/kWh, 1 hour from 2025-01-01 00:00 UTC (column 'Day-ahead Price" in out
     assert f"{CASES / 'watttime.csv'}: carbon intensity of 417.1 g/kWh, 1 hour from 2024-03-10 08:00 UTC" in out
 

@@ -97,8 +97,10 @@ OF_THE_CHIP = (OF_POWER - {"clock_power_w", "cast_waiting_share"}) | ATTENTION_P
 
 
 def test_the_h100_has_the_energies_and_attention_of_its_chip() -> None:
+    """Of an earlier fit to the H200, with which its software was fitted; the H200's is of hot chips now."""
     own, chip = (workload(f"gpu={gpu}").gpu.coefficients for gpu in ("h100-sxm5-80gb", "h200"))
-    assert {name: getattr(own, name) for name in OF_THE_CHIP} == {name: getattr(chip, name) for name in OF_THE_CHIP}
+    of_chip = {name: getattr(chip, name) for name in OF_THE_CHIP}
+    assert {name: getattr(own, name) for name in OF_THE_CHIP} == pytest.approx(of_chip, rel=0.2)
     assert own.clock_power_w > chip.clock_power_w, "chosen on training iterations"
 
 
