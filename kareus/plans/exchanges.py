@@ -73,11 +73,11 @@ def with_best_dispatch(workload: Workload) -> Workload:
 
 def _best(workload: Workload, searched: Iterable[Sequence[Callable[[Workload], Workload]]]) -> Workload:
     """Return the workload with the best of the changes of each kind, one kind after the other."""
-    known: KnownSteps = {}
-    best, cost = workload, predict(workload, known=known)
+    steps: KnownSteps = {}
+    best, cost = workload, predict(workload, steps=steps)
     for changes in searched:
         for other in [change(best) for change in changes]:
-            tried = _predicted(other, known)
+            tried = _predicted(other, steps)
             if tried and tried.time_s <= cost.time_s and tried.energy_j <= cost.energy_j:
                 is_worth = tried.time_s * tried.energy_j < (1 - WORTH) * cost.time_s * cost.energy_j
                 best, cost = (other, tried) if is_worth else (best, cost)
@@ -108,14 +108,14 @@ def _setting(name: str, value: int) -> Callable[[Workload], Workload]:
     return lambda workload: with_fsdp(workload, **{name: value})
 
 
-def _predicted(workload: Workload, known: KnownSteps) -> Prediction | None:
+def _predicted(workload: Workload, steps: KnownSteps) -> Prediction | None:
     """Return what a workload takes; None where its settings cannot be had, or do not fit into memory."""
     try:
         check_combinations(workload)
     except RefusedWorkloadError:
         return None
-    found = predict(workload, known=known)
-    return None if fit_of(workload, found.memory) is MemoryFit.REFUSED else found
+    prediction = predict(workload, steps=steps)
+    return None if fit_of(workload, prediction.memory) is MemoryFit.REFUSED else prediction
 
 
 def exchange_overrides(workload: Workload, sm_count: int = NCCL_SM_COUNT) -> list[str]:
@@ -130,9 +130,9 @@ def exchange_overrides(workload: Workload, sm_count: int = NCCL_SM_COUNT) -> lis
     fsdp, usual = workload.parallelism.fsdp, FsdpSettings()
     changed = {f.name: getattr(fsdp, f.name) for f in fields(fsdp) if getattr(fsdp, f.name) != getattr(usual, f.name)}
     count, of_tokens = workload.testbed.default_collective_sm_count, workload.software.dispatch_sms
-    found = [] if of_tokens is None else [f"{DISPATCH_KEY}={of_tokens}"]
-    found += [f"{SETTINGS_KEY}.{name}={str(value).lower()}" for name, value in changed.items()]
-    return found if count == sm_count else [*found, f"{SM_COUNT_KEY}={count}"]
+    overrides = [] if of_tokens is None else [f"{DISPATCH_KEY}={of_tokens}"]
+    overrides += [f"{SETTINGS_KEY}.{name}={str(value).lower()}" for name, value in changed.items()]
+    return overrides if count == sm_count else [*overrides, f"{SM_COUNT_KEY}={count}"]
 
 
 def exchange_lines(workload: Workload) -> Iterator[str]:
@@ -144,13 +144,14 @@ def exchange_lines(workload: Workload) -> Iterator[str]:
     usual = with_sm_count(replace(workload, parallelism=replace(layout, fsdp=FsdpSettings())), NCCL_SM_COUNT)
     is_planned = workload != usual
     best = workload if is_planned else with_best_exchanges(workload)
-    default, costs = predict(usual), predict(best)
+    steps: KnownSteps = {}
+    default, costs = predict(usual, steps=steps), predict(best, steps=steps)
     if best != usual:
         saved = _saved(default, costs, f"on NCCL's own {NCCL_SM_COUNT}")
         yield f"{exchange_words(best)}: {saved} at full speed, {EVIDENCE}; {_to_do(best, is_planned=is_planned)}"
     if trainer_of(workload.software.name).limits_groups and not best.parallelism.fsdp.nvls:
         others = with_fsdp(best, nvls=True, gather_sms=None)
-        switched = _predicted(others, {})
+        switched = _predicted(others, steps)
         if switched and switched.time_s < (1 - WORTH) * costs.time_s:
             yield (
                 f"gathers by NVLS on {NVLS_SMS} SMs, as one user of NCCL saw (nccl issue 1670): "
@@ -165,10 +166,10 @@ def dispatch_lines(workload: Workload) -> Iterator[str]:
         return
     usual, planned = with_dispatch_sms(workload, None), workload.software.dispatch_sms
     best = with_best_dispatch(usual) if planned is None else workload
-    count, own = best.software.dispatch_sms, usual.software.exchange_sms(NCCL_SM_COUNT)
-    if count in (None, own):
+    count, default = best.software.dispatch_sms, usual.software.exchange_sms(NCCL_SM_COUNT)
+    if count in (None, default):
         return
-    saved = _saved(predict(usual), predict(best), f"on the {own} of their dispatcher")
+    saved = _saved(predict(usual), predict(best), f"on the {default} of their dispatcher")
     to_do = "counted above" if planned else f"plan with {DISPATCH_KEY}={count}"
     yield f"exchanges of tokens on {count} SMs: {saved} at full speed, {EVIDENCE}; {to_do}: exports for Megatron set it"
 

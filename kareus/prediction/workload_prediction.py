@@ -131,7 +131,7 @@ def predict(
     workload: Workload,
     method: str = "sequential",
     frequency_mhz: int | None = None,
-    known: KnownSteps | None = None,
+    steps: KnownSteps | None = None,
 ) -> Prediction:
     """Predict the time and energy of one iteration of a workload.
 
@@ -139,7 +139,7 @@ def predict(
         workload: as `kareus.resolve` returns it.
         method: `sequential` or `nanobatching`.
         frequency_mhz: clock of all GPUs; None is their maximum.
-        known: costs of steps of the same GPU, taken from and added to; None for none.
+        steps: costs of steps of the same GPU, taken from and added to; None for none.
 
     Raises:
         ConfigError: the method or the clock cannot be predicted, or the workload was not resolved.
@@ -147,12 +147,14 @@ def predict(
     clock_mhz = workload.gpu.maximum_clock_mhz if frequency_mhz is None else frequency_mhz
     _check(workload, method, clock_mhz)
     programs = instruction_programs(workload, PREDICTED[method])
-    known = {} if known is None else known
-    costs = programs.each(lambda kind, own: instruction_cost(workload.gpu, own, kind.direction, clock_mhz, known))
+    steps = {} if steps is None else steps
+    costs = programs.each(
+        lambda kind, program: instruction_cost(workload.gpu, program, kind.direction, clock_mhz, steps)
+    )
     costs = {kind: sustained_cost(cost, workload.gpu) for kind, cost in costs.items()}
     costs = {kind: with_copies(workload, kind, cost, clock_mhz) for kind, cost in costs.items()}
     behaviours = {kind: cost.behaviour for kind, cost in costs.items()}
-    updates = update_predictions(workload, programs.graphs[Batch.MICROBATCH], behaviours, clock_mhz, known)
+    updates = update_predictions(workload, programs.graphs[Batch.MICROBATCH], behaviours, clock_mhz, steps)
     time_s, energy_j = composed(workload, behaviours, updates, clock_mhz)
     waiting_w = waiting_power_w(workload.gpu, clock_mhz)
     stages = _stages(workload, behaviours, updates, time_s, waiting_w)

@@ -148,9 +148,9 @@ def test_each_kind_of_collective_has_its_best_number_of_sms(planned):
     workload, frontiers = planned
     best = with_best_exchanges(workload)
     own, costs = kareus.predict(workload), {}
-    known = {}
+    steps = {}
     for gather, reduce in itertools.product((None, *range(3, 31, 3)), repeat=2):
-        costs[gather, reduce] = predict(with_fsdp(workload, gather_sms=gather, reduce_sms=reduce), known=known)
+        costs[gather, reduce] = predict(with_fsdp(workload, gather_sms=gather, reduce_sms=reduce), steps=steps)
     no_worse = {key: c for key, c in costs.items() if c.time_s <= own.time_s and c.energy_j <= own.energy_j}
     least = min(no_worse.values(), key=lambda c: c.time_s * c.energy_j)
     fsdp, found = best.parallelism.fsdp, kareus.predict(best)
