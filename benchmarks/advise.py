@@ -27,10 +27,9 @@ from kareus.adviser.advice import answer
 from kareus.adviser.feasible import sort_layouts
 from kareus.adviser.layouts import Constraints, layouts_of
 from kareus.adviser.question import ask
-from kareus.evidence.iterations.answer import answer_iterations
-from kareus.evidence.iterations.ranking import ranking_of
-from kareus.evidence.iterations.score import Scored
-from kareus.evidence.shipped import shipped_files
+from kareus.evidence import shipped_files
+from kareus.evidence.iterations import Scored, answer_iterations
+from kareus.evidence.ranking import ranking_of
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Sharding
 from kareus.pipeline.config import PipelineSchedule

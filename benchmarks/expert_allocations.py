@@ -19,8 +19,7 @@ import numpy as np
 from kareus.calibrate.probes import gemm
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import Behaviour, run_program
-from kareus.graph.program import Program, Step
-from kareus.graph.records import TENSOR_PARALLEL, Collective, CollectiveKind
+from kareus.graph.records import TENSOR_PARALLEL, Collective, CollectiveKind, Program, Step
 from kareus.schedule.config import sm_allocations
 from kareus.workload.resolve import resolve_accepted
 

@@ -13,13 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kareus.artifacts.shipped import config_folder
-from kareus.evidence.iterations.answer import IterationAnswer, answer_iterations
-from kareus.evidence.iterations.power import PowerAnswer, answer_power
-from kareus.evidence.iterations.score import left_out_pct
+from kareus.evidence import shipped_files
+from kareus.evidence.iterations import IterationAnswer, answer_iterations, left_out_pct
 from kareus.evidence.kernels.answer import KernelAnswer, answer_kernels
 from kareus.evidence.kernels.errors import shape_errors
 from kareus.evidence.kernels.rows import kind_of, read_kernels
-from kareus.evidence.shipped import shipped_files
+from kareus.evidence.node_power import PowerAnswer, answer_power
 from kareus.gpu_model.trust import known_kernel_uncertainty, known_uncertainty
 from kareus.graph.number_formats import Precision
 from kareus.prediction.errors import LEAST_ROWS, PairError, error_of, numbers_for, pair_errors, spread_percent

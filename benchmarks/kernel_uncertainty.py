@@ -13,9 +13,9 @@ import numpy as np
 
 from kareus.artifacts.shipped import config_folder
 from kareus.calibrate.gpu_file import with_kernel_uncertainty
+from kareus.evidence import shipped_files
 from kareus.evidence.kernels.rows import KernelKind, Kernels, kind_of, read_kernels
 from kareus.evidence.kernels.uncertainty import kernel_uncertainty
-from kareus.evidence.shipped import shipped_files
 from kareus.gpu_model.trust import trust
 from kareus.prediction.lines import read_lines
 from kareus.workload.resolve import resolve_accepted

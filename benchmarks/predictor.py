@@ -21,10 +21,9 @@ import kareus
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
 from kareus.errors import ConfigError
-from kareus.evidence.iterations.answer import answer_iterations
-from kareus.evidence.iterations.ranking import ranking_of
-from kareus.evidence.iterations.score import Scored, errors_of
-from kareus.evidence.shipped import shipped_files
+from kareus.evidence import shipped_files
+from kareus.evidence.iterations import Scored, answer_iterations, errors_of
+from kareus.evidence.ranking import ranking_of
 from kareus.pipeline.compare import THROUGHPUT_BASELINE, max_throughput_plan
 from kareus.plans.planning import plan_tables
 from kareus.prediction.lines import read_lines

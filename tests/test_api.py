@@ -10,7 +10,7 @@ from helpers.builders import CONFIG
 
 import kareus
 from kareus.errors import ArtifactError, ConfigError, RefusedWorkloadError
-from kareus.evidence.shipped import shipped_files
+from kareus.evidence import shipped_files
 from kareus.workload.resolve import resolve_accepted
 
 HEAVY = ["hydra", "numpy", "omegaconf", "polars", "pyarrow", "scipy", "torch", "yaml"]

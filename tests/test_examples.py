@@ -13,7 +13,7 @@ import kareus
 from kareus.adapters.online import PlanFolder
 from kareus.adapters.profiling import Profiling
 from kareus.adviser.answers import Advice
-from kareus.evidence.shipped import shipped_files
+from kareus.evidence import shipped_files
 from kareus.plans.document import Plan
 from kareus.plans.workload_frontier import WorkloadFrontier
 from kareus.prediction.rows import MeasuredIteration

@@ -6,8 +6,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 from kareus.device.cuda import QUEUES
-from kareus.graph.program import Program, Step
-from kareus.graph.records import Partition
+from kareus.graph.records import Partition, Program, Step
 from kareus.profile.config import MeasurementProtocol
 from kareus.profile.measure import measure_once
 from kareus.profile.programs import partition_program

@@ -17,8 +17,7 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.laws import Array, collective_hbm_bytes, collective_time_s, hbm_bytes, launches
 from kareus.gpu_model.model import Behaviour, behaviour_of
 from kareus.gpu_model.power_limit import CostRows, within_power_limit
-from kareus.graph.program import Program
-from kareus.graph.records import Collective, Operator, OperatorKind, Partition
+from kareus.graph.records import Collective, Operator, OperatorKind, Partition, Program
 
 GEMM_TILE = (128, 128)
 """Output tile of a GEMM."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kareus.artifacts.randomness import generator
+from kareus.arrays import generator
 from kareus.artifacts.store import Row
 from kareus.pareto import Points
 from kareus.profile.measure import Measurement, TimeMeasurement, memory_profiler
@@ -14,7 +14,7 @@ from kareus.search.partition_search import candidate_program
 from kareus.search.prior import textbook
 from kareus.search.problem import SearchProblem
 from kareus.search.rounds import SearchRun, run_search
-from kareus.testbed.simulated.testbed import SimulatedTestbed
+from kareus.testbed.simulated_testbed import SimulatedTestbed
 from yardstick.score import hypervolume_shares
 from yardstick.subjects import Subject
 from yardstick.truths import Truth, truth_of

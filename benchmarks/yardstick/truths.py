@@ -12,14 +12,14 @@ from enum import StrEnum
 
 import numpy as np
 
-from kareus.artifacts.randomness import generator
+from kareus.arrays import generator
 from kareus.gpu_model import model
 from kareus.gpu_model.coefficients import COEFFICIENTS, SHARES
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.laws import Array
 from kareus.gpu_model.model import Behaviour
 from kareus.graph.records import Partition
-from kareus.testbed.simulated.testbed import RunProgram
+from kareus.testbed.simulated_testbed import RunProgram
 from yardstick import other_laws
 
 PERTURBATION = 0.3

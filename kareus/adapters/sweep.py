@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kareus.artifacts.randomness import generator
+from kareus.arrays import generator
 from kareus.artifacts.ranges import within
 from kareus.errors import ConfigError
 

@@ -34,9 +34,8 @@ from kareus.gpu_model.model import (
 )
 from kareus.gpu_model.thermal import sustained_j
 from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w
-from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import Batch, BlockGraph, Direction, Partition, instruction_directions
+from kareus.graph.records import Batch, BlockGraph, Direction, Partition, Program, Step, instruction_directions
 from kareus.model.config import Sharding
 from kareus.pareto import pareto_mask
 from kareus.partition.detect import detect_partitions

@@ -1,4 +1,4 @@
-"""The part `--trainer` of `calibrate`: choose a few short runs of the user's own trainer, and fit its file to them."""
+"""Command `calibrate`: the numbers of one's own GPU, or by a few short runs those of one's own trainer."""
 
 import argparse
 import logging
@@ -15,6 +15,7 @@ from kareus.adviser.runs import LayoutRun, LayoutTimes, read_runs, runnable, run
 from kareus.artifacts.files import read_text, write_text
 from kareus.artifacts.names import check_product
 from kareus.artifacts.outputs import OutputKind, check_files
+from kareus.calibrate import stage as gpu_stage
 from kareus.calibrate.software_fit import PRIORS, trainer_numbers
 from kareus.calibrate.software_output import calibrated_document, calibrated_software
 from kareus.calibrate.trainer import TrainerCalibration, calibrate_trainer
@@ -33,7 +34,8 @@ MOST_CANDIDATES = 150
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what belongs to the calibration of a trainer."""
+    """Declare what both calibrations take, and what each has."""
+    gpu_stage.add_arguments(parser)
     group = parser.add_argument_group("calibrating a trainer")
     group.add_argument("--trainer", action="store_true", help="calibrate the trainer of software=... instead of a GPU")
     text = "CSV file of runs: those with a time are read, others are asked for, and what you type is kept in it"
@@ -44,6 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Calibrate the GPU, or the trainer."""
+    (_run_trainer if arguments.trainer else gpu_stage.run)(arguments)
+
+
+def _run_trainer(arguments: argparse.Namespace) -> None:
     """Choose, read or ask, fit, write the software file, and print errors and what to type next."""
     if not LEAST_ROWS <= arguments.rows <= MOST_ROWS:
         raise ConfigError(f"--rows {arguments.rows}: must be from {LEAST_ROWS} to {MOST_ROWS}.")

@@ -15,7 +15,7 @@ from kareus.calibrate.priors import ATTENTION_PRIORS, COLLECTIVE_PRIORS, FP8_PRI
 from kareus.gpu_model.coefficients import COEFFICIENTS, KERNELS_ONLY, OF_SOFTWARE, coefficients_of_many
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import run_program
-from kareus.graph.program import Program
+from kareus.graph.records import Program
 
 OF_LINKS = frozenset({
     "bus_efficiency", "bus_half_sm_count", "bus_clock_share", "hbm_bytes_per_bus_byte", "collective_latency_s",

@@ -17,7 +17,7 @@ from kareus.arrays import Array
 from kareus.artifacts.tables import Column, Row, TableSchema
 from kareus.calibrate.probes import gemm
 from kareus.gpu_model.gpu import Gpu
-from kareus.graph.program import Program, Step
+from kareus.graph.records import Program, Step
 from kareus.profile.config import MeasurementProtocol
 from kareus.profile.shelves import RowShelf
 from kareus.testbed.protocol import Session, Testbed

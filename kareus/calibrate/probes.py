@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kareus.graph.program import Program, Step
-from kareus.graph.records import TENSOR_PARALLEL, Collective, CollectiveKind, Operator, OperatorKind
+from kareus.graph.records import TENSOR_PARALLEL, Collective, CollectiveKind, Operator, OperatorKind, Program, Step
 
 BF16_BYTES, FP32_BYTES = 2, 4
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from kareus.artifacts.randomness import generator
+from kareus.arrays import generator
 from kareus.calibrate.coefficients import OF_HEAT, expectations
 from kareus.calibrate.probes import Probe, ProbeKind, attention, beside, collective, gemm, norm, swiglu
 from kareus.gpu_model.coefficients import COEFFICIENTS, SHARES
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import run_program
-from kareus.graph.program import Program, Step
-from kareus.graph.records import CollectiveKind, Operator
+from kareus.graph.records import CollectiveKind, Operator, Program, Step
 
 MOST_SPREAD = 0.3
 """Largest standard deviation of a hidden logarithm: one GPU differs from another of its kind by less."""

@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
     )
     print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command
     if arguments.output is not None:
-        from kareus.report.advice.page import write_folder  # noqa: PLC0415 - only where a page is written
+        from kareus.report.advice_page import write_folder  # noqa: PLC0415 - only where a page is written
 
         page = write_folder(arguments.output, advice)
         if not arguments.json:

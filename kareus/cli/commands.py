@@ -46,7 +46,9 @@ GPUS = {
     "validate": Command(
         "kareus.evidence.validate_stage", "compare predictions with measurements: those that ship, or files of yours"
     ),
-    "calibrate": Command("kareus.cli.calibrate", "measure one GPU, or a few runs of your trainer, and write its file"),
+    "calibrate": Command(
+        "kareus.adviser.trainer_stage", "measure one GPU, or a few runs of your trainer, and write its file"
+    ),
     "fit": Command("kareus.evidence.fit_stage", "fit a GPU's coefficients to frontiers, reductions or kernels"),
 }
 GROUPS = {
@@ -72,7 +74,7 @@ STAGES = {
     "report": Command("kareus.report.workload.stage", "write the summary and the page of a workload"),
     "report-fleets": Command("kareus.report.fleet.stage", "write the summary and the page of emulated fleets"),
     "report-advice": Command(
-        "kareus.report.advice.stage", "answer the question of a campaign: which layout, which plan"
+        "kareus.report.advice_stage", "answer the question of a campaign: which layout, which plan"
     ),
     "report-campaign": Command("kareus.report.campaign.stage", "write the report on a campaign: a folder to hand on"),
 }

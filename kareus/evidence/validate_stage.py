@@ -7,7 +7,7 @@ from typing import Any
 
 from kareus.artifacts.outputs import OutputKind, add_force, check_files
 from kareus.errors import ConfigError, printable
-from kareus.evidence.shipped import shipped_files
+from kareus.evidence import shipped_files
 from kareus.evidence.validation import Validation, validate_file
 from kareus.workload.arguments import add_overrides
 

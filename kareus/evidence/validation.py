@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kareus.evidence.frontiers.answer import TableAnswer, answer_tables
-from kareus.evidence.iterations.answer import IterationAnswer, answer_iterations
-from kareus.evidence.iterations.power import PowerAnswer, answer_power, has_power
+from kareus.evidence.iterations import IterationAnswer, answer_iterations
 from kareus.evidence.kernels.answer import KernelAnswer, answer_kernels
 from kareus.evidence.kernels.rows import kind_of, read_usable_kernels
 from kareus.evidence.memory import MemoryAnswer, answer_memory
+from kareus.evidence.node_power import PowerAnswer, answer_power, has_power
 from kareus.prediction.lines import read_lines
 from kareus.prediction.memory_formats import format_of
 from kareus.prediction.rows import has_iterations, read_usable_iterations

@@ -1,7 +1,11 @@
 """The layout of a plan as a trainer's own settings, which `kareus from` reads as the same layout."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
+from kareus.artifacts.files import read_text
 from kareus.artifacts.records import leaves, to_plain
-from kareus.export.comments import header
+from kareus.errors import ArtifactError, printable
 from kareus.interchange.table import trainer_named
 from kareus.interchange.writing import written
 from kareus.plans.document import Plan
@@ -38,3 +42,21 @@ def layout_text(plan: Plan, workload: Workload, trainer: str, syntax: str) -> st
 
 MODEL_FIELDS = {"model.rotary_share": 1.0}
 """Fields of a model that plain values leave out at their defaults, and that trainers name."""
+
+
+def header(lines: Sequence[str]) -> str:
+    """Return the lines as comments that start with `#`; whatever is not printable ASCII is escaped."""
+    return "".join(f"# {ascii_only(line)}\n" for line in lines)
+
+
+def ascii_only(text: str) -> str:
+    """Return `text` on one line, in ASCII, so that no reader can take a part of it for content."""
+    return printable(text).encode("ascii", "backslashreplace").decode()
+
+
+def starts_with(path: Path, first: str) -> bool:
+    """Return whether the first line of a text file has the header's first line."""
+    try:
+        return read_text(path).startswith(header([first]).rstrip("\n"))
+    except ArtifactError:
+        return False

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import yaml
 
-from kareus.export.comments import header, starts_with
 from kareus.export.constant_counts import ConstantCounts
+from kareus.export.layouts import header, starts_with
 from kareus.graph.records import EXPERT_PARALLEL, TENSOR_PARALLEL
 from kareus.pipeline.compare import FRONTIER_BASELINE
 from kareus.pipeline.iteration import ComposedIteration

@@ -10,9 +10,8 @@ from pathlib import Path
 from kareus.artifacts.files import write_text
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.outputs import OutputKind, add_force, check_files
-from kareus.export.comments import starts_with
 from kareus.export.constant_counts import constant_counts, overlapping
-from kareus.export.layouts import FIRST, layout_text
+from kareus.export.layouts import FIRST, layout_text, starts_with
 from kareus.export.listing import is_plan_csv, is_plan_markdown, plan_csv, plan_markdown
 from kareus.export.megatron import (
     communicator_config,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kareus.artifacts.files import read_text
 from kareus.errors import ArtifactError, ConfigError
-from kareus.export.comments import header, starts_with
+from kareus.export.layouts import header, starts_with
 from kareus.graph.instruction import InstructionKey, place_in_line
 from kareus.graph.records import Direction
 from kareus.interchange.stage_layout import chunk_modules

@@ -1,4 +1,4 @@
-"""Configuration of the stage that composes microbatch frontiers."""
+"""Configuration of the stage that composes microbatch frontiers, and the record of the key `iteration`."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,14 @@ from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
 from kareus.model.training_options import PLAIN, TrainingOptions
 from kareus.software.record import Software
-from kareus.update.config import IterationConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationConfig:
+    """Parts of a training iteration that are planned besides forwards and backwards."""
+
+    include_update: bool
+    """Whether gradient reduction, gradient norm and optimizer step are instructions of the iteration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

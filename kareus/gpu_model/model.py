@@ -19,8 +19,7 @@ from kareus.gpu_model.norms import host_joined_s, longer_s
 from kareus.gpu_model.overlap import Phase, host_time_s, step_phases
 from kareus.gpu_model.power_limit import LEAST_CLOCK_MHZ, CostRows, fluctuating, over_limit
 from kareus.gpu_model.stragglers import with_slowest
-from kareus.graph.program import Program, Step
-from kareus.graph.records import Collective, Operator, Partition
+from kareus.graph.records import Collective, Operator, Partition, Program, Step
 
 ROUNDING = 1e-9
 """Relative error of a mean clock that counts as rounding."""

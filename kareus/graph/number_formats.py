@@ -77,3 +77,11 @@ FORMATS: Mapping[Precision, NumberFormat] = {
     Precision.NVFP4: NumberFormat(units=TensorCores.FP4, value_bytes=1 / 2 + 1 / 16, casts=3, passes=2),
 }
 """Formats by recipe; kernels of casts as of Transformer Engine 2."""
+
+
+BF16_BYTES = 2
+"""Of weights and activations, and of what GPUs send each other of them."""
+FP32_BYTES = 4
+"""Of gradients, and of all that the optimizer keeps."""
+ADAMW_BYTES = 3 * FP32_BYTES
+"""Of the states of AdamW for each parameter: master weight and both moments."""

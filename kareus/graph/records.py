@@ -305,3 +305,26 @@ class PartlyRecomputedGraph(BlockGraph):
     """Every so manieth block of a stage, or of its chunk, is recomputed."""
     first: int | None
     """Blocks of a stage, or of its chunk, from the first on, among which these are; None: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Operators in order, and one collective that starts together with one of them."""
+
+    operators: tuple[Operator, ...] = ()
+    collective: AnyCollective | None = None
+    launch: int = 0
+    """Index of the operator beside which the collective starts; `len(operators)` starts it after all of them."""
+    sm_count: int = 0
+    """SMs given to the collective; 0 without a collective."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Steps in order; every step waits for the one before."""
+
+    name: str
+    """Name in tables and log lines; not part of the program's identity."""
+    steps: tuple[Step, ...]
+    blocks: tuple[int, int] | None = None
+    """First step of the transformer blocks and the one after their last, if this is a whole pipeline instruction."""

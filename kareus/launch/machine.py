@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 from kareus.errors import EngineError
+from kareus.graph.number_formats import ADAMW_BYTES, FP32_BYTES
 from kareus.launch.torch_version import check_torch_version
-from kareus.model.precision import ADAMW_BYTES, FP32_BYTES
 from kareus.workload.config import Workload
 from kareus.workload.memory import GIB
 from kareus.workload.state_memory import stage_parameters

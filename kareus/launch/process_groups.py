@@ -7,13 +7,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
+from kareus.graph.number_formats import BF16_BYTES
 from kareus.launch.mesh import MeshCoordinate, rank_of
 from kareus.launch.rendezvous import Rendezvous
 from kareus.model.communication import Communicator, Mesh
 from kareus.model.communicators.choice import Library, make_communicator
 from kareus.model.communicators.nccl import nccl_options
 from kareus.model.config import Parallelism
-from kareus.model.precision import BF16_BYTES
 from kareus.workload.config import Workload
 from kareus.workload.memory import MESSAGE_CHANNELS, SUM_CHANNELS
 

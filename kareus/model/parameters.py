@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from kareus.graph.number_formats import BF16_BYTES
 from kareus.graph.records import Scope
 from kareus.model.config import Model, Parallelism, Sharding
 from kareus.model.experts import Experts
-from kareus.model.precision import BF16_BYTES
 from kareus.model.training_options import PLAIN, TrainingOptions, adapters
 
 

@@ -16,8 +16,8 @@ from statistics import NormalDist
 from kareus.artifacts.ranges import check_within, within
 from kareus.artifacts.records import ADDED, suggest
 from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.graph.number_formats import BF16_BYTES, FP32_BYTES
 from kareus.model.config import MOST_TOKENS, Model, Parallelism
-from kareus.model.precision import BF16_BYTES, FP32_BYTES
 
 QUANTILES = 512
 """Lengths of documents that stand for a distribution, each as likely as another."""

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from kareus.graph.number_formats import BF16_BYTES, FP32_BYTES
 from kareus.graph.records import (
     BIAS_GRADIENT_SUFFIX,
     EXPERT_PARALLEL,
@@ -32,7 +33,6 @@ from kareus.graph.records import (
 )
 from kareus.model.config import Model, Parallelism
 from kareus.model.experts import Experts
-from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.partition.made import grouped_product, grouped_weight_gradient, moved, product, weight_gradient
 from kareus.software.record import Software
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from kareus.graph.number_formats import BF16_BYTES, FP32_BYTES
 from kareus.graph.records import WEIGHT_GRADIENT_SUFFIX, Operator, OperatorKind
-from kareus.model.precision import BF16_BYTES, FP32_BYTES
 
 
 def product(name: str, rows: int, columns: int, inner: int) -> Operator:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from kareus.graph.interleave import numbered
+from kareus.graph.number_formats import BF16_BYTES
 from kareus.graph.recomputation import FURTHER_BLOCK
 from kareus.graph.records import (
     INPUT_GRADIENT_SUFFIX,
@@ -23,7 +24,6 @@ from kareus.graph.records import (
     Segment,
 )
 from kareus.model.config import Model, Parallelism
-from kareus.model.precision import BF16_BYTES
 from kareus.partition.made import moved, product, weight_gradient
 
 PROJECTION, NORMS = "mtp_projection", "mtp_norms"

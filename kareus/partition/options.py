@@ -15,6 +15,7 @@ from dataclasses import fields, replace
 from fractions import Fraction
 from functools import partial
 
+from kareus.graph.number_formats import BF16_BYTES
 from kareus.graph.recomputation import AGAIN_SUFFIX
 from kareus.graph.records import (
     BIAS_GRADIENT_SUFFIX,
@@ -28,7 +29,6 @@ from kareus.graph.records import (
     Segment,
 )
 from kareus.model.config import Model, Parallelism
-from kareus.model.precision import BF16_BYTES
 from kareus.model.training_options import (
     Adapter,
     FrozenWeights,

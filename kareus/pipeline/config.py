@@ -6,13 +6,13 @@ from enum import StrEnum
 from kareus.artifacts.ranges import check_within, within
 from kareus.artifacts.records import ADDED
 from kareus.errors import ConfigError
+from kareus.frontiers.config import IterationConfig
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
 from kareus.model.training_options import PLAIN, TrainingOptions
 from kareus.software.record import Software
-from kareus.update.config import IterationConfig
 
 MOST_DEADLINES = 1000
 """Plans of a frontier; neighbours of 64 differ by about 1 % in time."""

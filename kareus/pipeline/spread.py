@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kareus.arrays import Array
-from kareus.artifacts.randomness import generator
+from kareus.arrays import Array, generator
 from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Direction

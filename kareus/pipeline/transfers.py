@@ -9,8 +9,8 @@ Narayanan et al., SC '21, section 4.1). A tensor that does not divide by the gro
 from dataclasses import dataclass
 
 from kareus.gpu_model.gpu import Gpu
+from kareus.graph.number_formats import BF16_BYTES
 from kareus.model.config import Parallelism
-from kareus.model.precision import BF16_BYTES
 from kareus.pipeline.config import PipelineSlice
 
 

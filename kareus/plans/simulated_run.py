@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from kareus.arrays import Array
-from kareus.artifacts.randomness import generator
+from kareus.arrays import Array, generator
 from kareus.gpu_model.model import KnownSteps, run_tally, tally
 from kareus.gpu_model.thermal import Interval, at_reference_j
 from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.instruction import InstructionKey
-from kareus.graph.program import Program
-from kareus.graph.records import UPDATING, Batch, BlockGraph
+from kareus.graph.records import UPDATING, Batch, BlockGraph, Program
 from kareus.pipeline.solver.dag import earliest_starts_s, iteration_dag
 from kareus.plans.document import Plan, PlannedInstruction
 from kareus.profile.programs import StageShape, instruction_program, laid_out_shapes, weights_of

@@ -16,8 +16,7 @@ from kareus.gpu_model.coefficients import LaunchesAhead
 from kareus.gpu_model.gpu import MOST_W, Gpu
 from kareus.gpu_model.model import Behaviour, KnownSteps, Tally, run_tally, tally
 from kareus.gpu_model.thermal import sustained_j
-from kareus.graph.program import Program, Step
-from kareus.graph.records import Direction
+from kareus.graph.records import Direction, Program, Step
 
 EMBEDDING, HEAD, COLLECTIVES, OVERHEAD = "embedding", "head", "collectives", "overhead"
 """Components beside the kinds of operator: what stands before and after the blocks, what collectives in blocks add, and

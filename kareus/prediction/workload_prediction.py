@@ -18,8 +18,7 @@ from kareus.gpu_model.model import Behaviour, KnownSteps, run_tally, tally
 from kareus.gpu_model.trust import known_kernel_uncertainty, known_uncertainty
 from kareus.gpu_model.waiting import effective_energy_j, total_energy_j, waiting_power_w
 from kareus.graph.instruction import InstructionKind
-from kareus.graph.program import Program
-from kareus.graph.records import UPDATING, Batch, BlockGraph, Direction, instruction_directions
+from kareus.graph.records import UPDATING, Batch, BlockGraph, Direction, Program, instruction_directions
 from kareus.partition.extract import operator_graphs
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.iteration import ComposedIteration, iteration_cost

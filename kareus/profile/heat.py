@@ -13,7 +13,7 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import Behaviour
 from kareus.gpu_model.thermal import Interval
 from kareus.profile.config import MeasurementProtocol
-from kareus.testbed.simulated.testbed import PREDECESSOR_S
+from kareus.testbed.simulated_testbed import PREDECESSOR_S
 
 COUNTED_SHARE = 0.75
 """Of the time that the chip settles before an energy counter is read, which is twice the counter's interval: what it

@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, replace
 import polars as pl
 
 from kareus.gpu_model.coefficients import GpuCoefficients
-from kareus.graph.program import Program
-from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
+from kareus.graph.records import Batch, BlockGraph, Direction, Program, instruction_directions
 from kareus.partition.detect import detect_partitions
 from kareus.profile.config import ProfileSlice
 from kareus.profile.measure import Profiler, identity_of

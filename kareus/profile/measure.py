@@ -20,7 +20,7 @@ from kareus.device.held_clock import ClockOutcome, clock_outcome
 from kareus.errors import DeviceError
 from kareus.gpu_model.coefficients import GpuCoefficients
 from kareus.gpu_model.thermal import window_temperature_c
-from kareus.graph.program import Program, Step
+from kareus.graph.records import Program, Step
 from kareus.profile.config import MeasurementProtocol
 from kareus.profile.shelves import MemoryShelf, RowShelf
 from kareus.profile.tables import LOOKS, MEASUREMENTS

@@ -12,9 +12,19 @@ from typing import Protocol
 
 from kareus.graph.instruction import place_in_line
 from kareus.graph.interleave import Pair, block_passes, partition_of, stages_with_all_pairs, staggered
-from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation, head_backward
-from kareus.graph.records import RECOMPUTING, TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
+from kareus.graph.records import (
+    RECOMPUTING,
+    TRACED,
+    Batch,
+    BlockGraph,
+    Direction,
+    Partition,
+    Program,
+    Scope,
+    Segment,
+    Step,
+)
 from kareus.graph.split_backward import pass_segments
 from kareus.model.config import Model, Parallelism
 from kareus.profile.sharded import (

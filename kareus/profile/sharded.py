@@ -27,11 +27,10 @@ from typing import Protocol
 
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.network import placement_of
-from kareus.graph.program import Step
-from kareus.graph.records import CollectiveKind, Direction, Operator, PlacedCollective, Scope, SwitchedGather
+from kareus.graph.number_formats import BF16_BYTES
+from kareus.graph.records import CollectiveKind, Direction, Operator, PlacedCollective, Scope, Step, SwitchedGather
 from kareus.model.config import Model, Parallelism
 from kareus.model.parameters import gathered_bytes, trained_expert_parameters, trained_parameters
-from kareus.model.precision import BF16_BYTES
 from kareus.model.training_options import TrainingOptions
 from kareus.software.record import Software
 

@@ -97,7 +97,7 @@ def _(advice: Advice) -> list[str]:
 
 @figure.register(Advice)
 def _(advice: Advice) -> "tuple[Figure, str]":
-    from kareus.report.advice.figure import frontier_figure  # noqa: PLC0415 - as in `html`
+    from kareus.report.advice_figure import frontier_figure  # noqa: PLC0415 - as in `html`
 
     base = advice.question.base
     return frontier_figure(advice, advice.size), f"{base.model.name}, GPU model of {base.gpu.name}"

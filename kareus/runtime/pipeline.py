@@ -27,8 +27,7 @@ from kareus.runtime.follower import PlanFollower
 from kareus.runtime.fully_sharded import FullyShardedModel
 from kareus.runtime.graphs import Capture
 from kareus.runtime.messages import Receives, Sends
-from kareus.runtime.microbatch import Microbatch
-from kareus.runtime.schedules import Schedules
+from kareus.runtime.schedules import Microbatch, Schedules
 from kareus.runtime.stage_model import GradientsReady, StageModel
 from kareus.workload.config import Workload
 

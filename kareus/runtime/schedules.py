@@ -7,6 +7,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kareus.errors import ArtifactError, EngineError
 from kareus.graph.interleave import NUMBER, Pair, partition_of, staggered
 from kareus.graph.recomputation import Recomputation
@@ -124,3 +127,14 @@ def _turn(pair: Pair, segment: Segment, choices: Mapping[str, Choice] | None, de
     except ArtifactError as error:
         raise EngineError(f"{error} It is the launch of a plan; run a plan of this workload.") from error
     return Turn(pair.nanobatch, places, launch, choice.sm_count, ends_with)
+
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatch:
+    """Token ids and the ids that follow them, each [microbatch_size, sequence_length / cp]."""
+
+    ids: Ids
+    labels: Ids

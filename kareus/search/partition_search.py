@@ -9,10 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from kareus.artifacts.randomness import generator
+from kareus.arrays import generator
 from kareus.gpu_model.gpu import Gpu
-from kareus.graph.program import Program
-from kareus.graph.records import Partition
+from kareus.graph.records import Partition, Program
 from kareus.pareto import pareto_mask
 from kareus.profile.measure import Measurement, Profiler, TimeMeasurement
 from kareus.profile.programs import partition_program

@@ -13,11 +13,10 @@ from dataclasses import replace
 from functools import partial
 
 from kareus.graph.interleave import ROUTER
-from kareus.graph.number_formats import FORMATS, Precision
+from kareus.graph.number_formats import BF16_BYTES, FORMATS, FP32_BYTES, Precision
 from kareus.graph.records import TENSOR_PARALLEL, BlockGraph, CollectiveKind, Operator, OperatorKind, Segment
 from kareus.model.config import Model, Parallelism
 from kareus.model.features import AngleScaling, AngleStretch
-from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.software.record import Software
 
 ROTATION = "rope"

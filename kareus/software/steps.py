@@ -9,7 +9,6 @@ gathers the input of a product beside the product's input gradient.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kareus.graph.program import Step
 from kareus.graph.records import (
     CONTEXT_PARALLEL,
     EXPERT_PARALLEL,
@@ -19,6 +18,7 @@ from kareus.graph.records import (
     CollectiveKind,
     Operator,
     OperatorKind,
+    Step,
 )
 from kareus.software.record import Software, TensorOverlap
 

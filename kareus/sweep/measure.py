@@ -13,7 +13,7 @@ from kareus.artifacts.records import canonical_json, content_hash
 from kareus.artifacts.tables import Row
 from kareus.gpu_model.model import run_program
 from kareus.gpu_model.thermal import sustained_profile_j, window_temperature_c
-from kareus.graph.program import Program
+from kareus.graph.records import Program
 from kareus.profile.config import MeasurementProtocol
 from kareus.profile.measure import measure_once, measured_row
 from kareus.profile.shelves import RowShelf

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from kareus.artifacts.provenance import TestbedIdentity
 from kareus.gpu_model.gpu import Gpu
-from kareus.graph.program import Program
+from kareus.graph.records import Program
 from kareus.testbed.config import TestbedConfig
 
 
@@ -85,6 +85,6 @@ def open_testbed(config: TestbedConfig, gpu: Gpu, predecessor_power_w: float, se
         from kareus.testbed.cuda.testbed import CudaTestbed  # noqa: PLC0415
 
         return CudaTestbed(config.cuda, gpu, nvml.open_devices())
-    from kareus.testbed.simulated.testbed import SimulatedTestbed  # noqa: PLC0415
+    from kareus.testbed.simulated_testbed import SimulatedTestbed  # noqa: PLC0415
 
     return SimulatedTestbed(config=config, gpu=gpu, predecessor_power_w=predecessor_power_w, seed=seed)

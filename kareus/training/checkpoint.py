@@ -29,6 +29,7 @@ from kareus.artifacts.files import file_hash
 from kareus.artifacts.records import from_plain, to_plain
 from kareus.errors import ArtifactError
 from kareus.model.weights import save_tensors
+from kareus.training.batches import DataPosition
 from kareus.training.checkpoint_files import (
     SCHEMA_VERSION,
     Header,
@@ -42,7 +43,6 @@ from kareus.training.checkpoint_files import (
     tensors_file,
     write_header,
 )
-from kareus.training.data.batches import DataPosition
 from kareus.training.weight_slices import Box, difference, intersection
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from kareus.artifacts.files import file_hash, read_text, write_json
 from kareus.artifacts.records import from_plain, parse_json, to_plain
 from kareus.artifacts.seals import KEY, sealed, unsealed
 from kareus.errors import ArtifactError, ConfigError, KareusError
-from kareus.training.data.batches import DataPosition
+from kareus.training.batches import DataPosition
 
 SCHEMA_VERSION = 4
 HEADER = ".json"

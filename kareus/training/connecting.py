@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from kareus.graph.number_formats import BF16_BYTES, FP32_BYTES
 from kareus.graph.records import CollectiveKind, Scope
 from kareus.model.communication import Communicator
 from kareus.model.parameters import embedding_parameters, expert_parameters, reduced_parameters
-from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.pipeline.transfers import gathered_parts
 from kareus.runtime.boundary import Shapes
 from kareus.runtime.chunk_stage import StagePlace

@@ -27,13 +27,13 @@ from kareus.runtime.boundary import boundary_shapes
 from kareus.training.checkpoint import RankCheckpoints
 from kareus.training.clocks import device_and_clocks
 from kareus.training.connecting import block_messages, connect_group, connect_stages, weight_messages
-from kareus.training.data.samples import FileSamples, Samples, SyntheticSamples
-from kareus.training.data.text import tokenised
-from kareus.training.data.tokens import open_tokens
 from kareus.training.job import TrainingJob
 from kareus.training.recorder import IterationRecorder, identity, recorded_in
+from kareus.training.samples import FileSamples, Samples, SyntheticSamples
 from kareus.training.settings import TrainingSettings
 from kareus.training.setup import RankSetup, stage_place, training_seed
+from kareus.training.text import tokenised
+from kareus.training.tokens import open_tokens
 from kareus.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)

@@ -25,9 +25,9 @@ from kareus.runtime.pipeline import Pipeline, balances_of
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import GradientsReady, StageModel
 from kareus.training.checkpoint import RankCheckpoints
-from kareus.training.data.samples import Samples
 from kareus.training.job import TrainingJob
 from kareus.training.recorder import IterationRecorder
+from kareus.training.samples import Samples
 from kareus.training.settings import TrainingSettings
 
 

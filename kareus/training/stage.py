@@ -17,16 +17,21 @@ from kareus.launch.heartbeats import Patience
 from kareus.launch.machine import check_machine
 from kareus.launch.processes import is_rank, launch
 from kareus.launch.torch_version import check_torch_version
+from kareus.model.weight_files import check_weight_files
 from kareus.plans.check_stage import read_checked_plan, workload_folder
 from kareus.plans.document import Plan
 from kareus.plans.locate import plan_path, workload_path
 from kareus.runtime.architecture import check_captures, check_runs, check_trains
 from kareus.testbed.config import TestbedKind
-from kareus.training.inputs import check_inputs
+from kareus.training.checkpoint_files import iterations_in
 from kareus.training.job import TrainingJob, planned_job, unplanned_job
+from kareus.training.metrics import check_metrics
 from kareus.training.settings import MOST_ITERATIONS, LearningRateSchedule, OptimizerSettings, TrainingSettings
 from kareus.training.simulated import PLAYED_BACK, play_back_training
 from kareus.training.tables import ITERATIONS
+from kareus.training.text import text_files
+from kareus.training.tokenizers import check_tokenizer
+from kareus.training.tokens import open_tokens
 from kareus.workload.config import Workload
 
 logger = logging.getLogger(__name__)
@@ -246,3 +251,27 @@ def _checked_settings(arguments: argparse.Namespace) -> TrainingSettings:
         clocks=arguments.clocks,
         strict_clocks=arguments.strict_clocks,
     )
+
+
+def check_inputs(settings: TrainingSettings) -> None:
+    """Check that data, tokenizer and first weights are there, and the package that writes metrics.
+
+    A training that has checkpoints goes on from them and does not read its first weights again.
+
+    Raises:
+        KareusError: one is missing, or is something else.
+    """
+    if settings.data != "synthetic":
+        _check_data(Path(settings.data), settings.tokenizer)
+    if settings.metrics is not None:
+        check_metrics(settings.metrics)
+    if settings.weights is not None and not iterations_in(settings.output / "checkpoints"):
+        check_weight_files(settings.weights)
+
+
+def _check_data(path: Path, tokenizer: str) -> None:
+    if path.suffix == ".bin":
+        open_tokens(path, check_content=False)
+        return
+    text_files([path])
+    check_tokenizer(tokenizer)

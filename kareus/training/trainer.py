@@ -17,11 +17,11 @@ from kareus.plans.throughput import throughput
 from kareus.runtime.fully_sharded import FullyShardedModel
 from kareus.runtime.graphs import CudaCapture
 from kareus.training import checkpoint
+from kareus.training.batches import Batches, DataShare
 from kareus.training.bucket_reduction import BucketReduction
 from kareus.training.checkpoint import Checkpoint
 from kareus.training.checkpoint_files import Header, iteration_folder
 from kareus.training.checkpoint_writer import CheckpointWriter
-from kareus.training.data.batches import Batches, DataShare
 from kareus.training.exporting import check_exportable, export_weights
 from kareus.training.full_sharding import FullSharding
 from kareus.training.metrics import EventFiles

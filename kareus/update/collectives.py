@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.network import Placement, placement_of
+from kareus.graph.number_formats import BF16_BYTES, FP32_BYTES
 from kareus.graph.records import Collective, CollectiveKind
 from kareus.model.config import Parallelism
-from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.software.record import Software
 
 Placed = tuple[Collective, Placement]

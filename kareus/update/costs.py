@@ -33,8 +33,7 @@ from kareus.gpu_model.thermal import sustained_j
 from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.interleave import block_segments
-from kareus.graph.number_formats import FORMATS, Precision
-from kareus.graph.program import Program, Step
+from kareus.graph.number_formats import BF16_BYTES, FORMATS, FP32_BYTES, Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import (
     COMPLETING,
@@ -42,8 +41,10 @@ from kareus.graph.records import (
     Direction,
     Operator,
     OperatorKind,
+    Program,
     Scope,
     Segment,
+    Step,
     instruction_directions,
 )
 from kareus.model.config import Model, Parallelism
@@ -55,7 +56,6 @@ from kareus.model.parameters import (
     trained_expert_parameters,
     trained_parameters,
 )
-from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.model.training_options import MasterWeights, TrainingOptions
 from kareus.profile.programs import StageShape, laid_out_shapes, outer_segments, sequential_steps
 from kareus.software.kernels import weight_cast

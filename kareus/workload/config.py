@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from kareus.artifacts.ranges import within
 from kareus.artifacts.records import ADDED
 from kareus.errors import ConfigError
+from kareus.frontiers.config import IterationConfig
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
@@ -20,7 +21,6 @@ from kareus.schedule.config import MOST_CANDIDATES, SearchSpaceConfig
 from kareus.search.config import SearchConfig
 from kareus.software.record import Software, driven
 from kareus.testbed.config import CudaCollectives, TestbedConfig
-from kareus.update.config import IterationConfig
 
 MOST_PRODUCTS = 2**60
 """Multiplications of a matrix product; tables count twice as many FLOPs in 64 bits."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kareus.errors import RefusedWorkloadError
-from kareus.model.precision import BF16_BYTES
+from kareus.graph.number_formats import BF16_BYTES
 from kareus.pipeline.transfers import gathered_parts
 from kareus.profile.programs import StageShape, laid_out_shapes
 from kareus.schedule.config import sm_allocations

@@ -7,11 +7,10 @@ neither gradients nor states; adapters beside them have both.
 
 from collections.abc import Mapping
 
-from kareus.graph.number_formats import FORMATS
+from kareus.graph.number_formats import BF16_BYTES, FORMATS, FP32_BYTES
 from kareus.graph.records import Scope
 from kareus.model.config import Model, Parallelism, Sharding
 from kareus.model.parameters import gathered_bytes, scope_parameters, trained_expert_parameters, trained_parameters
-from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.model.training_options import MasterWeights
 from kareus.profile.programs import laid_out_shapes
 from kareus.workload.config import Workload

@@ -14,8 +14,7 @@ from kareus.calibrate.measure import measure_trials
 from kareus.calibrate.probes import Probe, ProbeKind, attention, beside, collective, gemm, norm, swiglu
 from kareus.device.claims import FOLDER_VARIABLE, setting_of
 from kareus.gpu_model.gpu import FrequencyRange
-from kareus.graph.program import Program, Step
-from kareus.graph.records import CollectiveKind
+from kareus.graph.records import CollectiveKind, Program, Step
 from kareus.testbed.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool
 from kareus.testbed.cuda.testbed import CudaTestbed
 

@@ -7,8 +7,8 @@ import pytest
 from helpers.builders import CONFIG
 
 import fidelity_pictures
+from kareus.evidence import shipped_files
 from kareus.evidence.page.figures import comparison_figure
-from kareus.evidence.shipped import shipped_files
 from kareus.evidence.validation import validate_file
 
 ROOT = Path(__file__).parents[2]

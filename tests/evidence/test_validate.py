@@ -7,8 +7,7 @@ from helpers.builders import CONFIG
 from helpers.references import FRONTIERS, QUICK, REDUCTIONS
 
 from kareus.cli import main
-from kareus.evidence import validate_stage
-from kareus.evidence.shipped import shipped_files
+from kareus.evidence import shipped_files, validate_stage
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,7 @@ from kareus.gpu_model.energy import idle_power_w
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import Behaviour, run_program
 from kareus.gpu_model.power_limit import LEAST_CLOCK_MHZ
-from kareus.graph.program import Program, Step
-from kareus.graph.records import Operator
+from kareus.graph.records import Operator, Program, Step
 
 MOST_MHZ = 1410.0
 PRODUCT, NORM = gemm("linear", 16384, 4096, 4096), memory("norm", 2**26)

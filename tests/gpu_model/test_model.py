@@ -13,9 +13,8 @@ from kareus.gpu_model import laws
 from kareus.gpu_model.energy import collective_switching, operator_switching, relative_voltage
 from kareus.gpu_model.model import run_program, run_schedules
 from kareus.gpu_model.overlap import host_time_s, step_phases
-from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import Batch, Direction, OperatorKind, Partition
+from kareus.graph.records import Batch, Direction, OperatorKind, Partition, Program, Step
 from kareus.profile.programs import Execution, StageShape, instruction_program
 
 TOKENS = 16384

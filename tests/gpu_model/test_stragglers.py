@@ -13,7 +13,7 @@ from kareus.gpu_model.coefficients import LaunchesAhead
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import Behaviour, run_program
 from kareus.gpu_model.stragglers import TIME_VARIATION, limited_share, slowest_of
-from kareus.graph.program import Program, Step
+from kareus.graph.records import Program, Step
 
 LARGEST_OF = {10: 1.53875, 100: 2.50759, 1000: 3.24144}
 """Expectation of the largest of as many normal numbers, in standard deviations (Harter, Biometrika 48, 1961)."""

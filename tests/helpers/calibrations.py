@@ -13,7 +13,7 @@ from kareus.calibrate.probes import Probe
 from kareus.gpu_model.gpu import Gpu
 from kareus.profile.shelves import MemoryShelf
 from kareus.profile.tables import LOOKS, MEASUREMENTS
-from kareus.testbed.simulated.testbed import SimulatedTestbed
+from kareus.testbed.simulated_testbed import SimulatedTestbed
 
 PROTOCOL = short(protocol())
 

@@ -18,8 +18,8 @@ from kareus.runtime.follower import PlanFollower, planned_steps
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import StageModel
-from kareus.training.data.batches import Batches, DataShare
-from kareus.training.data.samples import SyntheticSamples
+from kareus.training.batches import Batches, DataShare
+from kareus.training.samples import SyntheticSamples
 from kareus.workload.config import Workload
 
 MakeFollower = Callable[..., PlanFollower]

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from kareus.model.config import Model
-from kareus.runtime.microbatch import Microbatch
+from kareus.runtime.schedules import Microbatch
 from kareus.workload.huggingface_export import huggingface_config
 
 LOSS = "loss"

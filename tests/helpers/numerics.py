@@ -33,17 +33,16 @@ from kareus.runtime.actions import actions_of
 from kareus.runtime.boundary import boundary_shapes
 from kareus.runtime.chunk_stage import ChunkStage
 from kareus.runtime.follower import PlanFollower, planned_steps
-from kareus.runtime.microbatch import Microbatch
 from kareus.runtime.pipeline import Pipeline, balances_of
-from kareus.runtime.schedules import MicrobatchSchedule, Schedule
+from kareus.runtime.schedules import Microbatch, MicrobatchSchedule, Schedule
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import StageModel
 from kareus.schedule.records import Choice
+from kareus.training.batches import Batches, DataShare
 from kareus.training.bucket_reduction import BucketReduction
-from kareus.training.data.batches import Batches, DataShare
-from kareus.training.data.samples import SyntheticSamples
 from kareus.training.optimizer import whole_norm
 from kareus.training.optimizer_sharding import OptimizerSharding
+from kareus.training.samples import SyntheticSamples
 from kareus.update.directions import update_directions
 from kareus.workload.config import Workload
 

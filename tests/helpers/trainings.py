@@ -18,6 +18,7 @@ from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_table, write_table
 from kareus.cli import main
+from kareus.frontiers.config import IterationConfig
 from kareus.frontiers.tables import MICROBATCH
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
@@ -33,7 +34,6 @@ from kareus.pipeline.tables import ITERATION
 from kareus.profile.programs import Execution, chunk_shapes
 from kareus.schedule.tables import SPACE
 from kareus.training.tables import ITERATIONS
-from kareus.update.config import IterationConfig
 from kareus.update.directions import update_directions
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut, slice_text

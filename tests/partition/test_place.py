@@ -6,8 +6,7 @@ import pytest
 from helpers.builders import a100, block_graph
 
 from kareus.gpu_model.model import run_program
-from kareus.graph.program import Program, Step
-from kareus.graph.records import BlockGraph, Collective, PlacedCollective
+from kareus.graph.records import BlockGraph, Collective, PlacedCollective, Program, Step
 from kareus.model.config import Parallelism, Sharding
 from kareus.partition.place import placed
 

@@ -14,6 +14,7 @@ from helpers.trainings import CLOCKS_MHZ, planned, tiny_workload
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.cli import main
 from kareus.errors import ArtifactError
+from kareus.frontiers.config import IterationConfig
 from kareus.gpu_model.model import run_program
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import UPDATING, Batch
@@ -28,7 +29,6 @@ from kareus.plans.units import scaled
 from kareus.profile.programs import chunk_shapes, instruction_program
 from kareus.training.comparison import WARMUP_ITERATIONS, compare_runs
 from kareus.training.tables import ITERATIONS
-from kareus.update.config import IterationConfig
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import mfu
 from kareus.workload.slices import cut

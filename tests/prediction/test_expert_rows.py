@@ -6,7 +6,7 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.errors import ConfigError
-from kareus.evidence.iterations.answer import answer_iterations
+from kareus.evidence.iterations import answer_iterations
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Sharding
 from kareus.prediction.lines import read_lines

@@ -4,7 +4,7 @@ import pytest
 from helpers.builders import a100, gemm, protocol, search, simulated
 
 from kareus.errors import DeviceError
-from kareus.graph.program import Program, Step
+from kareus.graph.records import Program, Step
 from kareus.profile.bench import Bench
 from kareus.profile.measure import measure_once, measure_time_once, measured_row
 from kareus.search.config import SearchSlice

@@ -9,7 +9,7 @@ from kareus.artifacts.provenance import TestbedIdentity
 from kareus.artifacts.tables import read_table
 from kareus.gpu_model.gpu import FrequencyRange
 from kareus.gpu_model.model import run_program
-from kareus.graph.program import Program, Step
+from kareus.graph.records import Program, Step
 from kareus.profile.bench import Bench
 from kareus.profile.measure import Profiler, measure_once, measure_time_once
 from kareus.profile.shelves import MemoryShelf

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.gpu_model.model import Behaviour, run_program
-from kareus.graph.program import Program, Step
+from kareus.graph.records import Program, Step
 from kareus.profile.heat import as_profiled
 from kareus.profile.measure import measure_once
 from kareus.testbed.protocol import open_testbed

@@ -9,9 +9,18 @@ import pytest
 from helpers.builders import CONFIG, software
 
 from kareus.gpu_model.overlap import step_phases
-from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import Batch, BlockGraph, CollectiveKind, Direction, PlacedCollective, Scope, SwitchedGather
+from kareus.graph.records import (
+    Batch,
+    BlockGraph,
+    CollectiveKind,
+    Direction,
+    PlacedCollective,
+    Program,
+    Scope,
+    Step,
+    SwitchedGather,
+)
 from kareus.model.config import Sharding
 from kareus.model.parameters import expert_parameters, scope_parameters
 from kareus.partition.extract import extract

@@ -4,7 +4,7 @@ import pytest
 from helpers.builders import a100, gemm, protocol, search, simulated
 
 from kareus.errors import ArtifactError
-from kareus.graph.program import Program, Step
+from kareus.graph.records import Program, Step
 from kareus.profile.bench import Bench
 from kareus.profile.measure import Profiler, memory_profiler
 from kareus.profile.shelves import MemoryShelf

@@ -16,10 +16,10 @@ from helpers.trainings import FOUR_LAYERS, tiny_workload
 from helpers.worlds import gloo_groups, spawn
 from torch import Tensor
 
+from kareus.frontiers.config import IterationConfig
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.pipeline.transfers import boundary_message, gathered_parts
 from kareus.runtime import boundary
-from kareus.update.config import IterationConfig
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
 

@@ -12,8 +12,8 @@ from helpers.memory import Alive
 from helpers.trainings import tiny_workload
 from helpers.worlds import gloo_groups, spawn
 
+from kareus.graph.number_formats import BF16_BYTES, FP32_BYTES
 from kareus.graph.recomputation import Recomputation
-from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.workload.activation_memory import kept_bytes
 from kareus.workload.config import Workload
 from kareus.workload.pipelining import most_in_flight

@@ -6,8 +6,7 @@ import pytest
 from helpers.builders import a100, gemm, software
 
 from kareus.gpu_model.model import run_program
-from kareus.graph.program import Program, Step
-from kareus.graph.records import Collective, CollectiveKind, Operator, OperatorKind
+from kareus.graph.records import Collective, CollectiveKind, Operator, OperatorKind, Program, Step
 from kareus.software.record import Dispatcher, TensorOverlap
 from kareus.software.steps import overlapped
 

@@ -10,9 +10,18 @@ from helpers.builders import all_reduce, gemm, memory, small_model, software
 from helpers.worlds import GPT, MPT
 
 from kareus.errors import KareusError
-from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import UPDATING, Batch, Collective, CollectiveKind, Direction, Operator, OperatorKind
+from kareus.graph.records import (
+    UPDATING,
+    Batch,
+    Collective,
+    CollectiveKind,
+    Direction,
+    Operator,
+    OperatorKind,
+    Program,
+    Step,
+)
 from kareus.model import attention, fused
 from kareus.model.communicators.choice import Library
 from kareus.model.config import Parallelism, Sharding

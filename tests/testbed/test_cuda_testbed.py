@@ -16,8 +16,7 @@ from kareus.device import nvml
 from kareus.device.claims import FOLDER_VARIABLE, setting_of
 from kareus.errors import DeviceError, EngineError
 from kareus.gpu_model.gpu import FrequencyRange
-from kareus.graph.program import Program, Step
-from kareus.graph.records import Collective, CollectiveKind, SequenceCollective
+from kareus.graph.records import Collective, CollectiveKind, Program, SequenceCollective, Step
 from kareus.model.communicators.choice import Library
 from kareus.model.communicators.mscclpp import MscclppCommunicator
 from kareus.model.communicators.nccl import NcclCommunicator

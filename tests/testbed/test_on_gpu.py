@@ -7,8 +7,7 @@ from helpers.builders import a100, all_reduce, gemm, protocol
 from kareus.device import nvml
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.gpu_model.gpu import FrequencyRange
-from kareus.graph.program import Program, Step
-from kareus.graph.records import Collective, CollectiveKind, Operator, OperatorKind, SequenceCollective
+from kareus.graph.records import Collective, CollectiveKind, Operator, OperatorKind, Program, SequenceCollective, Step
 from kareus.profile.measure import measure_once
 from kareus.testbed.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool
 from kareus.testbed.cuda.testbed import CudaTestbed

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.gpu_model.thermal import Interval
-from kareus.graph.program import Program, Step
+from kareus.graph.records import Program, Step
 from kareus.testbed.protocol import open_testbed
 
 PROGRAM = Program(name="linear", steps=(Step(operators=(gemm("linear", 16384, 4096, 3072),)),))

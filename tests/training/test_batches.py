@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from kareus.errors import ArtifactError, ConfigError
 from kareus.model import attention
-from kareus.training.data.batches import Batches, DataPosition, DataShare, context_shard
-from kareus.training.data.samples import FileSamples, SyntheticSamples, permuted
-from kareus.training.data.tokens import open_tokens, write_tokens
+from kareus.training.batches import Batches, DataPosition, DataShare, context_shard
+from kareus.training.samples import FileSamples, SyntheticSamples, permuted
+from kareus.training.tokens import open_tokens, write_tokens
 
 SYNTHETIC = SyntheticSamples(vocab_size=50, sequence_length=8, seed=1)
 

@@ -16,6 +16,7 @@ import torch
 from helpers.worlds import fork
 
 from kareus.errors import ArtifactError
+from kareus.training.batches import DataPosition
 from kareus.training.checkpoint import (
     Checkpoint,
     RankCheckpoints,
@@ -28,7 +29,6 @@ from kareus.training.checkpoint import (
     save,
 )
 from kareus.training.checkpoint_files import agreed, damage, header_file, holdings, read_header
-from kareus.training.data.batches import DataPosition
 from kareus.training.weight_slices import Box
 
 DATA = DataPosition(samples=7, source="0123456789abcdef")

@@ -13,10 +13,10 @@ from helpers.worlds import fork
 from kareus.errors import ArtifactError
 from kareus.model import weights
 from kareus.training import checkpoint_writer
+from kareus.training.batches import DataPosition
 from kareus.training.checkpoint import Checkpoint, RankCheckpoints, StateSlice, load, save
 from kareus.training.checkpoint_files import header_file, read_header
 from kareus.training.checkpoint_writer import CheckpointWriter
-from kareus.training.data.batches import DataPosition
 from kareus.training.trainer import Trainer
 from kareus.training.weight_slices import Box
 

@@ -11,13 +11,13 @@ import torch.distributed as dist
 from helpers.trainings import tiny_workload
 from helpers.worlds import GPT, LLAMA, QWEN, spawn
 
+from kareus.graph.number_formats import FP32_BYTES
 from kareus.graph.records import Batch, CollectiveKind
 from kareus.launch.process_groups import ProcessGroups
 from kareus.model.communication import SUM, Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
 from kareus.model.communicators.process_group import ProcessGroupCommunicator
 from kareus.model.config import Model, Sharding
-from kareus.model.precision import FP32_BYTES
 from kareus.model.shards import shard_of
 from kareus.partition.extract import extract
 from kareus.profile.programs import StageShape

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from helpers.trainings import FAST, losses, planned, tiny_workload, train_in_ranks
 
+from kareus.frontiers.config import IterationConfig
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Sharding
-from kareus.update.config import IterationConfig
 from kareus.workload.config import Workload
 
 COMMON = ("--iterations", 4, "--checkpoint-every", 2, "--keep", 9, "--data", "synthetic", *FAST)

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from kareus.artifacts.configuration import to_yaml
+from kareus.graph.number_formats import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.graph.recomputation import Recomputation
 from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import ProcessGroups, make_process_groups
@@ -24,7 +25,6 @@ from kareus.model.communicators.choice import Library
 from kareus.model.config import Model, Sharding
 from kareus.model.experts import Experts, RouterScore
 from kareus.model.features import NormPlacement
-from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.model.shards import shard_of
 from kareus.model.weights import draw_weights, pieces
 from kareus.profile.programs import chunk_shapes

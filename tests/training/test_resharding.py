@@ -23,9 +23,9 @@ from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.profile.programs import chunk_shapes
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import StageModel
+from kareus.training.batches import DataPosition
 from kareus.training.checkpoint import Checkpoint, RankCheckpoints, load, random_state, save
 from kareus.training.checkpoint_files import header_file, read_header
-from kareus.training.data.batches import DataPosition
 from kareus.training.optimizer import MOMENTS, Optimizer
 from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.training.settings import OptimizerSettings

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from helpers.trainings import FAST, TEXT, losses, planned, tiny_workload, train_in_ranks
 
-from kareus.update.config import IterationConfig
+from kareus.frontiers.config import IterationConfig
 
 
 def options(plan: Path, output: Path, iterations: int) -> tuple[object, ...]:

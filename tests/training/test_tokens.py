@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from kareus.artifacts.seals import sealed, unsealed
 from kareus.errors import ArtifactError, ConfigError
-from kareus.training.data import text
-from kareus.training.data.text import tokenised
-from kareus.training.data.tokenizers import ByteTokenizer, open_tokenizer
-from kareus.training.data.tokens import open_tokens, read_ids, write_tokens
+from kareus.training import text
+from kareus.training.text import tokenised
+from kareus.training.tokenizers import ByteTokenizer, open_tokenizer
+from kareus.training.tokens import open_tokens, read_ids, write_tokens
 
 
 @given(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kareus.errors import KareusError
-from kareus.training.inputs import check_inputs
 from kareus.training.settings import LearningRateSchedule, OptimizerSettings, TrainingSettings
+from kareus.training.stage import check_inputs
 
 
 def settings(folder: Path, **changes: object) -> TrainingSettings:
@@ -53,5 +53,5 @@ def test_a_training_that_goes_on_needs_no_first_weights(tmp_path: Path) -> None:
 
 
 def test_files_are_checked_without_pytorch() -> None:
-    line = "import sys, kareus.training.inputs; sys.exit('torch' in sys.modules)"
+    line = "import sys, kareus.training.stage; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", line], check=False).returncode == 0

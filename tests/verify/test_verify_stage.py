@@ -18,8 +18,8 @@ from kareus.artifacts.seals import sealed, sealed_text
 from kareus.artifacts.store import Shelf
 from kareus.artifacts.tables import Column, TableSchema, write_table
 from kareus.cli import main
+from kareus.training.batches import DataPosition
 from kareus.training.checkpoint_files import SCHEMA_VERSION, Header, write_header
-from kareus.training.data.batches import DataPosition
 from kareus.verify.outputs import write_outputs
 
 TABLE = TableSchema(name="costs", version=1, meaning="Costs.", columns=(Column("n", pl.Int64, "a number"),), key=("n",))

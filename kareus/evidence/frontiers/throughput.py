@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from kareus.evidence import FOLDER
 from kareus.evidence.frontiers.reference import PLANNED_METHODS, Scenario, scenario_of
 from kareus.evidence.frontiers.subject import Subject, Subjects
-from kareus.evidence.shipped import FOLDER
 from kareus.model.config import Model
 from kareus.model.parameters import all_used_matrices
 from kareus.prediction.lines import Line, read_lines

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kareus.evidence import FOLDER
 from kareus.evidence.kernels.rows import KernelKind
-from kareus.evidence.shipped import FOLDER
 from kareus.prediction.lines import read_lines, table_text
 
 TABLE = FOLDER / "kernel_errors.csv"

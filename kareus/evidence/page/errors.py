@@ -7,15 +7,14 @@ import numpy as np
 
 from kareus.arrays import Array
 from kareus.evidence.frontiers.answer import FrontierAnswer, ReductionAnswer
-from kareus.evidence.iterations.answer import IterationAnswer
-from kareus.evidence.iterations.power import PowerAnswer
-from kareus.evidence.iterations.score import constant_mfu_errors, left_out_pct
+from kareus.evidence.iterations import IterationAnswer, constant_mfu_errors, left_out_pct
 from kareus.evidence.kernels.answer import KernelAnswer
 from kareus.evidence.kernels.counted import power_counts, time_counts
 from kareus.evidence.kernels.errors import shape_errors
 from kareus.evidence.kernels.rows import KernelKind
 from kareus.evidence.kernels.score import baselines
 from kareus.evidence.memory import MemoryAnswer
+from kareus.evidence.node_power import PowerAnswer
 from kareus.evidence.validation import Validation, ValidationAnswer
 
 TIME, POWER, ENERGY, MEMORY = "time", "power", "energy", "memory"

@@ -7,18 +7,17 @@ from pathlib import Path
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.errors import printable_lines
+from kareus.evidence import shipped_files
 from kareus.evidence.frontiers.answer import FrontierAnswer, ReductionAnswer
-from kareus.evidence.iterations.answer import IterationAnswer
-from kareus.evidence.iterations.power import PowerAnswer
-from kareus.evidence.iterations.score import fit_words
+from kareus.evidence.iterations import IterationAnswer, fit_words
 from kareus.evidence.kernels.answer import KernelAnswer
 from kareus.evidence.memory import MemoryAnswer
+from kareus.evidence.node_power import PowerAnswer
 from kareus.evidence.page.errors import ENERGY, KINDS, MEMORY, POWER, TIME, GroupErrors, errors_of
 from kareus.evidence.page.figures import comparison_figure, errors_figure
 from kareus.evidence.page.peers import DISTRUST, PEERS
 from kareus.evidence.page.sheets import distrust_sheet, error_sheet, peer_sheet, trust_sheet, worst_sheet
 from kareus.evidence.page.worst import worst_parts
-from kareus.evidence.shipped import shipped_files
 from kareus.evidence.validation import Validation
 from kareus.gpu_model.trust import MODEL_VERSION, trust
 from kareus.report.page import Page, Section

@@ -10,12 +10,12 @@ import polars as pl
 
 from kareus.arrays import Array
 from kareus.evidence.frontiers.answer import FrontierAnswer, ReductionAnswer
-from kareus.evidence.iterations.answer import IterationAnswer
-from kareus.evidence.iterations.power import PowerAnswer
+from kareus.evidence.iterations import IterationAnswer
 from kareus.evidence.kernels.answer import KernelAnswer
 from kareus.evidence.kernels.counted import power_counts
 from kareus.evidence.kernels.rows import KernelKind
 from kareus.evidence.memory import MemoryAnswer
+from kareus.evidence.node_power import PowerAnswer
 from kareus.evidence.validation import ValidationAnswer
 
 CELLS = (160, 60)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kareus.arrays import Array
-from kareus.evidence.iterations.answer import IterationAnswer
+from kareus.evidence.iterations import IterationAnswer
 from kareus.evidence.kernels.answer import KernelAnswer
 from kareus.evidence.kernels.counted import time_counts
 from kareus.evidence.kernels.rows import KernelKind

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kareus.graph.program import Program, Step
+from kareus.graph.records import Program, Step
 from kareus.testbed.cuda.collectives import Collectives, Starter
 from kareus.testbed.cuda.memory_bound import Launch
 from kareus.testbed.cuda.operators import prepare

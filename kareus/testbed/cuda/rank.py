@@ -14,7 +14,7 @@ from kareus.device.controller import ClockController, controlled_clocks
 from kareus.device.held_clock import IDLE
 from kareus.device.protocol import Device
 from kareus.errors import DeviceError
-from kareus.graph.program import Program
+from kareus.graph.records import Program
 from kareus.testbed.config import ClockPolicy
 from kareus.testbed.cuda.executor import Executor
 

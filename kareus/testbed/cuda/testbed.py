@@ -10,8 +10,7 @@ from kareus.artifacts.provenance import TestbedIdentity
 from kareus.device.protocol import Device
 from kareus.errors import DeviceError
 from kareus.gpu_model.gpu import Gpu
-from kareus.graph.program import Program
-from kareus.graph.records import Collective
+from kareus.graph.records import Collective, Program
 from kareus.testbed.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool
 from kareus.testbed.cuda.group import COMMAND, WorkerGroup
 from kareus.testbed.protocol import ClockReport, Session

@@ -12,9 +12,8 @@ from kareus.evidence.frontiers.plans import clocks_of, instruction_behaviours, m
 from kareus.evidence.frontiers.subject import subject
 from kareus.gpu_model.model import run_program, run_schedules
 from kareus.graph.instruction import InstructionKind
-from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import TRACED, Batch, Direction, Partition
+from kareus.graph.records import TRACED, Batch, Direction, Partition, Program, Step
 from kareus.profile.programs import Execution, instruction_program, stage_shapes
 from kareus.schedule.space import search_space
 

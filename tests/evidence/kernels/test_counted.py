@@ -5,10 +5,10 @@ import pytest
 from helpers.builders import CONFIG
 from helpers.kernels import one_kernel
 
+from kareus.evidence import shipped_files
 from kareus.evidence.kernels.answer import answer_kernels
 from kareus.evidence.kernels.counted import power_counts, time_counts
 from kareus.evidence.kernels.rows import KernelKind, Kernels, kind_of, read_kernels
-from kareus.evidence.shipped import shipped_files
 from kareus.prediction.lines import read_lines
 
 GEMM = {"m": 8192, "n": 8192, "k": 8192}

@@ -8,13 +8,13 @@ import yaml
 from helpers.builders import CONFIG
 
 from kareus.calibrate.gpu_file import with_kernel_uncertainty
+from kareus.evidence import shipped_files
 from kareus.evidence.kernels import uncertainty as module
 from kareus.evidence.kernels.errors import shape_errors
 from kareus.evidence.kernels.fit import parts_of
 from kareus.evidence.kernels.rows import KernelKind, kind_of, read_kernels
 from kareus.evidence.kernels.stages import STAGES
 from kareus.evidence.kernels.uncertainty import StageRefits, kernel_uncertainty
-from kareus.evidence.shipped import shipped_files
 from kareus.gpu_model.gpu import KernelUncertainty
 from kareus.gpu_model.trust import kernel_numbers_of
 from kareus.prediction.lines import read_lines

@@ -10,12 +10,12 @@ from helpers.kernels import one_kernel
 
 from kareus.calibrate.gpu_file import with_libraries, with_notes, with_values
 from kareus.cli import main
+from kareus.evidence import shipped_files
 from kareus.evidence.kernels.errors import TABLE, shape_errors
 from kareus.evidence.kernels.fit import fit_kernels, shape_folds
 from kareus.evidence.kernels.predict import predict
 from kareus.evidence.kernels.rows import KernelKind, kind_of, read_kernels
 from kareus.evidence.kernels.stages import STAGES
-from kareus.evidence.shipped import shipped_files
 from kareus.prediction.lines import read_lines
 from kareus.workload.compose import compose
 

@@ -8,9 +8,9 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.cli import main
+from kareus.evidence import shipped_files
 from kareus.evidence.kernels.answer import answer_kernels
 from kareus.evidence.kernels.rows import kind_of, read_kernels
-from kareus.evidence.shipped import shipped_files
 from kareus.prediction.lines import read_lines
 
 PAGE = (Path(__file__).parents[3] / "docs/research/fidelity-data.md").read_text()

@@ -1,5 +1,6 @@
 """The page of the adviser (answer, frontier over layouts, layouts in figures, refusals, commands), and its folder."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,12 +21,17 @@ from kareus.adviser.lines import (
     training_line,
     unset_line,
 )
+from kareus.adviser.plain import plain
 from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
-from kareus.adviser.writing import ANSWER, provenance_of, write_advice
-from kareus.report.advice.figure import frontier_figure
+from kareus.artifacts.files import write_text
+from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.records import content_hash
+from kareus.artifacts.tables import write_table
+from kareus.report.advice_figure import frontier_figure
 from kareus.report.contents import ADVICE_TABLES
 from kareus.report.page import Page, Section, write_page
 from kareus.report.sheets import Sheet, SheetRow, blocks_text
+from kareus.testbed.protocol import open_testbed
 
 
 def write_folder(folder: Path, advice: Advice) -> Path:
@@ -149,3 +155,22 @@ def _left_out(advice: Advice) -> Section:
     rows = tuple(SheetRow(cells=(str(gpus), reason)) for gpus, reason in advice.left_out.items())
     sheet = Sheet(caption="Numbers of GPUs without a plan", heads=(("", "GPUs"), ("", "why")), rows=rows, texts=2)
     return Section(title="Left out", sheets=(sheet,))
+
+
+ANSWER = "advice.json"
+"""Name of the file with the whole answer."""
+
+
+def provenance_of(advice: Advice) -> Provenance:
+    """Return where an answer comes from: the GPU model behind a simulated testbed."""
+    base = advice.question.base
+    testbed = open_testbed(base.testbed, base.gpu, base.protocol.predecessor_power_w, base.seed)
+    return Provenance(config_hash=content_hash(base), testbed=testbed.identity, seed=base.seed)
+
+
+def write_advice(folder: Path, advice: Advice) -> None:
+    """Write the tables and the answer into a folder."""
+    provenance = provenance_of(advice)
+    write_table(folder / f"{ADVISED_LAYOUTS.name}.parquet", layouts_frame(advice), ADVISED_LAYOUTS, provenance)
+    write_table(folder / f"{ADVISED_PLANS.name}.parquet", plans_frame(advice), ADVISED_PLANS, provenance)
+    write_text(folder / ANSWER, json.dumps(plain(advice), indent=1, allow_nan=False) + "\n")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kareus.errors import ArtifactError
-from kareus.runtime.microbatch import Ids, Microbatch
-from kareus.training.data.samples import Samples
+from kareus.runtime.schedules import Ids, Microbatch
+from kareus.training.samples import Samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> None:
     check_report_folder(arguments.output, force=arguments.force)
     from kareus.adviser.advice import answer  # noqa: PLC0415 - the GPU model and the solver, for which errors need not wait
     from kareus.adviser.asked import asked  # noqa: PLC0415 - as above
-    from kareus.report.advice.page import advice_text, write_folder  # noqa: PLC0415
+    from kareus.report.advice_page import advice_text, write_folder  # noqa: PLC0415
 
     advice = answer(asked(arguments.overrides, arguments.config_dir))
     write_folder(arguments.output, advice)

@@ -12,10 +12,10 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.cli import main
-from kareus.evidence.iterations.answer import answer_iterations, shares_of
-from kareus.evidence.iterations.power import answer_power
+from kareus.evidence import shipped_files
+from kareus.evidence.iterations import answer_iterations, shares_of
+from kareus.evidence.node_power import answer_power
 from kareus.evidence.page.page import fidelity_page
-from kareus.evidence.shipped import shipped_files
 from kareus.evidence.validation import Validation
 from kareus.prediction.errors import pair_errors
 from kareus.prediction.lines import read_lines
@@ -26,7 +26,7 @@ FAMILIES_PCT = {"dgxc": 2.6, "llm-foundry": 6.0, "selective-recompute": 3.0, "ti
 """Mean absolute errors of time that are not exceeded."""
 
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "research/fidelity-data.md").read_text()
 
 

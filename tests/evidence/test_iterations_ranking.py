@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from helpers.builders import CONFIG
 
-from kareus.evidence.iterations.answer import answer_iterations
-from kareus.evidence.iterations.ranking import kendall_tau, ranking_of
-from kareus.evidence.shipped import shipped_files
+from kareus.evidence import shipped_files
+from kareus.evidence.iterations import answer_iterations
+from kareus.evidence.ranking import kendall_tau, ranking_of
 from kareus.prediction.lines import read_lines
 from kareus.prediction.rows import read_iterations
 
@@ -65,7 +65,7 @@ def test_predictions_order_measured_layouts():
     assert ranking.loss_pct < 6.5, "3 % was asked for: docs/research/ranking.md says where it is lost"
     assert ranking.loss_of_first_pct(2) < 1.5
     assert ranking.loss_of_first_pct(3) < 0.5
-    page = " ".join((Path(__file__).parents[3] / "docs/research/ranking.md").read_text().split())
+    page = " ".join((Path(__file__).parents[2] / "docs/research/ranking.md").read_text().split())
     assert f"order and the predicted one is {ranking.tau:.2f}" in page
     assert f"predicted to be the fastest costs {ranking.loss_pct:.1f} % of time on average" in page
     assert f"taking the better one costs {ranking.loss_of_first_pct(2):.1f} %" in page

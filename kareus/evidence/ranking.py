@@ -11,7 +11,7 @@ from itertools import combinations
 
 import numpy as np
 
-from kareus.evidence.iterations.score import Scored
+from kareus.evidence.iterations import Scored
 from kareus.prediction.rows import MeasuredIteration
 
 LEAST_LAYOUTS = 4

@@ -13,8 +13,8 @@ from pathlib import Path
 from kareus.artifacts.files import exclusive_lock
 from kareus.artifacts.records import content_hash
 from kareus.errors import ArtifactError, ConfigError
-from kareus.training.data.tokenizers import Tokenizer, files_of, open_tokenizer
-from kareus.training.data.tokens import SCHEMA_VERSION, TokenFile, open_tokens, write_tokens
+from kareus.training.tokenizers import Tokenizer, files_of, open_tokenizer
+from kareus.training.tokens import SCHEMA_VERSION, TokenFile, open_tokens, write_tokens
 
 _PIECE_CHARACTERS = 1 << 20
 """Read at once; a piece has less than twice as many."""

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kareus.arrays import generator
 from kareus.artifacts.provenance import TestbedIdentity
-from kareus.artifacts.randomness import generator
 from kareus.gpu_model.energy import resting_power_w
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import Behaviour, run_program
 from kareus.gpu_model.thermal import Interval
 from kareus.gpu_model.trust import MODEL_VERSION, trust
-from kareus.graph.program import Program
+from kareus.graph.records import Program
 from kareus.testbed.config import TestbedConfig
 from kareus.testbed.protocol import ClockReport, Session
 

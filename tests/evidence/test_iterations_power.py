@@ -4,7 +4,7 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.errors import ArtifactError, ConfigError
-from kareus.evidence.iterations.power import answer_power
+from kareus.evidence.node_power import answer_power
 from kareus.prediction.lines import read_lines
 
 HEADER = "kind,gpu,n_gpus,model,task,tp,pp,cp,mbs,gbs,seq,precision,iteration_s,node_power_w_train"

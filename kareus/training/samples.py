@@ -10,10 +10,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kareus.artifacts.randomness import generator
+from kareus.arrays import generator
 from kareus.artifacts.records import content_hash, to_plain
 from kareus.errors import ConfigError
-from kareus.training.data.tokens import TokenFile, read_ids
+from kareus.training.tokens import TokenFile, read_ids
 
 _ROUNDS = 4
 """Rounds of the Feistel network: with random round functions four look like a random permutation (Luby and Rackoff,

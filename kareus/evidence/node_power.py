@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from kareus.errors import ConfigError
-from kareus.evidence.shipped import ARCHITECTURES
+from kareus.evidence import ARCHITECTURES
 from kareus.gpu_model.gpu import MOST_W
 from kareus.prediction.lines import Line, LineValueError, Refusal, plain_refusals, read_lines, refused_lines
 from kareus.prediction.measured import MeasuredWorkloads

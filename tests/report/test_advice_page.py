@@ -10,7 +10,7 @@ from helpers.pages import Blocks, check_specifications
 from kareus.adviser.advice import answer
 from kareus.adviser.lines import answer_words, commands, layout_settings, layout_words
 from kareus.adviser.question import ask
-from kareus.report.advice.page import write_folder
+from kareus.report.advice_page import write_folder
 
 FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=1,2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")
 

@@ -1,1 +1,0 @@
-"""Measured training iterations: reading public measurements of whole iterations, predicting and scoring them."""

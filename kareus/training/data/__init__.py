@@ -1,1 +1,0 @@
-"""Training data: token files, tokenizers, and samples in an order that a position alone decides."""
