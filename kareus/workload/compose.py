@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
-from kareus.artifacts.configuration import check_aliases
+from kareus.artifacts.configuration import check_aliases, parse_yaml
 from kareus.artifacts.names import check_name
 from kareus.artifacts.records import content_hash, differences, from_plain, to_plain
 from kareus.artifacts.shipped import config_folder
@@ -96,7 +96,7 @@ def compose(
         )
     combinations = expand(overrides, config_dir, record)
     content = _content(config_dir)
-    merged, usual = partial(_merged, content, primary, groups(record)), partial(_usual_software, content)
+    merged, usual = partial(_merged, content, primary, groups(record)), partial(_usual_software, content, config_dir)
     folder = os.path.abspath(config_dir)  # noqa: PTH100 - Hydra wants an absolute path, symbolic links may stay
     with (
         initialize_config_dir(version_base="1.3", config_dir=folder),
@@ -246,9 +246,17 @@ def _with_usual_software(
     return merged((*choices, f"{GROUP}={wanted}"))
 
 
-def _usual_software(content: str, gpu: str) -> str | None:
-    """Return the software that the file of a GPU names, of the folder that Hydra has been given."""
-    values = _file(content, f"gpu/{gpu}").get("gpu")
+@lru_cache(maxsize=KEPT)
+def _usual_software(
+    content: str,  # of the folder
+    config_dir: Path,
+    gpu: str,
+) -> str | None:
+    """Return the software that the file of a GPU names, as it is written there; Hydra says what is wrong with it."""
+    try:
+        values = parse_yaml((config_dir / "gpu" / f"{gpu}.yaml").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ConfigError):
+        return None
     return values.get(USUAL_SOFTWARE) if isinstance(values, dict) else None
 
 

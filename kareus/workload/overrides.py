@@ -10,6 +10,7 @@ import math
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,7 @@ def may_be_null(key: str, record: Any) -> bool:
     )
 
 
+@cache
 def _keys(record: type[Workload]) -> tuple[str, ...]:
     """Dotted paths of everything that can be overridden, groups and words included."""
     return (*_paths(record), *WORDS)
