@@ -193,8 +193,9 @@ def exchange_words(workload: Workload) -> str:
 def _to_do(workload: Workload, *, is_planned: bool) -> str:
     """Return what sets the settings of a workload."""
     if workload.parallelism.fsdp.label:
-        adapters = "adapters set it, and losses stay equal"
-        return f"not counted above; {adapters}" if is_planned else f"plan with {SETTINGS_KEY}=auto: {adapters}"
+        trainer = trainer_of(workload.software.name)
+        sets = f"{'kareus train sets' if trainer.overlaps else 'adapters set'} it, and losses stay equal"
+        return f"not counted above; {sets}" if is_planned else f"plan with {SETTINGS_KEY}=auto: {sets}"
     count, variables = workload.testbed.default_collective_sm_count, workload.testbed.nccl_environment
     first = "which is not counted above; " if is_planned else f"plan with {SM_COUNT_KEY}={count}, and "
     return f"{first}give the job {variables}"

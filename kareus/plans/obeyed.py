@@ -94,7 +94,7 @@ def obeyed_lines(
         yield f"{said} {answer_of(obeyed, frontiers.iteration).savings}: {command(plan.selector, method)}"
     if plan.selector == Goal.FASTEST:
         yield from _slower_lines(obeyed, workload, frontiers, command)
-    if is_obeyed and not trainer.overlaps:
+    if is_obeyed:
         yield from exchange_lines(workload)
 
 

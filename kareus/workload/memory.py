@@ -13,7 +13,9 @@ connection of a channel has buffers. NCCL connects an algorithm when it is first
 large messages go by rings: a connection from one neighbour and one to the other. What NVLink SHARP takes beside them is
 left to the reserve. A communicator that is limited to SMs has as many channels. Software whose plans choose SMs makes
 one for each number of SMs and axis (`kareus.model.communicators`); which numbers a plan uses is not known before it is
-planned, so all that the search space has are counted. Other trainers make one an axis.
+planned, so all that the search space has are counted. Other trainers make one an axis. Gathers and reductions of
+shared-out weights have one for each number of SMs that they are set to, beside that of their group, which sums the
+norms of gradients and has NCCL's own channels; one of sums over copies takes the place of its group's.
 """
 
 from collections.abc import Mapping
@@ -297,7 +299,8 @@ def communicator_bytes(workload: Workload, stage: int) -> int:
     if workload.software.name in CHOOSES_SMS:
         channels += sum(sum({*sm_allocations(size, workload.space), channels_each}) for size in groups)
     fsdp = parallelism.fsdp
-    channels += sum({fsdp.gather_sms or channels_each, fsdp.reduce_sms or channels_each}) * (parallelism.dp > 1)
+    limited = {fsdp.gather_sms or channels_each, fsdp.reduce_sms or channels_each}
+    channels += sum({*limited, channels_each}) * (parallelism.dp > 1)
     channels += (fsdp.copies_sms or channels_each) * (parallelism.copies > 1)
     channels += SUM_CHANNELS * (parallelism.tp > 1)
     if parallelism.pp > 1:

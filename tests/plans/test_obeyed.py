@@ -19,6 +19,7 @@ from kareus.plans.exchanges import WORTH, exchange_lines, exchange_overrides, wi
 from kareus.plans.obeyed import obeyed_lines
 from kareus.plans.planning import plan_tables, quietly
 from kareus.prediction.workload_prediction import predict
+from kareus.runtime.architecture import engine_refusal
 from kareus.testbed.config import NCCL_SM_COUNT
 from kareus.workload.config import with_sm_count
 
@@ -84,11 +85,11 @@ def test_a_plan_that_runs_whole_is_obeyed_whatever_its_method(planned):
     assert not any("which obeys" in line for line in lines(*planned, method="kareus"))
 
 
-def test_the_engine_is_offered_no_number_of_sms(planned):
+def test_the_engine_is_offered_the_settings_that_it_sets(planned):
     workload, frontiers = planned
-    (engine,) = kareus.resolve([*FSDP[:-2], "software=kareus", FSDP[-1]])
-    assert not any("NCCL" in line for line in lines(engine, frontiers))
-    assert any("NCCL" in line for line in lines(workload, frontiers))
+    engine = dataclasses.replace(workload, software=dataclasses.replace(workload.software, name="kareus"))
+    (sms, _) = (line for line in lines(engine, frontiers, method="kareus") if "NCCL" in line)
+    assert sms.endswith("plan with parallelism.fsdp=auto: kareus train sets it, and losses stay equal")
 
 
 def test_the_number_of_sms_is_the_best_of_all_that_cost_nothing(planned):
@@ -166,6 +167,15 @@ def test_each_kind_of_collective_has_its_best_number_of_sms(planned):
     assert "not measured here; plan with parallelism.fsdp.nvls=true, and start " in second
     first, *_ = (line for line in exchange_lines(best))
     assert first.endswith("not counted above; adapters set it, and losses stay equal")
+
+
+def test_what_is_searched_for_the_engine_is_run_by_it(monkeypatch):
+    job, planned = [*FSDP[:-2], "software=kareus", FSDP[-1]], []
+    monkeypatch.setattr("kareus.cli.plan._plan", lambda _, workload, __: planned.append(workload))
+    assert main(["plan", *job, "parallelism.fsdp=auto", "--config-dir", str(CONFIG)]) == 0
+    assert planned == [with_best_exchanges(*kareus.resolve(job))]
+    assert planned[0].parallelism.fsdp.label
+    assert not engine_refusal(planned[0])
 
 
 def test_an_exported_layout_names_the_environment(planned):

@@ -28,6 +28,8 @@ from kareus.training.full_sharding import FullSharding
 from kareus.workload.config import Workload
 from kareus.workload.state_memory import state_bytes
 
+SET = FsdpSettings(gather_sms=4, reduce_sms=8)
+
 
 def shared_out(
     workload: Workload, sharding: Sharding, fill: FillWeights, dtype: torch.dtype = torch.float32
@@ -40,7 +42,7 @@ def shared_out(
         stage = StageModel(model, shard, Mesh(), shape, torch.float32, recomputation=workload.recomputation)
     names = [name for name, _ in stage.named_parameters()]
     table = rotary_table(model, shard.tokens, None)
-    sharded = FullyShardedModel(stage, table, dist.new_group([0, 1]), sharding, dtype, fill, FsdpSettings(reduce_sms=8))
+    sharded = FullyShardedModel(stage, table, dist.new_group([0, 1]), sharding, dtype, fill, SET)
     assert [name for name, _ in stage.named_parameters()] == names
     return stage, sharded
 
@@ -71,6 +73,12 @@ def check(rank: int, of: Case, reference: Reference, sharding: Sharding) -> None
     stage, sharded = shared_out(
         workload, sharding, lambda part: load_weights(part, workload.model, reference.checkpoint, 0)
     )
+    communicators = {
+        (way._all_gather_comm.group.group_desc, way._reduce_scatter_comm.group.group_desc)
+        for module in sharded.sharded_modules()
+        for way in module._get_fsdp_state()._fsdp_param_groups
+    }
+    assert communicators == {("fsdp-4-sms", "fsdp-8-sms")}
     theirs = load_gradients(reference.gradients)
     total = torch.zeros(())
     for m in microbatches(workload, rank, 0, 1):

@@ -9,7 +9,7 @@ from helpers.trainings import FAST, losses, planned, tiny_workload, train_in_ran
 
 from kareus.frontiers.config import IterationConfig
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Sharding
+from kareus.model.config import FsdpSettings, Sharding
 from kareus.workload.config import Workload
 
 COMMON = ("--iterations", 4, "--checkpoint-every", 2, "--keep", 9, "--data", "synthetic", *FAST)
@@ -19,7 +19,9 @@ def workload(sharding: Sharding) -> Workload:
     whole = tiny_workload(
         dp=2, recomputation=Recomputation.FULL, iteration=IterationConfig(include_update=False), num_microbatches=2
     )
-    return dataclasses.replace(whole, parallelism=dataclasses.replace(whole.parallelism, sharding=sharding))
+    settings = FsdpSettings(gather_sms=4, reduce_sms=8, prefetch=2) if sharding is Sharding.FULL else FsdpSettings()
+    parallelism = dataclasses.replace(whole.parallelism, sharding=sharding, fsdp=settings)
+    return dataclasses.replace(whole, parallelism=parallelism)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from helpers.trainings import tiny_workload
 
+from kareus.model.config import FsdpSettings, Sharding
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.workload.memory import MESSAGE_CHANNELS, MIB, RECEIVED_BYTES, RING_BYTES, SENT_BYTES
 from kareus.workload.memory import communicator_bytes as bytes_of
@@ -42,6 +43,20 @@ def test_a_trainer_that_chooses_no_sms_makes_one_an_axis(degrees: dict[str, int]
     workload = tiny_workload(**degrees)
     trainer = dataclasses.replace(workload, software=dataclasses.replace(workload.software, name="megatron-core"))
     assert bytes_of(trainer, 0) == channels * RING_BYTES
+
+
+def test_a_limit_of_shared_out_weights_takes_a_communicator_beside_that_of_the_group() -> None:
+    layout = dataclasses.replace(tiny_workload(dp=4).parallelism, sharding=Sharding.FULL)
+
+    def channels(**settings: int) -> float:
+        fsdp, shards = FsdpSettings(**settings), 2 if "copies_sms" in settings else None
+        parallelism = dataclasses.replace(layout, fsdp=fsdp, shards=shards)
+        return bytes_of(dataclasses.replace(tiny_workload(), parallelism=parallelism), 0) / RING_BYTES
+
+    assert channels(prefetch=2) == channels(gather_sms=OWN) == OWN
+    assert channels(gather_sms=6) == channels(gather_sms=6, reduce_sms=6) == OWN + 6
+    assert channels(gather_sms=6, reduce_sms=12) == OWN + 6 + 12
+    assert channels(copies_sms=4) == OWN + 4  # sums over copies have no other communicator
 
 
 def test_a_stage_is_connected_to_its_neighbours_in_both_directions() -> None:
