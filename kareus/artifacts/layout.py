@@ -59,6 +59,11 @@ class WorkloadFolder:
         suffix = "" if method == "kareus" else f"_{method}"
         return below(self.path, "plan", f"{selector}{suffix}.json")
 
+    @property
+    def full_power(self) -> Path:
+        """Plan file of the trainer's own execution at the GPU's own power limit, where the folder is of another one."""
+        return self.path / "full-power.json"
+
     def fleet(self, name: str) -> Path:
         """Folder of an emulated fleet."""
         return below(self.path, "emulate", name)

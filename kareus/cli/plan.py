@@ -245,7 +245,7 @@ def _write(
     *,
     force: bool,
 ) -> None:
-    """Write the folder of a workload: the tables, the plans and the page of all, whose head compares with `usual`."""
+    """Write the folder of a workload: tables, plans, what its page's head compares with (`usual`), and the page."""
     from kareus.plans.file import write_plan  # noqa: PLC0415 - only where something is written
     from kareus.plans.frontiers import Frontiers  # noqa: PLC0415 - as above
     from kareus.plans.planned_folder import write_frontiers, write_planned  # noqa: PLC0415
@@ -257,14 +257,14 @@ def _write(
     paths = [folder.plan(plan.selector, plan.method) for plan in plans]
     for path, plan in zip(paths, plans, strict=True):
         write_plan(path, plan)
+    if usual is not None:
+        write_plan(folder.full_power, usual)
     searches = [] if isinstance(planned, Frontiers) else list(planned.searches)
-    page = _write_report(folder, paths, usual, searches=searches, force=force)
+    page = _write_report(folder, paths, searches=searches, force=force)
     logger.info("%s\npage   %s", "\n".join(f"plan   {path}" for path in paths), page)
 
 
-def _write_report(
-    folder: WorkloadFolder, plans: list[Path], usual: "Plan | None", searches: list[str], *, force: bool
-) -> Path:
+def _write_report(folder: WorkloadFolder, plans: list[Path], searches: list[str], *, force: bool) -> Path:
     """Write the report on a folder, as `kareus stage report` does; returns the path of its page."""
     from kareus.artifacts.outputs import check_report_folder  # noqa: PLC0415 - only where a report is written
     from kareus.report.workload.inputs import Paths  # noqa: PLC0415 - as above
@@ -283,5 +283,5 @@ def _write_report(
         plans=plans,
         **found,
     )
-    write_report(folder.name, paths, output, usual=usual)
+    write_report(folder.name, paths, output)
     return output / "page.html"

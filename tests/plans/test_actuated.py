@@ -25,7 +25,7 @@ from kareus.plans.actuated import (
     limited,
     plan_for,
 )
-from kareus.plans.file import read_plan
+from kareus.plans.file import read_plan, write_plan
 from kareus.plans.frontiers import read_frontiers
 from kareus.plans.units import scaled
 from kareus.plans.workload_frontier import WorkloadFrontier
@@ -163,13 +163,23 @@ def test_plan_chooses_the_limit_and_compares_with_full_power(folder, workload, c
     assert f"instead of {scaled(own['time_s'], 's', digits=4)} and {scaled(own['energy_j'], 'J', digits=4)}" in out
     assert main(["check-plan", str(path)]) == 0
     page = (path.parent.parent / "report/page.html").read_text()
-    saved = out[out.index("the least time): ") + 17 : out.index("own execution")].replace("'", "&#39;")
+    saved = out[
+        out.index(f"at a limit of {plan.actuator.limit_w:g} W): ") + len("at a limit of 300 W): ") : out.index(
+            "own execution"
+        )
+    ].replace("'", "&#39;")
     assert f": {saved}own execution at full power: " in page
     assert f"All else here is at a power limit of {plan.actuator.limit_w:g} W" in page
+    assert f"of the least time at a limit of {plan.actuator.limit_w:g} W" in page
+    place = WorkloadFolder(path.parent.parent)
+    again = ["stage", "report", "--title", place.name, "--config", place.config("plan"), "--plans", path]
+    again += ["--iteration", place.iteration, "--microbatch", place.microbatch, "--output", tmp_path / "again"]
+    assert main([str(part) for part in [*again, "--force"]]) == 0
+    assert f": {saved}own execution at full power: " in (tmp_path / "again/page.html").read_text()
 
 
 def test_the_head_of_a_page_compares_with_full_power(folder, caplog):
-    """What it is given as such; without one, as figures do, with the baseline of the same tables."""
+    """If the folder has such a plan; without one, as figures do, with the baseline of the same tables."""
     lines, plan = selected(folder, caplog, "--actuator", "power")
     place = WorkloadFolder(folder)
     paths = Paths(
@@ -183,10 +193,15 @@ def test_the_head_of_a_page_compares_with_full_power(folder, caplog):
     )
     cost = plan.prediction
     usual = replace(plan, prediction=replace(cost, time_s=cost.time_s / 1.25, energy_j=cost.energy_j / 0.8))
-    assert "25 % more time and 20 % less energy than the trainer's own execution at full power: " in (
-        headline_of(load(folder.name, paths, usual), plan).sentence
-    )
-    assert "at full power" not in headline_of(load(folder.name, paths), plan).sentence
+    at_limit = headline_of(load(folder.name, paths), plan).sentence
+    assert "at full power" not in at_limit
+    assert " (least energy within 0.3 % of the least time at a limit of 400 W)" in at_limit
+    write_plan(place.full_power, usual)
+    try:
+        against = headline_of(load(folder.name, paths), plan).sentence
+    finally:
+        place.full_power.unlink()
+    assert "25 % more time and 20 % less energy than the trainer's own execution at full power: " in against
 
 
 def test_what_was_measured_is_of_one_limit(capsys, tmp_path):

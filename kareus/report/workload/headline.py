@@ -35,6 +35,8 @@ class Headline:
     baseline_name: str
     trainer: str
     """What runs the plan, as `trainer_words`."""
+    limit_w: float = 0.0
+    """Power limit that the plan sets; 0 where it sets none."""
 
     @property
     def sentence(self) -> str:
@@ -43,7 +45,7 @@ class Headline:
         time = less(100 * (1 - row.time_s / base.time_s), "time")
         energy = less(100 * (1 - row.energy_j / base.energy_j), "energy")
         saved = compared(time, energy, self.baseline_name)
-        title = f"{plan_title(row.selector, row.method)}{self.trainer}"
+        title = f"{plan_title(row.selector, row.method, self.limit_w)}{self.trainer}"
         return f"{title}: {saved}: {row.time_s:.2f} s, {row.energy_j / 1e3:.1f} kJ"
 
     @property
@@ -77,9 +79,9 @@ class Headline:
         return of_plan, base.energy_j / usual.tokens_per_s / base.time_s
 
 
-def plan_title(selector: str, method: str) -> str:
-    """Return what a page calls a plan, with the meaning of its selector."""
-    return f"Plan {selector}{'' if method == OURS else f' of {method}'}{meaning(selector)}"
+def plan_title(selector: str, method: str, limit_w: float) -> str:
+    """Return what a page calls a plan, with the meaning of its selector at the power limit that it sets, if any."""
+    return f"Plan {selector}{'' if method == OURS else f' of {method}'}{meaning(selector, limit_w)}"
 
 
 def trainer_words(workload: Workload, microbatch: pl.DataFrame, method: str) -> str:
@@ -120,6 +122,7 @@ def headline_of(inputs: ReportInputs, plan: Plan) -> Headline:
         baseline_runs=throughput(inputs.configured, base.time_s, base.energy_j),
         baseline_name=baseline_name(inputs),
         trainer=trainer_words(inputs.configured, inputs.microbatch, row.method),
+        limit_w=plan.actuator.limit_w,
     )
 
 

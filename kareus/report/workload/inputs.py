@@ -7,6 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from kareus.artifacts.configuration import load_slice
+from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.provenance import Provenance, TestbedIdentity, derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table
@@ -114,8 +115,8 @@ class ReportInputs:
         return float((row["energy_j"] - row["effective_energy_j"]) / row["time_s"])
 
 
-def load(workload: str, paths: Paths, usual: Plan | None = None) -> ReportInputs:
-    """Read all inputs of a report; `usual` is the baseline at the GPU's own power limit, if theirs is another.
+def load(workload: str, paths: Paths) -> ReportInputs:
+    """Read all inputs of a report, with the baseline at the GPU's own power limit where the folder has one.
 
     Raises:
         ArtifactError: a file that is missing, corrupt or of another workload, or inputs that were
@@ -135,14 +136,14 @@ def load(workload: str, paths: Paths, usual: Plan | None = None) -> ReportInputs
             )
     iteration, microbatch = read_table(paths.iteration, ITERATION), read_table(paths.microbatch, MICROBATCH)
     iterations = pl.concat([ITERATIONS.frame([]), *(read_table(path, ITERATIONS) for path in paths.runs)])
-    configured = load_slice(paths.config, PlanSlice).workload
+    configured, folder = load_slice(paths.config, PlanSlice).workload, WorkloadFolder(paths.config.parent.parent)
     frontiers = Frontiers(iteration=iteration, microbatch=microbatch, testbed=tables.testbed)
     spread = Spread(cut(configured, "pipeline"), microbatch)
     savings = tuple(compared_savings(iteration, spread))  # refuses an iteration frontier without the baselines
     baseline = select_plan(configured, frontiers, FASTEST, THROUGHPUT_BASELINE, name=workload)
     return ReportInputs(
         workload=workload,
-        folder=str(paths.config.parent.parent),
+        folder=str(folder.path),
         configured=configured,
         testbed=tables.testbed,
         provenance=tables.stamped(),
@@ -152,7 +153,7 @@ def load(workload: str, paths: Paths, usual: Plan | None = None) -> ReportInputs
         searches=_searches(paths),
         plans=plans,
         baseline=baseline,
-        usual=usual or baseline,
+        usual=read_plan(folder.full_power) if folder.full_power.is_file() else baseline,
         iterations=iterations,
         runs=tuple(compare_runs(iterations, iteration)) if paths.runs else (),
         savings=savings,

@@ -199,7 +199,7 @@ def _chosen(inputs: ReportInputs, figure: Figure, name: str) -> dict[str, Any]:
         "selector": plan.selector,
         "method": plan.method,
         **_costs(plan),
-        "title": plan_title(plan.selector, plan.method),
+        "title": plan_title(plan.selector, plan.method, plan.actuator.limit_w),
         "command": trainer_command(inputs, name),
         "in_trainer": in_trainer(inputs, name),
         "bottleneck": _pipeline_words(inputs, plan),

@@ -9,7 +9,6 @@ from kareus.artifacts.files import replace_folder
 from kareus.artifacts.names import check_title
 from kareus.artifacts.outputs import add_force, check_report_folder
 from kareus.errors import printable_lines
-from kareus.plans.document import Plan
 from kareus.plans.run_totals import check_tokens
 from kareus.report.page import write_page
 from kareus.report.workload.inputs import Paths, load
@@ -53,15 +52,13 @@ def run(arguments: argparse.Namespace) -> None:
     print(printable_lines(text), end="")  # noqa: T201, the answer of the command
 
 
-def write_report(title: str, paths: Paths, output: Path, tokens: float = TOKENS, usual: Plan | None = None) -> str:
+def write_report(title: str, paths: Paths, output: Path, tokens: float = TOKENS) -> str:
     """Write the report of a workload into the folder `output`, and return its summary.
-
-    The page's head compares with the plan `usual`, if that is given: see `ReportInputs`.
 
     Raises:
         ArtifactError: an input is missing, damaged or of another workload.
     """
-    page = workload_page(load(title, paths, usual), tokens)
+    page = workload_page(load(title, paths), tokens)
     replace_folder(output / "plans", lambda folder: _copy_plans(paths.plans, folder))
     write_page(output, page, beside=["plans"])
     return page.summary
