@@ -167,7 +167,7 @@ class AttentionLayer(Layer):
         """Attention itself, as one operator or as several."""
         slopes, masks = own_slopes(model, shard, mesh) if model.positions is PositionKind.ALIBI else (None, None)
         if kernel is AttentionKernel.FUSED:
-            self.attention = CausalAttention(mesh.cp, slopes, masks, model.attention_scale)
+            self.attention = CausalAttention(mesh.cp, slopes, masks, model.score_scale)
             wire = Wire("attention", self.attention, ("query", "key", "value"), ("mixed",), mesh.sequence_parallel)
             return (wire,)
         self.scores = Scores()

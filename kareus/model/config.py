@@ -379,6 +379,15 @@ class Model:
         return self.qkv_bias or self.biases
 
     @property
+    def score_scale(self) -> float | None:
+        """What scores of attention are multiplied by; None: one over the root of `head_dim`."""
+        scaling = self.rotary_scaling
+        if not isinstance(scaling, AngleScaling) or scaling.score_scale == 1:
+            return self.attention_scale
+        usual = self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
+        return usual * scaling.score_scale
+
+    @property
     def has_projection_bias(self) -> bool:
         """Whether attention's output projection has a bias."""
         return self.biases if self.projection_bias is None else self.projection_bias

@@ -4,10 +4,11 @@ Each kind is a value of a field of `kareus.model.config.Model`. What has no kind
 read (`kareus.workload.huggingface`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kareus.artifacts.ranges import within
+from kareus.artifacts.records import ADDED
 
 
 class NormPlacement(StrEnum):
@@ -64,9 +65,31 @@ class AngleScaling:
     """Stretching of rotary position embeddings in a way that changes angles alone."""
 
     stretch: AngleStretch
-    """The way; the engine computes `linear`, the others are planned and predicted."""
+    """The way; the engine computes `linear` and `yarn`, the others are planned and predicted."""
     stretch_factor: float
     """Factor by which sequences may be longer."""
+    original_sequence_length: int | None = field(default=None, metadata=ADDED)
+    """Tokens of the sequences before, of `yarn`; null where it is not said, so that angles are not known."""
+    fast_turns: float = field(default=32.0, metadata=ADDED)
+    """Of `yarn`: what turns so often within those, or more, is not stretched (`beta_fast`)."""
+    slow_turns: float = field(default=1.0, metadata=ADDED)
+    """What turns so often, or less, is stretched as a whole (`beta_slow`)."""
+    whole_bounds: bool = field(default=True, metadata=ADDED)
+    """Whether bounds of what is between are rounded to whole numbers of angles (`truncate`)."""
+    turned_scale: float = field(default=1.0, metadata=ADDED)
+    """What queries and keys are multiplied by as they turn (`attention_factor`)."""
+    score_scale: float = field(default=1.0, metadata=ADDED)
+    """What scores of attention are multiplied by besides (DeepSeek-V3)."""
 
     def __post_init__(self) -> None:
-        within(self, 1e-3, 1e6, "times", "stretch_factor")
+        within(self, 1e-3, 1e6, "times", "stretch_factor", "turned_scale", "score_scale")
+        within(self, 1e-6, 1e6, "turns", "fast_turns", "slow_turns")
+        if self.original_sequence_length is not None:
+            within(self, 1, 10**9, "tokens", "original_sequence_length")
+
+    @property
+    def has_angles(self) -> bool:
+        """Whether it says all that angles follow from; those of the other ways depend on sequences, or are listed."""
+        return self.stretch is AngleStretch.LINEAR or (
+            self.stretch is AngleStretch.YARN and self.original_sequence_length is not None
+        )

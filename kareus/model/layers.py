@@ -15,7 +15,7 @@ from kareus.graph.records import CollectiveKind
 from kareus.model import attention, functions, fused
 from kareus.model.communication import Boundary, Communicator, Kept, Mesh, entering, group_rank, leaving
 from kareus.model.config import ActivationKind, Model, NormKind, RotaryScaling
-from kareus.model.features import QkNormScope
+from kareus.model.features import AngleScaling, AngleStretch, QkNormScope
 from kareus.model.shards import Shard
 
 INITIAL_STD = 0.02
@@ -444,9 +444,29 @@ def rotary_table(model: Model, tokens: int, group: Communicator | None) -> Rotar
     if isinstance(model.rotary_scaling, RotaryScaling):
         frequencies = _stretched(frequencies, model.rotary_scaling)
     elif model.rotary_scaling is not None:
-        frequencies = frequencies / model.rotary_scaling.stretch_factor
+        frequencies = frequencies * _shrunk(turning, model.rotary_base, model.rotary_scaling)
     angles = (attention.positions(tokens, group)[:, None] * frequencies)[:, None, :]
-    return angles.cos(), angles.sin()
+    scale = model.rotary_scaling.turned_scale if isinstance(model.rotary_scaling, AngleScaling) else 1.0
+    return scale * angles.cos(), scale * angles.sin()
+
+
+def _shrunk(turning: int, base: float, scaling: AngleScaling) -> Tensor:
+    """Return what frequencies of `turning` values are multiplied by, [turning / 2].
+
+    With YaRN (Peng et al., ICLR 2024, section 3.2) it is 1 up to the frequency that turns `fast_turns` times within the
+    original sequences, 1 / `stretch_factor` from the one that turns `slow_turns` times, and falls evenly between.
+    """
+    if scaling.stretch is not AngleStretch.YARN:
+        return torch.full((turning // 2,), 1 / scaling.stretch_factor)
+    assert scaling.original_sequence_length is not None, "the engine refuses others"
+    longest = scaling.original_sequence_length / (2 * math.pi)
+    ends = (scaling.fast_turns, scaling.slow_turns)
+    fast, slow = (turning * math.log(longest / turns) / (2 * math.log(base)) for turns in ends)
+    if scaling.whole_bounds:
+        fast, slow = math.floor(fast), math.ceil(slow)
+    first, last = max(fast, 0), min(slow, turning - 1)
+    stretched = ((torch.arange(turning // 2) - first) / max(last - first, LEAST_BLEND)).clamp(0, 1)
+    return 1 - stretched + stretched / scaling.stretch_factor
 
 
 def _stretched(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 from kareus.artifacts.records import added_fields
 from kareus.model.config import Model, NormKind
 from kareus.model.experts import Experts, LatentAttention, RouterScore
-from kareus.model.features import AngleScaling, AngleStretch, QkNormScope
+from kareus.model.features import AngleScaling, QkNormScope
 
 TRAINED = frozenset(
     {
@@ -81,7 +81,7 @@ def _untrained(model: Model, sequence_length: int) -> Iterator[str]:
     if model.qk_norm and (model.norm is NormKind.LAYERNORM or model.qk_norm_scope is QkNormScope.OWN_HEAD):
         yield f"qk_norm with norm={model.norm}"
     scaling = model.rotary_scaling
-    if isinstance(scaling, AngleScaling) and scaling.stretch is not AngleStretch.LINEAR:
+    if isinstance(scaling, AngleScaling) and not scaling.has_angles:
         yield f"rotary_scaling.stretch={scaling.stretch}"
 
 

@@ -340,7 +340,7 @@ def _rotation(config: _File, row: Architecture, fields: Mapping[str, Any]) -> di
     rotary = {**outer, **rotary}
     rotation: dict[str, Any] = {
         "rotary_base": number(rotary, next((key for key in ROTARY_BASES if key in rotary), ROTARY_BASES[0]), 10_000.0),
-        "rotary_scaling": _stretching(rotary),
+        "rotary_scaling": _stretching(rotary, config),
     }
     share = next((key for key in ROTARY_SHARES if rotary.get(key) is not None), None)
     if share is not None and "rotary_share" not in fields:
@@ -355,7 +355,7 @@ def _rotation(config: _File, row: Architecture, fields: Mapping[str, Any]) -> di
     return rotation
 
 
-def _stretching(rotary: Mapping[str, Any]) -> RotaryScaling | AngleScaling | None:
+def _stretching(rotary: Mapping[str, Any], config: _File) -> RotaryScaling | AngleScaling | None:
     kind = rotary.get("rope_type", rotary.get("type", "default"))
     if kind in ("default", "mrope", None):  # the latter: of pictures, whose parts of a head turn by place
         return None
@@ -369,8 +369,37 @@ def _stretching(rotary: Mapping[str, Any]) -> RotaryScaling | AngleScaling | Non
     if kind not in STRETCHES:
         raise ConfigError(f"rope_type {kind!r}: not known; {suggest(str(kind), ['default', 'llama3', *STRETCHES])}.")
     stretch = STRETCHES[kind]
+    if stretch is AngleStretch.YARN:
+        return _yarn(rotary, config)
     needed = stretch is AngleStretch.LINEAR
     return AngleScaling(stretch=stretch, stretch_factor=number(rotary, "factor", None if needed else 1.0))
+
+
+def _yarn(rotary: Mapping[str, Any], config: _File) -> AngleScaling:
+    """Return YaRN as transformers has it (`modeling_rope_utils.py`); scores of latent attention grow as well."""
+    rotary = {key: value for key, value in rotary.items() if value or key == "truncate"}  # 0 is what is not given
+    lengths = "original_max_position_embeddings", "max_position_embeddings"
+    places = (rotary, lengths[0]), (config, lengths[0]), (config, lengths[1])
+    before = next((integer(place, key) for place, key in places if place.get(key)), None)
+    if "factor" not in rotary and before is not None and config.get(lengths[1]):
+        rotary["factor"] = integer(config, lengths[1]) / before
+    factor = number(rotary, "factor", 1.0)
+
+    def growth(of: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * of * math.log(factor) + 1
+
+    turning, scoring = (number(rotary, key) if key in rotary else 0.0 for key in ("mscale", "mscale_all_dim"))
+    usual = growth(turning) / growth(scoring) if turning and scoring else growth(1)
+    return AngleScaling(
+        stretch=AngleStretch.YARN,
+        stretch_factor=factor,
+        original_sequence_length=before,
+        fast_turns=number(rotary, "beta_fast", 32.0),
+        slow_turns=number(rotary, "beta_slow", 1.0),
+        whole_bounds=boolean(rotary, "truncate", default=True),
+        turned_scale=number(rotary, "attention_factor", usual),
+        score_scale=growth(scoring) ** 2 if config.get("kv_lora_rank") and scoring else 1.0,
+    )
 
 
 def _window(config: _File, row: Architecture, layers: int) -> dict[str, Any]:

@@ -67,13 +67,24 @@ def huggingface_config(model: Model, sequence_length: int, dtype: str) -> dict[s
 
 def _stretching(scaling: RotaryScaling | AngleScaling) -> dict[str, Any]:
     if isinstance(scaling, AngleScaling):
-        return {"rope_type": str(scaling.stretch), "factor": scaling.stretch_factor}
+        usual = {"rope_type": str(scaling.stretch), "factor": scaling.stretch_factor}
+        return usual | ({} if scaling.original_sequence_length is None else _yarn(scaling))
     return {
         "rope_type": "llama3",
         "factor": scaling.factor,
         "low_freq_factor": scaling.low_frequency_factor,
         "high_freq_factor": scaling.high_frequency_factor,
         "original_max_position_embeddings": scaling.original_sequence_length,
+    }
+
+
+def _yarn(scaling: AngleScaling) -> dict[str, Any]:
+    return {
+        "original_max_position_embeddings": scaling.original_sequence_length,
+        "beta_fast": scaling.fast_turns,
+        "beta_slow": scaling.slow_turns,
+        "truncate": scaling.whole_bounds,
+        "attention_factor": scaling.turned_scale,
     }
 
 

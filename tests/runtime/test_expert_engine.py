@@ -56,9 +56,11 @@ ROUTED_BY_SIGMOIDS = {
     "first_k_dense_replace": 1,
     "routed_scaling_factor": 1.5,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 8}
 KINDS: dict[str, dict[str, Any]] = {
     "mixtral": {"num_local_experts": 4},
-    "qwen3_moe": {"moe_intermediate_size": 24, "num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": True},
+    "qwen3_moe": {"moe_intermediate_size": 24, "num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": True}
+    | {"rope_parameters": {**YARN, "truncate": False}},
     "qwen2_moe": {
         "moe_intermediate_size": 24,
         "num_experts": 4,
@@ -76,6 +78,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "qk_nope_head_dim": 8,
         "qk_rope_head_dim": 4,
         "v_head_dim": 8,
+        "rope_parameters": {**YARN, "beta_fast": 4.0, "mscale": 1.0, "mscale_all_dim": 0.7},
     },
     "deep": {"num_local_experts": 4, "num_hidden_layers": 4},
     "shares": {"moe_intermediate_size": 24, "num_experts": 4, "norm_topk_prob": False, "mlp_only_layers": [0]},

@@ -244,7 +244,8 @@ def test_windows_are_those_of_the_class(
 )
 def test_stretched_angles_cost_nothing(scaling: dict[str, Any], stretch: AngleStretch, tmp_path: Path) -> None:
     model = read_model(config_json(tmp_path, LLAMA | {"rope_scaling": scaling}))
-    assert model.rotary_scaling == AngleScaling(stretch=stretch, stretch_factor=4.0)
+    assert isinstance(model.rotary_scaling, AngleScaling)
+    assert (model.rotary_scaling.stretch, model.rotary_scaling.stretch_factor) == (stretch, 4.0)
     plain = dataclasses.replace(model, rotary_scaling=None)
     assert plain == read_model(config_json(tmp_path, LLAMA))
 
