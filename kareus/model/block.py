@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from kareus.model.communication import Mesh, exchanging, group_size
 from kareus.model.config import ActivationKind, AttentionKernel, Model, PositionKind
 from kareus.model.expert_layers import Choose, Fork, GroupedLinear, Join, Merge, Permute, Router, Sort, Unsort
-from kareus.model.experts import Experts, LatentAttention
+from kareus.model.experts import Experts, LatentAttention, RouterScore
 from kareus.model.features import Branches, NormPlacement, QkNormScope
 from kareus.model.latent import CutValues, LatentNorm, LatentRotary
 from kareus.model.layers import (
@@ -229,8 +229,8 @@ class ExpertMlp(Layer):
         sorts = exchanges is not None and groups > 1
         entering = self._entering(model, hidden, dtype)
         beside = self._shared(model, experts, mesh, dtype) if experts.shared_width else []
-        self.router = Router(hidden, experts.count, dtype)
-        self.choose = Choose(experts, mesh)
+        self.router = Router(hidden, experts.count, dtype, exact=experts.score is RouterScore.SIGMOID)
+        self.choose = Choose(experts, mesh, dtype)
         self.permute = Permute(after=exchanges)
         self.experts_gate_up = GroupedLinear(groups, hidden, model.gated_width(experts.width), dtype)
         self.experts_activation = _activation(model.activation)

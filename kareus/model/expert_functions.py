@@ -21,20 +21,21 @@ class RouterFunction(Function):
     """Scores of all experts, x weight^T, and x itself; the gradients of both are summed in the product's epilogue."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, weight_gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits, [batch, tokens, experts], and tokens."""
+    def forward(ctx: Any, x: Tensor, weight: Tensor, weight_gradient: Tensor, exact: bool) -> tuple[Tensor, Tensor]:  # noqa: FBT001 - autograd names no arguments
+        """Return logits, [batch, tokens, experts], and tokens; logits are in fp32 where they are to be exact."""
         ctx.save_for_backward(x, weight)
         ctx.weight_gradient = weight_gradient
-        return functional.linear(x, weight), x.view_as(x)
+        logits = functional.linear(x.float(), weight.float()) if exact else functional.linear(x, weight)
+        return logits, x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, passed: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of x; add that of the weight, or put that off."""
         x, weight = ctx.saved_tensors
-        rows, weight_gradient = gradient.flatten(0, 1), ctx.weight_gradient
-        x_gradient = torch.addmm(passed.flatten(0, 1), rows, weight).view_as(x)
-        add_or_put_off(lambda: add_product(weight_gradient, rows.t(), x.flatten(0, 1)))
-        return x_gradient, None, None
+        rows, weight_gradient, dtype = gradient.flatten(0, 1), ctx.weight_gradient, gradient.dtype
+        whole = torch.addmm(passed.flatten(0, 1).to(dtype), rows, weight.to(dtype))
+        add_or_put_off(lambda: add_product(weight_gradient, rows.t(), x.flatten(0, 1).to(dtype)))
+        return whole.to(x.dtype).view_as(x), None, None, None
 
 
 class ChooseFunction(Function):
@@ -47,25 +48,29 @@ class ChooseFunction(Function):
         balance: Balance | None,
         experts: Experts,
         group: Communicator | None,
-        bias: Tensor | None,
+        dtype: torch.dtype,
+        bias: tuple[Tensor, Tensor] | None,
     ) -> tuple[Tensor, Route]:
-        """Return shares, [batch, tokens, experts of a token], and the route."""
+        """Return shares, [batch, tokens, experts of a token], in `dtype`, and the route; `bias` as `weight_of`."""
         rows = logits.flatten(0, 1).float()
         scores = rows.sigmoid() if experts.score is RouterScore.SIGMOID else rows.softmax(-1)
-        chosen = chosen_experts(scores, experts, bias)
+        chosen = chosen_experts(scores, experts, bias[0] if bias else None)
         best = scores.gather(-1, chosen)
         route = route_of(chosen, logits.shape[-1], group)
         if balance is not None:
             balance.add(route, scores)
         ctx.save_for_backward(scores, chosen)
         ctx.balance, ctx.experts, ctx.shape, ctx.dtype = balance, experts, logits.shape, logits.dtype
+        ctx.counts = bias[1] if bias and experts.bias_step else None
         shares = best / best.sum(-1, keepdim=True) if experts.normalised else best
-        return (experts.share_scale * shares).to(logits.dtype).view(*logits.shape[:2], experts.per_token), route
+        return (experts.share_scale * shares).to(dtype).view(*logits.shape[:2], experts.per_token), route
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradient of the logits, with that of the balance."""
+        """Return the gradient of the logits, with that of the balance; count choices, once for each token."""
         scores, chosen = ctx.saved_tensors
+        if ctx.counts is not None:
+            ctx.counts += torch.bincount(chosen.flatten(), minlength=scores.shape[-1])
         of_best = ctx.experts.share_scale * gradient.flatten(0, 1).float()
         if ctx.experts.normalised:
             best = scores.gather(-1, chosen)
@@ -80,7 +85,7 @@ class ChooseFunction(Function):
             logits = weighted * (1 - scores)
         else:
             logits = weighted - scores * weighted.sum(-1, keepdim=True)
-        return logits.to(ctx.dtype).view(ctx.shape), None, None, None, None
+        return logits.to(ctx.dtype).view(ctx.shape), None, None, None, None, None
 
 
 class ForkFunction(Function):

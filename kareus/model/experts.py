@@ -58,6 +58,8 @@ class Experts:
     """What the shares of a token's experts are multiplied by (`routed_scaling_factor`)."""
     balance_loss: float = field(default=0.0, metadata=ADDED)
     """What the loss that balances experts is multiplied by before training adds it (`router_aux_loss_coef`)."""
+    bias_step: float = field(default=0.0, metadata=ADDED)
+    """What an update adds to the bias of experts with fewer tokens than the mean, and takes from those with more."""
 
     def __post_init__(self) -> None:
         within(self, 1, MOST_EXPERTS, "experts", "count", "per_token")
@@ -66,6 +68,7 @@ class Experts:
         within(self, 1, MOST_EXPERTS, "groups", "groups", "groups_per_token")
         within(self, 1e-9, 1e6, "times", "share_scale")
         within(self, 0, 1e6, "times", "balance_loss")
+        within(self, 0, 1, "of a score", "bias_step")
         if self.per_token > self.count:
             raise ConfigError(
                 f"per_token={self.per_token}: must be at most count ({self.count}), the experts there are."
@@ -75,6 +78,8 @@ class Experts:
                 f"groups={self.groups}: must divide count ({self.count}), and be groups_per_token "
                 f"({self.groups_per_token}) or more."
             )
+        if self.bias_step and self.score is not RouterScore.SIGMOID:
+            raise ConfigError(f"bias_step={self.bias_step:g}: expected 0 with score={self.score}, which has no bias.")
         if self.shared_gate and not self.shared_width:
             raise ConfigError("shared_gate=true: expected false with shared_width=0, which has nothing to scale.")
 

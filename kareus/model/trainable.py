@@ -36,6 +36,7 @@ TRAINED = frozenset(
 TRAINED_OF_EXPERTS = frozenset(
     {
         "balance_loss",
+        "bias_step",
         "dense_layers",
         "groups",
         "groups_per_token",

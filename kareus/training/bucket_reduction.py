@@ -8,7 +8,7 @@ A bucket is reduced as soon as its gradients are complete, in the background: by
 same weights, or with a sharded optimizer by a reduce-scatter over the replicas, after which context-parallel ranks sum
 their shards. That second sum is begun when the next bucket is complete, by when the first has mostly ended; on GPUs a
 stream of its own waits for it, and the computation does not, except with MSCCL++, which runs one thing at a time. The
-sums of norms and routers over tensor-parallel ranks wait for the end.
+sums of norms, routers and choices over tensor-parallel ranks wait for the end.
 
 The experts of a block are a bucket of their own, which is reduced over the ranks of the stage that hold the same ones,
 those of context and of tensor parallelism among them.
@@ -21,7 +21,7 @@ from torch import nn
 from kareus.launch.process_groups import ProcessGroups
 from kareus.model.communication import Handle
 from kareus.model.communicators.process_group import Works, reduce_scatter_single
-from kareus.model.expert_layers import Router
+from kareus.model.expert_layers import Choose, Router
 from kareus.model.layers import Norm, QueryKeyNorm
 from kareus.training.optimizer_sharding import OptimizerSharding, is_expert_bucket
 
@@ -40,7 +40,7 @@ class BucketReduction:
             module: [name for name in sharding.buckets if name == prefix or name.startswith(f"{prefix}.")]
             for prefix, module in stage.named_modules()
         }
-        partial = (QueryKeyNorm, Norm, Router) if groups.mesh.sequence_parallel else (QueryKeyNorm,)
+        partial = (QueryKeyNorm, Norm, Router, Choose) if groups.mesh.sequence_parallel else (QueryKeyNorm,)
         self._partial = {
             f"{prefix}.{name}"
             for prefix, module in stage.named_modules()

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from kareus.launch.process_groups import ProcessGroups
 from kareus.model.communication import Mesh
 from kareus.model.config import Model
-from kareus.model.weights import is_of_experts, pieces
+from kareus.model.experts import Experts
+from kareus.model.weights import is_of_experts, moves_choices, pieces
 from kareus.training.checkpoint import StateSlice
 from kareus.training.clipping import clip, gradient_norm
 from kareus.training.full_sharding import FullSharding
@@ -25,9 +26,24 @@ _MATRIX = 2
 class Optimizer:
     """Updates this rank's shard of one stage's weights."""
 
-    def __init__(self, sharding: OptimizerSharding | FullSharding, settings: OptimizerSettings) -> None:
-        """Optimize this rank's shard of the weights, as they are now."""
+    def __init__(
+        self,
+        sharding: OptimizerSharding | FullSharding,
+        settings: OptimizerSettings,
+        experts: Experts | None = None,
+        tokens: int = 0,
+    ) -> None:
+        """Optimize this rank's shard of the weights, as they are now.
+
+        Args:
+            sharding: has them.
+            settings: of AdamW.
+            experts: of the model's blocks, if there are any.
+            tokens: of an iteration, each of which chooses experts in every block.
+        """
         self._sharding = sharding
+        self._bias_step = 0.0 if experts is None else experts.bias_step
+        self._mean_load = 0.0 if experts is None else tokens * experts.per_token / experts.count
         self._masters = {shard.name: _master(shard) for shard in sharding.shards}
         decay = [self._masters[shard.name] for shard in sharding.shards if len(shard.shape) == _MATRIX]
         others = [self._masters[shard.name] for shard in sharding.shards if len(shard.shape) != _MATRIX]
@@ -48,12 +64,21 @@ class Optimizer:
         Raises:
             KareusError: the norm is infinite or not a number; nothing is updated.
         """
+        self._move_choices()
         clip(self._sharding.own_gradients, norm, self._largest_norm)
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         self._adamw.step()
         self.publish()
         self._sharding.zero_gradients()
+
+    def _move_choices(self) -> None:
+        """Move what experts are chosen by towards those that fewer tokens chose (DeepSeek-V3, section 2.1.2)."""
+        for shard in self._sharding.shards:
+            if self._bias_step and moves_choices(shard.name):
+                fewer = torch.sign(self._mean_load - shard.gradient)
+                self._masters[shard.name].data.add_(fewer, alpha=self._bias_step)
+                shard.gradient.zero_()  # numbers of tokens, which AdamW is not to see
 
     def is_finite(self) -> bool:
         """Return whether all weights and moments that this rank keeps are finite numbers."""
@@ -120,7 +145,8 @@ def whole_norm(
         groups: of this rank.
         counts_head: False on the last stage if its head is a copy of the first stage's embedding.
     """
-    named = [(p.name, p.gradient) for p in sharding.shards if counts_head or p.name != "head.lm_head.weight"]
+    shards = [shard for shard in sharding.shards if not moves_choices(shard.name)]  # which have no gradient
+    named = [(p.name, p.gradient) for p in shards if counts_head or p.name != "head.lm_head.weight"]
     of_experts = {n for n, _ in named if is_of_experts(n)}
     divided = {n for n, _ in named if n not in of_experts and any(p.divided is not None for p in pieces(model, n, 0))}
     return gradient_norm(

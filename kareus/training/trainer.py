@@ -111,7 +111,7 @@ class Trainer:
             self._pipeline = make_pipeline(setup, [self._fully_sharded], self._reduction.ready)
         planned = workload.iteration.include_update
         self._planned = update_directions(workload, setup.coordinate.stage) if planned else ()
-        self._optimizer = Optimizer(self._sharding, settings.optimizer)
+        self._optimizer = Optimizer(self._sharding, settings.optimizer, workload.model.experts, self._tokens)
         self._writer = CheckpointWriter(setup.checkpoints)
         self.iteration = 0
         self._saved = 0

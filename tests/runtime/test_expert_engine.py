@@ -16,12 +16,15 @@ from helpers.worlds import departure, spawn
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
 
 from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch
+from kareus.model.communication import Mesh
 from kareus.model.config import Model, Sharding
-from kareus.model.experts import Experts, LatentAttention
+from kareus.model.expert_layers import Choose, Router
+from kareus.model.experts import Experts, LatentAttention, RouterScore
 from kareus.model.trainable import untrained
 from kareus.partition.extract import extract
 from kareus.pipeline.config import PipelineSchedule
@@ -102,12 +105,20 @@ def saved(kind: str, folder: Path) -> Model:
         if name.endswith(CORRECTION):
             bias.data = 0.3 * torch.randn(bias.shape, generator=generator)
     theirs.save_pretrained(folder)
-    return dataclasses.replace(read_model(folder), name=kind.replace("_", "-"))
+    model = read_model(folder)
+    experts = model.experts
+    if experts is not None and experts.score is RouterScore.SIGMOID:
+        experts = dataclasses.replace(experts, bias_step=0.001)  # has choices counted
+    return dataclasses.replace(model, name=kind.replace("_", "-"), experts=experts)
 
 
 def save_expected(model: Model, folder: Path, workload: Workload, path: Path) -> None:
-    """Write the mean loss of all replicas' microbatches, with what balances experts, and its gradients."""
+    """Write the mean loss of all replicas' microbatches, with what balances experts, and its gradients.
+
+    Of what scores are moved by for choosing there are, in place of a gradient, the tokens that chose each expert.
+    """
     theirs: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    chosen = {f"{name}.{CORRECTION}": counted(m) for name, m in theirs.named_modules() if hasattr(m, CORRECTION)}
     replicas = range(workload.parallelism.dp)
     everything = [one for replica in replicas for one in microbatches(workload, replica, 0, 1)]
     total = torch.zeros(())
@@ -117,8 +128,18 @@ def save_expected(model: Model, folder: Path, workload: Workload, path: Path) ->
         loss.backward()
         total += loss.detach()
     gradients = {name: weight.grad for name, weight in theirs.named_parameters()}
-    gradients |= {name: torch.zeros_like(b) for name, b in theirs.named_buffers() if name.endswith(CORRECTION)}
-    save_file({LOSS: total, **by_expert(model, gradients)}, path)
+    save_file({LOSS: total, **by_expert(model, gradients), **chosen}, path)
+
+
+def counted(router: Any) -> Tensor:
+    """Return what counts the tokens that choose each expert from now on, by transformers' router."""
+    counts = torch.zeros(router.num_experts)
+
+    def count(_: Any, __: Any, output: Any) -> None:
+        counts.add_(torch.bincount(output[2].flatten(), minlength=len(counts)))
+
+    router.register_forward_hook(count)
+    return counts
 
 
 def by_expert(model: Model, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -165,7 +186,11 @@ def check_cases(rank: int, cases: list[Prepared]) -> None:
     for of, reference, halves in cases:
         running = PipelineRank(rank, of, reference)
         expected = running.expected(reference.gradients)
-        whole = [gradient for name, gradient in load_gradients(reference.gradients).items() if name != LOSS]
+        whole = [
+            gradient
+            for name, gradient in load_gradients(reference.gradients).items()
+            if name != LOSS and CORRECTION not in name
+        ]
         norm = torch.stack([gradient.square().sum() for gradient in whole]).sum().sqrt()
         workload = of.workload
         places = [(c, m) for c in range(workload.chunks) for m in range(workload.num_microbatches)]
@@ -223,6 +248,30 @@ def test_four_ranks_compute_what_mixtures_do(tmp_path: Path) -> None:
     ]
     cases = [prepared(kind, tmp_path / f"{n}", **layout) for n, (kind, layout) in enumerate(layouts)]
     spawn(4, check_cases, tmp_path, cases)
+
+
+def test_a_router_of_sigmoids_is_in_fp32_whatever_weights_are_in() -> None:
+    """As transformers' is: in bf16 its logits would be rounded, and other experts chosen."""
+    config = CONFIG_MAPPING["deepseek_v3"](**(SIZES | KINDS["deepseek_v3"]))
+    theirs = DeepseekV3TopkRouter(config)
+    theirs.weight.data = torch.randn(8, 32, generator=torch.Generator().manual_seed(0))
+    theirs.bfloat16()
+    x = torch.randn(2, 64, 32, generator=torch.Generator().manual_seed(1)).bfloat16().requires_grad_()
+    logits, _, chosen = theirs(x)
+    logits.square().sum().backward()
+    experts = Experts(count=8, per_token=3, width=8, groups=4, groups_per_token=2, score=RouterScore.SIGMOID)
+    router = Router(32, 8, torch.bfloat16, exact=True)
+    router.weight.data = theirs.weight.data
+    own = x.detach().clone().requires_grad_()
+    found, _ = router(own)
+    found.square().sum().backward()
+    assert found.dtype is torch.float32
+    torch.testing.assert_close(found.flatten(0, 1), logits, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(router.weight_gradient, theirs.weight.grad.float(), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(own.grad, x.grad)
+    shares, route = Choose(experts, Mesh(), torch.bfloat16)(found, None)
+    assert shares.dtype is torch.bfloat16
+    assert route.sent == [torch.bincount(chosen.flatten(), minlength=8).tolist()]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kareus.model.communication import Mesh
+from kareus.model.expert_layers import Choose
+from kareus.model.experts import Experts, RouterScore
 from kareus.model.layers import Linear
 from kareus.training.optimizer import Optimizer
 from kareus.training.optimizer_sharding import OptimizerSharding
@@ -46,3 +49,18 @@ def test_a_step_is_one_fused_kernel_that_updates_as_adamw_does() -> None:
     assert [name for name in operations.names if "adam" in name] == ["aten::_fused_adamw_"] * 2  # one for each group
     for weight, found in zip(weights, linear.parameters(), strict=True):
         torch.testing.assert_close(found, weight, rtol=1e-5, atol=1e-6)
+
+
+def test_choices_move_to_experts_that_fewer_tokens_chose() -> None:
+    """By the same step whatever the loads and the norm are, and AdamW leaves them alone (DeepSeek-V3, 2.1.2)."""
+    experts = Experts(count=4, per_token=2, width=8, score=RouterScore.SIGMOID, bias_step=0.001)
+    block = torch.nn.ModuleDict({"mlp": torch.nn.ModuleDict({"choose": Choose(experts, Mesh(), torch.bfloat16)})})
+    sharding = OptimizerSharding(torch.nn.ModuleDict({"blocks": torch.nn.ModuleDict({"0": block})}), None)
+    optimizer = Optimizer(sharding, SETTINGS, experts, tokens=10)
+    (shard,) = sharding.shards
+    for loads in ([5, 5, 2, 8], [9, 1, 5, 5]):
+        shard.gradient.copy_(torch.tensor(loads))
+        optimizer.step(torch.tensor(100.0), 1e-2)
+        assert not shard.gradient.any()
+    torch.testing.assert_close(shard.weight, torch.tensor([-0.001, 0.001, 0.001, -0.001]))
+    assert optimizer.states()["weight"][shard.name].equal(shard.weight)  # what checkpoints have
