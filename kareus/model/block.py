@@ -19,7 +19,7 @@ from kareus.model.config import ActivationKind, AttentionKernel, Model, Position
 from kareus.model.expert_layers import Choose, Fork, GroupedLinear, Join, Merge, Permute, Router, Sort, Unsort
 from kareus.model.experts import Experts, LatentAttention, RouterScore
 from kareus.model.features import Branches, NormPlacement, QkNormScope
-from kareus.model.latent import CutValues, LatentNorm, LatentRotary
+from kareus.model.latent import CutValues, LatentLinear, LatentNorm, LatentRotary
 from kareus.model.layers import (
     Activation,
     BesideNorm,
@@ -103,9 +103,10 @@ class AttentionLayer(Layer):
     def __init__(self, model: Model, shard: Shard, mesh: Mesh, dtype: torch.dtype, kernel: AttentionKernel) -> None:
         super().__init__()
         entering = self._entering(model, shard.hidden_size, dtype)
+        first: BlockColumnLinear
         if model.latent_attention is not None:
-            wires = self._from_latents(model, model.latent_attention, shard, dtype)
-            first, width = None, shard.query_heads * model.value_head_dim
+            wires = self._from_latents(model, model.latent_attention, shard, mesh, dtype)
+            first, width = self.latent, shard.query_heads * model.value_head_dim
         else:
             heads, width = (shard.query_heads, shard.key_value_heads), shard.query_heads * shard.head_dim
             first = self.qkv = BlockColumnLinear(
@@ -129,17 +130,19 @@ class AttentionLayer(Layer):
         projection = Wire("projection", self.projection, attending[-1].writes, (OUTPUT,))
         self.wires = (entering, *wires, *attending, *self._leaving(projection, model, shard.hidden_size, dtype))
 
-    def _from_latents(self, model: Model, latent: LatentAttention, shard: Shard, dtype: torch.dtype) -> list[Wire]:
-        """Queries, keys and values out of latent vectors, of heads that are whole on the GPU."""
+    def _from_latents(
+        self, model: Model, latent: LatentAttention, shard: Shard, mesh: Mesh, dtype: torch.dtype
+    ) -> list[Wire]:
+        """Queries, keys and values of this GPU's heads out of latent vectors, which every GPU makes of all tokens."""
         hidden, rank = shard.hidden_size, latent.query_rank
         plain = model.head_dim - latent.rotary_dim
         made = (rank or model.query_width) + latent.key_value_rank + latent.rotary_dim
-        self.latent, self.latent_norm = Linear(hidden, made, dtype), LatentNorm(model, latent, dtype)
+        self.latent, self.latent_norm = LatentLinear(hidden, made, dtype, mesh), LatentNorm(model, latent, dtype)
         self.key_value_up = Linear(latent.key_value_rank, shard.query_heads * (plain + latent.value_dim), dtype)
         self.rope = LatentRotary(model, latent)
         query, ups = ("queries" if rank is None else "query_latent"), list[Wire]()
         if rank is not None:
-            self.query_up = Linear(rank, model.query_width, dtype)
+            self.query_up = Linear(rank, shard.query_heads * model.head_dim, dtype)
             ups = [Wire("query_up", self.query_up, (query,), ("queries",))]
         place = len(("norm", "latent", "latent_norm"))  # its gradient follows that of queries
         ups.append(Wire("key_value_up", self.key_value_up, ("key_value_latent",), ("keys_values",), place=place))

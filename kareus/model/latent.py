@@ -14,7 +14,7 @@ from torch.autograd import Function
 from kareus.model.config import Model
 from kareus.model.experts import LatentAttention
 from kareus.model.functions import Context, RmsNormFunction
-from kareus.model.layers import OperatorModule, add_weight, weight_of
+from kareus.model.layers import BlockColumnLinear, OperatorModule, add_weight, weight_of
 
 
 class LatentNormFunction(Function):
@@ -109,8 +109,16 @@ class CutFunction(Function):
         return whole.flatten(2), None, None
 
 
+class LatentLinear(BlockColumnLinear):
+    """Latent vectors, whole on every GPU of a tensor-parallel group.
+
+    Heads are divided, so that a GPU has a part of the gradients of the weight and of the norms behind it: they have to
+    be summed over the group before the optimizer steps.
+    """
+
+
 class LatentNorm(OperatorModule):
-    """RMSNorms of latent vectors, which a product gives beside each other."""
+    """RMSNorms of latent vectors, which a product gives beside each other; whole as `LatentLinear` is."""
 
     function: type[Function] = LatentNormFunction
 

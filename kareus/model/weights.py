@@ -261,7 +261,7 @@ def _block_pieces(model: Model) -> dict[str, tuple[Piece, ...]]:
 
 
 def _latent_pieces(model: Model, latent: LatentAttention) -> dict[str, tuple[Piece, ...]]:
-    """Return the pieces of attention that has latent vectors, whole on every GPU."""
+    """Return the pieces of attention that has latent vectors; what makes heads of these is divided."""
     hidden, rank, shared = model.hidden_size, latent.query_rank, latent.key_value_rank
     name, made = ("q_proj", model.query_width) if rank is None else ("q_a_proj", rank)
     both = model.num_attention_heads * (model.head_dim - latent.rotary_dim + latent.value_dim)
@@ -273,7 +273,9 @@ def _latent_pieces(model: Model, latent: LatentAttention) -> dict[str, tuple[Pie
         "key_value_up.weight": (("kv_b_proj", (both, shared)),),
     }
     return {
-        f"attention.{ours}": tuple(Piece(f"self_attn.{theirs}.weight", shape) for theirs, shape in parts)
+        f"attention.{ours}": tuple(
+            Piece(f"self_attn.{theirs}.weight", shape, 0 if "_up" in ours else None) for theirs, shape in parts
+        )
         for ours, parts in whole.items()
     }
 

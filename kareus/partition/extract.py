@@ -22,6 +22,7 @@ from kareus.partition.structure import Dimensions, Structure, dimensions_of, str
 from kareus.partition.trace_cache import cached_template
 from kareus.software.kernels import of_software
 from kareus.software.record import Dispatcher, Software
+from kareus.software.trainers import ENGINE
 
 CUT_OUT = 64
 """Width on a GPU of an MLP that is traced and cut out, where a block has nothing but experts."""
@@ -124,7 +125,8 @@ def extract(
         structure = structure_of(plain, parallelism, dimensions, attention_kernel)
         graph = _traced_graph(structure, dimensions, parallelism.tp, parallelism.cp)
         if model.latent_attention is not None:
-            graph = with_latent_attention(graph, model, parallelism, size * sequence_length // parallelism.cp)
+            whole, tokens = software is not None and software.name == ENGINE, size * sequence_length // parallelism.cp
+            graph = with_latent_attention(graph, model, parallelism, tokens, whole=whole)
         return with_layers(graph, plain, parallelism, sequence_length)
 
     def graph(size: int) -> BlockGraph:

@@ -3,7 +3,7 @@
 The graph is traced with heads of the width of values. In the place of the projection of queries, keys and values go
 the products that give latent vectors (`latent`), norms of these, and the products that give the values of heads; keys
 and queries have further values, some of which rotate. With sequence parallelism each GPU makes the latent vectors of
-its own tokens, and these are gathered in the place of tokens.
+its own tokens, and these are gathered in the place of tokens; Kareus' engine gathers tokens, and makes those of all.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,9 @@ UP_PROJECTIONS = QUERY_UP, KEY_VALUE_UP = "query_up", "key_value_up"
 """Names of the products that make these of latent vectors."""
 
 
-def with_latent_attention(graph: BlockGraph, model: Model, parallelism: Parallelism, tokens: int) -> BlockGraph:
+def with_latent_attention(
+    graph: BlockGraph, model: Model, parallelism: Parallelism, tokens: int, *, whole: bool = False
+) -> BlockGraph:
     """Return the graph of a block with latent attention.
 
     Args:
@@ -40,11 +42,13 @@ def with_latent_attention(graph: BlockGraph, model: Model, parallelism: Parallel
         model: with latent attention.
         parallelism: its layout.
         tokens: of all sequences that a tensor-parallel group has.
+        whole: whether each GPU makes the latent vectors of all of these.
     """
     latent = model.latent_attention
     assert latent is not None
-    forward, backward = _products(model, latent, parallelism, tokens)
-    gathered = Fraction(_rank(latent), model.hidden_size)
+    of_gpu = tokens if whole else tokens // parallelism.token_shards
+    forward, backward = _products(model, latent, parallelism, tokens, of_gpu)
+    gathered = Fraction(1) if whole else Fraction(_rank(latent), model.hidden_size)
     return replace(
         graph,
         forward=_changed(graph.forward, model, forward, gathered),
@@ -58,10 +62,10 @@ def _rank(latent: LatentAttention) -> int:
 
 
 def _products(
-    model: Model, latent: LatentAttention, parallelism: Parallelism, tokens: int
+    model: Model, latent: LatentAttention, parallelism: Parallelism, tokens: int, of_gpu: int
 ) -> tuple[list[Operator], list[Operator]]:
-    """Return what takes the place of the projection, forward and backward."""
-    heads, own = model.num_attention_heads // parallelism.tp, tokens // parallelism.token_shards
+    """Return what takes the place of the projection, both ways; a GPU makes the vectors of `of_gpu` tokens."""
+    heads = model.num_attention_heads // parallelism.tp
     queries, keys = heads * model.head_dim, heads * (model.head_dim - latent.rotary_dim + latent.value_dim)
     ups = [(KEY_VALUE_UP, keys, latent.key_value_rank)]
     if latent.query_rank is not None:
@@ -69,7 +73,7 @@ def _products(
     made = _rank(latent) + (queries if latent.query_rank is None else 0)
     normed = tokens * sum(rank for _, _, rank in ups)
     forward = [
-        product("latent", own, made, model.hidden_size),
+        product("latent", of_gpu, made, model.hidden_size),
         moved("latent_norm", normed, normed),
         *(product(name, tokens, values, rank) for name, values, rank in ups),
     ]
@@ -79,8 +83,8 @@ def _products(
         backward.append(weight_gradient(name, values, rank, tokens))
     backward += [
         moved("latent_norm", 2 * normed, normed),
-        product("latent" + INPUT_GRADIENT_SUFFIX, own, model.hidden_size, made),
-        weight_gradient("latent", made, model.hidden_size, own),
+        product("latent" + INPUT_GRADIENT_SUFFIX, of_gpu, model.hidden_size, made),
+        weight_gradient("latent", made, model.hidden_size, of_gpu),
     ]
     return forward, backward
 

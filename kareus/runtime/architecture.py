@@ -94,10 +94,10 @@ def check_runs(workload: Workload) -> None:
             "embeddings of two chunks on one GPU (model.tie_embeddings=true); plan pipeline=zb-h1, or train with "
             "torchtitan (kareus export --format torchtitan)."
         )
-    if model.latent_attention is not None and parallelism.tp * parallelism.cp > 1:
+    if (latent := model.latent_attention) is not None and latent.query_rank is None and parallelism.tp > 1:
         raise EngineError(
-            f"model.latent_attention: is planned with parallelism.tp={parallelism.tp}, cp={parallelism.cp}, but the "
-            "engine has whole heads and sequences of it on a GPU; train with tp=1, cp=1, and more of dp, ep or pp."
+            f"model.latent_attention: is planned with parallelism.tp={parallelism.tp}, but the engine divides no "
+            "queries that are projected beside latent vectors (query_rank=null); train with tp=1, and more of dp or pp."
         )
     if parallelism.copies > 1 and parallelism.shards_states:
         raise EngineError(

@@ -1,8 +1,8 @@
 """Sums of weight gradients over ranks that share weights, bucket by bucket while the last backward runs.
 
-A rank's gradients are of its own tokens, and those of norms of queries and keys also of its own heads. With sequence
-parallelism the tokens of the other norms are shared out within a tensor-parallel group, too. If every loss is weighted
-with its tokens' share of the iteration's, plain sums are right however uneven the batches are.
+A rank's gradients are of its own tokens, and those of norms of queries and keys, and of latent vectors, also of its own
+heads. With sequence parallelism the tokens of the other norms are shared out within a tensor-parallel group, too. If
+every loss is weighted with its tokens' share of the iteration's, plain sums are right however uneven the batches are.
 
 A bucket is reduced as soon as its gradients are complete, in the background: by an all-reduce over all ranks with the
 same weights, or with a sharded optimizer by a reduce-scatter over the replicas, after which context-parallel ranks sum
@@ -22,6 +22,7 @@ from kareus.launch.process_groups import ProcessGroups
 from kareus.model.communication import Handle
 from kareus.model.communicators.process_group import Works, reduce_scatter_single
 from kareus.model.expert_layers import Choose, Router
+from kareus.model.latent import LatentLinear, LatentNorm
 from kareus.model.layers import Norm, QueryKeyNorm
 from kareus.training.optimizer_sharding import OptimizerSharding, is_expert_bucket
 
@@ -40,7 +41,8 @@ class BucketReduction:
             module: [name for name in sharding.buckets if name == prefix or name.startswith(f"{prefix}.")]
             for prefix, module in stage.named_modules()
         }
-        partial = (QueryKeyNorm, Norm, Router, Choose) if groups.mesh.sequence_parallel else (QueryKeyNorm,)
+        of_heads, of_tokens = (QueryKeyNorm, LatentLinear, LatentNorm), (Norm, Router, Choose)
+        partial = (*of_heads, *of_tokens) if groups.mesh.sequence_parallel else of_heads
         self._partial = {
             f"{prefix}.{name}"
             for prefix, module in stage.named_modules()

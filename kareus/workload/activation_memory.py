@@ -182,13 +182,17 @@ def _fills_values(workload: Workload) -> bool:
 
 
 def _filled_bytes(workload: Workload, tokens: int) -> int:
-    """Bytes that a block keeps since values are filled up: the filling, and the output of attention beside what is cut.
+    """Bytes that a block keeps in the engine beside those of other software.
 
-    Heads are whole on a GPU.
+    Values are filled up, so that there are the filling and the output of attention beside what is cut; and with
+    sequence parallelism every GPU has the latent vectors of all tokens.
     """
-    if not _fills_values(workload):
+    model, layout = workload.model, workload.parallelism
+    if workload.software.name != ENGINE:
         return 0
-    return BF16_BYTES * tokens * (2 * workload.model.query_width - workload.model.attended_width)
+    filled = (2 * model.query_width - model.attended_width) // layout.tp if _fills_values(workload) else 0
+    latents = kept_latents(model)
+    return BF16_BYTES * tokens * (filled + latents - latents // layout.token_shards)
 
 
 def block_activation_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:

@@ -220,6 +220,8 @@ def test_two_ranks_compute_what_mixtures_do(tmp_path: Path) -> None:
         ("qwen3_moe", {"ep": 2, "dp": 2, "sharding": Sharding.OPTIMIZER, "recomputation": Recomputation.NONE}),
         ("qwen2_moe", {"ep": 2, "tp": 2, "recomputation": Recomputation.FULL}),
         ("glm4_moe", {"ep": 2, "dp": 2}),
+        ("deepseek_v3", {"ep": 2, "tp": 2, "recomputation": Recomputation.NONE}),
+        ("deepseek_v3", {"ep": 2, "cp": 2, "recomputation": Recomputation.SELECTIVE}),
         ("qwen3_moe", {"ep": 2, "cp": 2, "recomputation": Recomputation.SELECTIVE}),
         ("shares", {"pp": 2, "microbatch_size": 3}),
         ("shares", {"dp": 2, "sharding": Sharding.OPTIMIZER}),
@@ -242,6 +244,8 @@ def test_four_ranks_compute_what_mixtures_do(tmp_path: Path) -> None:
         ("glm4_moe", {"ep": 2, "dp": 2, "pp": 2, "recomputation": Recomputation.NONE}),
         ("qwen2_moe", {"ep": 2, "dp": 2, "tp": 2}),
         ("deepseek_v3", {"ep": 2, "dp": 2, "pp": 2, "recomputation": Recomputation.SELECTIVE}),
+        ("deepseek_v3", {"ep": 4, "tp": 2, "cp": 2, "recomputation": Recomputation.FULL}),
+        ("deepseek_v3", {"ep": 2, "tp": 2, "dp": 2, "sharding": Sharding.OPTIMIZER}),
         ("shares", {"ep": 2, "dp": 4, "sharding": Sharding.OPTIMIZER}),
         ("deep", {"ep": 2, "dp": 2, "pp": 2, **in_a_v(PipelineSchedule.ZERO_BUBBLE_V)}),
         ("deep", {"ep": 2, "tp": 2, "pp": 2, **in_a_v(PipelineSchedule.DUALPIPE_V)}),
@@ -314,10 +318,10 @@ def test_experts_that_are_divided_otherwise_are_refused(
         check_runs(dataclasses.replace(workload, parallelism=parallelism, software=other))
 
 
-def test_heads_of_latent_attention_are_whole_on_a_gpu() -> None:
-    latent = LatentAttention(query_rank=8, key_value_rank=8, rotary_dim=4, value_dim=4)
+def test_queries_beside_latent_vectors_are_whole_on_a_gpu() -> None:
+    latent = LatentAttention(query_rank=None, key_value_rank=8, rotary_dim=4, value_dim=4)
     model = small_model(latent_attention=latent, num_key_value_heads=small_model().num_attention_heads)
-    with pytest.raises(EngineError, match=r"model\.latent_attention: is planned with parallelism\.tp=2, cp=1, but"):
+    with pytest.raises(EngineError, match=r"model\.latent_attention: is planned with parallelism\.tp=2, but the"):
         check_runs(tiny_workload(tp=2, model=model))
     check_runs(tiny_workload(dp=2, model=model))
 

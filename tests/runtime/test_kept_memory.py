@@ -133,7 +133,7 @@ HALVED = MicrobatchSchedule(Schedule(Execution.NANOBATCHING), Schedule(Execution
     [
         *((model, (1, False)) for model in (WIDE, NORMED, UNGATED, AROUND, AFTER, BESIDE, ONE_NORM, LATENT)),
         # Norms after a scatter would keep the whole of what `LoopbackCommunicator` gives a view of; others give none.
-        *((model, (4, True)) for model in (WIDE, BESIDE)),
+        *((model, (4, True)) for model in (WIDE, BESIDE, LATENT)),
     ],
     ids=lambda value: value.name if isinstance(value, Model) else "shared-tokens" if value[1] else "alone",
 )
