@@ -16,7 +16,7 @@ from kareus.gpu_model.coefficients import LaunchesAhead
 from kareus.gpu_model.elements import elements_where
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.norms import host_joined_s, longer_s
-from kareus.gpu_model.overlap import Phase, host_time_s, step_phases
+from kareus.gpu_model.overlap import Phase, along_phases, host_time_s, step_phases
 from kareus.gpu_model.power_limit import LEAST_CLOCK_MHZ, CostRows, fluctuating, over_limit
 from kareus.gpu_model.stragglers import with_slowest
 from kareus.graph.records import Collective, Operator, Partition, Program, Step
@@ -155,7 +155,7 @@ def sums_of(gpu: Gpu, counted: Tally, requested_mhz: Array, known: KnownSteps, f
             np.array(list(own.values()), dtype=np.int64),
             np.array([count - less[step] for step, count in own.items()], dtype=np.int64),
             np.array([known_step_cost(gpu, step, clocks_mhz, known) for step in own]).reshape(shape),
-            [host_time_s(gpu, step.operators, step.collective) for step in own],
+            [sum(host_time_s(gpu, part.operators, part.collective) for part in step.parts) for step in own],
         )
 
     isolates = counted.whole_instruction and gpu.isolates
@@ -252,8 +252,9 @@ def operators_alone(steps: Counter[Step]) -> Counter[Step]:
     """Return the operators of steps with no collective beside or after them."""
     alone: Counter[Step] = Counter()
     for step, count in steps.items():
-        if step.operators:
-            alone[Step(operators=step.operators)] += count
+        for part in step.parts:
+            if part.operators:
+                alone[Step(operators=part.operators)] += count
     return alone
 
 
@@ -261,7 +262,11 @@ def known_step_cost(gpu: Gpu, step: Step, requested_mhz: Array, known: KnownStep
     """Return what `step_cost` does, taken from `known` or added to it."""
     key = (step, requested_mhz.shape, requested_mhz.tobytes())
     if key not in known:
-        known[key] = step_cost(gpu, step.operators, step.collective, requested_mhz, step.sm_count, step.launch)
+        if step.along:
+            host_s = sum(host_time_s(gpu, part.operators, part.collective) for part in step.parts)
+            known[key] = _phases_cost(gpu, along_phases(gpu, step, requested_mhz), requested_mhz, host_s)
+        else:
+            known[key] = step_cost(gpu, step.operators, step.collective, requested_mhz, step.sm_count, step.launch)
     return known[key]
 
 
@@ -305,13 +310,18 @@ def step_cost(
     ahead of the step, whichever of both takes longer decides.
     """
     phases = step_phases(gpu, operators, collective, frequency_mhz, sm_count, launch_index)
+    return _phases_cost(gpu, phases, frequency_mhz, host_time_s(gpu, operators, collective))
+
+
+def _phases_cost(gpu: Gpu, phases: Sequence[Phase], frequency_mhz: Array, host_s: Array | float) -> CostRows:
+    """Return the cost of the phases of a step, whose kernels the host launches in `host_s`."""
     if gpu.coefficients.limiter_s:
         cost = _steady_sum(gpu, phases, frequency_mhz, frequency_mhz)
     else:
         cost = functools.reduce(operator.add, [limited_cost(gpu, [phase], frequency_mhz) for phase in phases])
     if gpu.launches_ahead is not LaunchesAhead.STEP:
         return cost
-    return _until(gpu, longer_s(cost[0], host_time_s(gpu, operators, collective)), frequency_mhz, cost)
+    return _until(gpu, longer_s(cost[0], host_s), frequency_mhz, cost)
 
 
 def limited_cost(gpu: Gpu, phases: Sequence[Phase], requested_mhz: Array) -> CostRows:

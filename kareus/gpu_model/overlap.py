@@ -19,7 +19,15 @@ from kareus.gpu_model.coefficients import shape_of
 from kareus.gpu_model.energy import Switching, collective_switching, operator_switching
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.network import Placement, placed_collective_s
-from kareus.graph.records import TENSOR_PARALLEL, Collective, Operator, OperatorKind, PlacedCollective, SwitchedGather
+from kareus.graph.records import (
+    TENSOR_PARALLEL,
+    Collective,
+    Operator,
+    OperatorKind,
+    PlacedCollective,
+    Step,
+    SwitchedGather,
+)
 
 _DONE = 1e-12
 """Share of work left below which it counts as done (rounding)."""
@@ -85,6 +93,105 @@ def step_phases(
         phases += [Phase(shared_s, alone.clock_share, both, taken, alone.clocked), _part(alone, 1 - done)]
         left = np.where(left - moved > _DONE, left - moved, 0.0)
     return [*phases, Phase(left * whole_s, _clock_share(whole_s, slow_s), moving * left, taken)]
+
+
+def along_phases(gpu: Gpu, step: Step, frequency_mhz: Array) -> list[Phase]:
+    """Return the phases of steps that collectives run along, one after the other.
+
+    Beside operators these run as any collective does. Beside a collective that uses other wires (links in a node, or
+    NICs) both run as fast as alone; of one that uses the same wires, they wait for the end.
+
+    Args:
+        gpu: GPU that runs them.
+        step: of `within` and `along`.
+        frequency_mhz: SM clock, one number or an array.
+    """
+    queue = [_Queued.of(gpu, one, frequency_mhz) for one in step.along]
+    phases = list[Phase]()
+    for inner in step.within:
+        if inner.collective is None:
+            for operator in inner.operators:
+                phases += _beside_queue(gpu, operator, queue, frequency_mhz)
+            continue
+        own = step_phases(gpu, inner.operators, inner.collective, frequency_mhz, inner.sm_count, inner.launch)
+        apart = [one for one in queue if one.between != _between_nodes(inner.collective)]
+        phases += [part for phase in own for part in _with_queue(phase, apart)]
+    return [*phases, *(one.rest() for one in queue)]
+
+
+@dataclass(slots=True)
+class _Queued:
+    """A collective of a queue, of which a share is left."""
+
+    collective: Collective
+    between: bool
+    """Whether it sends over NICs."""
+    taken: Array
+    whole_s: Array
+    clock_share: Array
+    switching: Switching
+    left: Array
+
+    @classmethod
+    def of(cls, gpu: Gpu, step: Step, frequency_mhz: Array) -> "_Queued":
+        """Return the collective of a step, which has not begun."""
+        assert step.collective is not None
+        taken = np.asarray(step.sm_count, dtype=np.float64)
+        whole_s, slow_s = (_collective_s(gpu, step.collective, f, taken) for f in (frequency_mhz, frequency_mhz / 2))
+        return cls(
+            step.collective,
+            _between_nodes(step.collective),
+            taken,
+            whole_s,
+            _clock_share(whole_s, slow_s),
+            collective_switching(gpu, step.collective),
+            np.ones_like(whole_s),
+        )
+
+    def move(self, time_s: Array, whole_s: Array) -> Array:
+        """Run for a time at a speed by which all of it takes `whole_s`; return the share that was moved."""
+        moved = np.minimum(time_s / whole_s, self.left)
+        self.left = np.where(self.left - moved > _DONE, self.left - moved, 0.0)
+        return moved
+
+    def rest(self) -> Phase:
+        """Return what is left, alone."""
+        return Phase(self.left * self.whole_s, self.clock_share, self.switching * self.left, self.taken)
+
+
+def _between_nodes(collective: Collective) -> bool:
+    return isinstance(collective, PlacedCollective) and collective.nodes > 1
+
+
+def _beside_queue(gpu: Gpu, operator: Operator, queue: Sequence[_Queued], frequency_mhz: Array) -> list[Phase]:
+    """Return the phases of an operator, beside which a queue goes on."""
+    alone, phases = _alone(gpu, operator, frequency_mhz), list[Phase]()
+    undone = np.ones_like(alone.time_s)
+    for one in queue:
+        if not ((one.left > 0) & (undone > 0)).any():
+            continue
+        moving = one.collective, one.whole_s
+        beside_s, collective_s = _times_beside(gpu, operator, moving, frequency_mhz, one.taken)
+        shared_s = np.minimum(undone * beside_s, one.left * collective_s)
+        done, moved = np.minimum(shared_s / beside_s, undone), one.move(shared_s, collective_s)
+        both = alone.switching * done + one.switching * moved
+        phases.append(Phase(shared_s, alone.clock_share, both, one.taken, alone.clocked))
+        undone = np.where(undone - done > _DONE, undone - done, 0.0)
+    return [*phases, _part(alone, undone)]
+
+
+def _with_queue(phase: Phase, queue: Sequence[_Queued]) -> list[Phase]:
+    """Return a phase cut in what collectives of a queue run beside, as fast as alone, and the rest of it."""
+    phases, rest_s = list[Phase](), phase.time_s
+    whole_s = np.where(phase.time_s > 0, phase.time_s, 1.0)
+    for one in queue:
+        shared_s = np.minimum(rest_s, one.left * one.whole_s)
+        moved, share = one.move(shared_s, one.whole_s), shared_s / whole_s
+        both = phase.switching * share + one.switching * moved
+        phases.append(Phase(shared_s, phase.clock_share, both, phase.held_sms + one.taken, phase.clocked))
+        rest_s = rest_s - shared_s
+    share = rest_s / whole_s
+    return [*phases, Phase(rest_s, phase.clock_share, phase.switching * share, phase.held_sms, phase.clocked)]
 
 
 def slowdowns(

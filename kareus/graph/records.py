@@ -317,6 +317,15 @@ class Step:
     """Index of the operator beside which the collective starts; `len(operators)` starts it after all of them."""
     sm_count: int = 0
     """SMs given to the collective; 0 without a collective."""
+    within: tuple["Step", ...] = field(default=(), metadata=ADDED)
+    """Steps in order that collectives of `along` run beside, across their borders; the step has nothing else then."""
+    along: tuple["Step", ...] = field(default=(), metadata=ADDED)
+    """Collectives, one after the other, which start with the first of `within`."""
+
+    @property
+    def parts(self) -> tuple["Step", ...]:
+        """The steps that it is made of; itself where it is one."""
+        return (*self.within, *self.along) if self.along else (self,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,8 +60,8 @@ def instruction_cost(
     for step, count in Counter(program.steps[first:last]).items():
         for name, cost in _step_parts(within, step, clock, known).items():
             parts[name] = parts[name] + count * cost
-        if step.collective is not None:
-            collective = Step(collective=step.collective, sm_count=step.sm_count)
+        for part in (part for part in step.parts if part.collective is not None):
+            collective = Step(collective=part.collective, sm_count=part.sm_count)
             alone_s += count * float(_cost(within, Counter([collective]), clock, known)[0])
     if gpu.coefficients.limiter_s or gpu.job_gpus > 1:
         limited = _cost(_without_host(gpu), counted.steps, clock, known)
@@ -105,13 +105,13 @@ def _step_parts(gpu: Gpu, step: Step, clock: Array, known: KnownSteps) -> dict[s
     """Seconds and joules of one step by kind of operator, and what its collective adds."""
     parts: dict[str, Array] = defaultdict(lambda: np.zeros(2))
     total, computing = _cost(gpu, Counter([step]), clock, known), np.zeros(2)
-    if step.operators:
-        computing = _cost(gpu, Counter([Step(operators=step.operators)]), clock, known)
-        alone = [_cost(gpu, Counter([Step(operators=(o,))]), clock, known) for o in step.operators]
+    if operators := tuple(operator for part in step.parts for operator in part.operators):
+        computing = _cost(gpu, Counter([Step(operators=operators)]), clock, known)
+        alone = [_cost(gpu, Counter([Step(operators=(o,))]), clock, known) for o in operators]
         shares = computing / np.sum(alone, axis=0)
-        for operator, cost in zip(step.operators, alone, strict=True):
+        for operator, cost in zip(operators, alone, strict=True):
             parts[str(operator.kind)] = parts[str(operator.kind)] + shares * cost
-    if step.collective is not None:
+    if step.along or step.collective is not None:
         parts[COLLECTIVES] = total - computing
     return parts
 

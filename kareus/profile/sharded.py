@@ -15,8 +15,8 @@ gathers all experts of a block), else over fewer, by a collective of their own (
 
 A step of a program has one collective, so the blocks' own collectives get steps of their own, and gather and reduction
 are put beside different operators of a block: the gather beside the first, the reduction beside the rest, in parts
-where these are in many steps; where experts have collectives of their own, the larger beside more FLOPs. Blocks run
-sequentially.
+where these are in many steps. Where experts have collectives of their own, all of these run one after the other along
+the whole block, its exchanges of tokens among it, as far as these use other wires. Blocks run sequentially.
 """
 
 import itertools
@@ -229,9 +229,9 @@ def _beside(
     weights: ShardedWeights,
 ) -> list[Step]:
     """Put collectives beside the operators of a block."""
-    runs = [run for step in steps for run in _apart(step)]
     if max(len(gathers), len(reduces)) > 1:
-        return _by_size(runs, [*gathers, *reduces], weights)
+        return [Step(within=tuple(steps), along=tuple(_alone(one, weights) for one in (*gathers, *reduces)))]
+    runs = [run for step in steps for run in _apart(step)]
     gather, reduce = next(iter(gathers), None), next(iter(reduces), None)
     if gather and reduce:
         runs = _cut_first(runs)
@@ -290,32 +290,6 @@ def _cut_first(runs: list[Step]) -> list[Step]:
     cut = next(n for n in range(1, len(operators) + 1) if 3 * _flops(operators[:n]) >= _flops(operators))
     cut = min(cut, len(operators) - 1)
     return [*runs[:place], Step(operators=operators[:cut]), Step(operators=operators[cut:]), *runs[place + 1 :]]
-
-
-def _by_size(runs: list[Step], collectives: Sequence[PlacedCollective], weights: ShardedWeights) -> list[Step]:
-    """Put collectives beside operators, the larger beside those of more FLOPs, of which each has some where it can."""
-    runs = _cut(runs, len(collectives))
-    free = [n for n, run in enumerate(runs) if run.collective is None and run.operators]
-    free.sort(key=lambda n: -_flops(runs[n].operators))
-    for place, one in enumerate(sorted(collectives, key=lambda one: -one.message_bytes)):
-        if place < len(free):
-            runs[free[place]] = replace(runs[free[place]], collective=one, launch=0, sm_count=weights.sms(one))
-        else:
-            runs.append(_alone(one, weights))
-    return runs
-
-
-def _cut(runs: list[Step], collectives: int) -> list[Step]:
-    """Cut operators that have no collective until each of `collectives` has some: a third for what moves half."""
-    free = [n for n, run in enumerate(runs) if run.collective is None and run.operators]
-    longest = max(free, key=lambda n: _flops(runs[n].operators) * (len(runs[n].operators) > 1), default=None)
-    if longest is None or len(free) >= collectives or len(runs[longest].operators) == 1:
-        return runs
-    operators, total = runs[longest].operators, _flops(runs[longest].operators)
-    cut = next(n for n in range(1, len(operators) + 1) if 3 * _flops(operators[:n]) >= total)
-    cut = min(cut, len(operators) - 1)
-    parts = [Step(operators=operators[:cut]), Step(operators=operators[cut:])]
-    return _cut([*runs[:longest], *parts, *runs[longest + 1 :]], collectives)
 
 
 def _alone(collective: PlacedCollective, weights: ShardedWeights) -> Step:

@@ -6,6 +6,7 @@ sends keys and values of one part of the sequence while it attends to those of a
 gathers the input of a product beside the product's input gradient.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -28,6 +29,16 @@ ATTENDING = (OperatorKind.ATTENTION, OperatorKind.ATTENTION_BACKWARD)
 
 def overlapped(steps: Sequence[Step], software: Software) -> list[Step]:
     """Return the steps with collectives beside what the software runs beside them; what they compute is the same."""
+    found = list[Step]()
+    for has_along, run in itertools.groupby(steps, key=lambda step: bool(step.along)):
+        if has_along:
+            found += [replace(step, within=tuple(_overlapped(step.within, software))) for step in run]
+        else:
+            found += _overlapped(list(run), software)
+    return found
+
+
+def _overlapped(steps: Sequence[Step], software: Software) -> list[Step]:
     steps = _with_exchanges(steps, software)
     if software.tensor_overlap is TensorOverlap.NOTHING:
         return [step if step.collective is None else replace(step, launch=len(step.operators)) for step in steps]

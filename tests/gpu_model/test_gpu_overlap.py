@@ -7,7 +7,8 @@ import pytest
 from helpers.builders import a100, all_reduce, gemm, memory
 
 from kareus.gpu_model import laws
-from kareus.gpu_model.overlap import slowdowns, step_phases
+from kareus.gpu_model.overlap import along_phases, slowdowns, step_phases
+from kareus.graph.records import CollectiveKind, PlacedCollective, Step
 
 CLOCK = np.asarray(1410.0)
 REDUCE = all_reduce(2**30)
@@ -92,3 +93,61 @@ def test_an_exposed_collective_scales_with_the_clock_as_alone():
     alone_s = [float(laws.collective_time_s(gpu, REDUCE, clock, np.asarray(12.0))) for clock in (CLOCK, CLOCK / 2)]
     assert float(exposed.time_s) == pytest.approx(alone_s[0])
     assert float(exposed.at_s(CLOCK, CLOCK / 2)) == pytest.approx(alone_s[1])
+
+
+def placed(message_bytes: int, nodes: int) -> Step:
+    collective = PlacedCollective(
+        kind=CollectiveKind.ALL_GATHER,
+        group="dp",
+        group_size=16,
+        message_bytes=message_bytes,
+        fused=1,
+        nodes=nodes,
+        per_node=16 // nodes,
+    )
+    return Step(collective=collective, sm_count=12)
+
+
+def total(found):
+    """Time, switched energy and SMs held over time of phases."""
+    return (
+        sum(float(one.time_s) for one in found),
+        sum(float(one.switching.core_j) + float(one.switching.fixed_j) for one in found),
+        sum(float(one.time_s * one.held_sms) for one in found),
+    )
+
+
+def alone(*steps: Step):
+    return [total(step_phases(a100(), s.operators, s.collective, CLOCK, s.sm_count, 0)) for s in steps]
+
+
+def test_one_collective_along_operators_is_that_beside_them():
+    operators = (gemm("g", 4096, 4096, 4096), memory("m", 2**26), gemm("h", 2048, 4096, 4096))
+    within = tuple(Step(operators=(operator,)) for operator in operators)
+    for moving in (placed(2**24, 1), placed(2**31, 2)):
+        along = along_phases(a100(), Step(within=within, along=(moving,)), CLOCK)
+        beside = step_phases(a100(), operators, moving.collective, CLOCK, 12, 0)
+        assert total(along) == pytest.approx(total(beside))
+
+
+@pytest.mark.parametrize("first", [2**24, 2**28])
+@pytest.mark.parametrize("second", [2**24, 2**28])
+def test_collectives_run_at_once_on_other_wires_and_in_turn_on_the_same(first: int, second: int):
+    """Whatever of them ends first; both move all of their bytes."""
+    exchange = placed(2**27, 1)
+    for nodes in (1, 2):
+        queue = (placed(first, nodes), placed(second, nodes))
+        in_turn = alone(exchange, *queue)
+        (exchange_s, *_), queue_s = in_turn[0], in_turn[1][0] + in_turn[2][0]
+        found = total(along_phases(a100(), Step(within=(exchange,), along=queue), CLOCK))
+        assert found[0] == pytest.approx(max(exchange_s, queue_s) if nodes > 1 else exchange_s + queue_s)
+        assert found[1:] == pytest.approx([sum(one[n] for one in in_turn) for n in (1, 2)])
+
+
+def test_a_queue_slows_operators_no_longer_than_it_lasts():
+    """No faster than the longer of both alone, no slower than one after the other."""
+    operators, queue = tuple(gemm(n, 4096, 4096, 4096) for n in "abcd"), (placed(2**24, 2), placed(2**26, 2))
+    compute = Step(operators=operators)
+    found_s = total(along_phases(a100(), Step(within=(compute,), along=queue), CLOCK))[0]
+    times_s = [one[0] for one in alone(compute, *queue)]
+    assert max(times_s[0], times_s[1] + times_s[2]) < found_s < sum(times_s)

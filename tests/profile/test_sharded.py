@@ -105,8 +105,9 @@ def test_experts_are_gathered_over_those_that_hold_the_same(ep: int, group: int)
     assert ends.group_size == ends_reduced.group_size == 16
     exchanged_bytes = Counter[tuple[CollectiveKind, int]]()
     for made in instruction_programs(own, Execution.SEQUENTIAL).of_kind.values():
-        for collective in (step.collective for step in made.steps if isinstance(step.collective, PlacedCollective)):
-            exchanged_bytes[collective.kind, collective.group_size] += collective.message_bytes
+        for part in (part for step in made.steps for part in step.parts):
+            if (collective := part.collective) is not None and collective.group.endswith("dp"):
+                exchanged_bytes[collective.kind, collective.group_size] += collective.message_bytes
     layers, parts = own.model.num_layers, scope_parameters(own.model, own.parallelism)
     ends_parameters = parts[Scope.EMBEDDING] + parts[Scope.HEAD]
     expected = Counter[tuple[CollectiveKind, int]]()

@@ -120,7 +120,8 @@ def test_a_step_waits_for_its_collective(monkeypatch):
     monkeypatch.setattr(executor, "prepare", lambda operator, scratch: lambda: log.append(operator.name))
     operators = (memory("norm", 64), gemm("qkv", 16, 8, 32), gemm("projection", 16, 8, 32))
     steps = [Step(operators=operators, collective=all_reduce(8), launch=launch, sm_count=3) for launch in (1, 3)]
-    Executor(Program(name="p", steps=(*steps, Step(operators=operators[:1]))), Logged(), CPU).run(2)
+    along = Step(within=(steps[1],), along=(Step(collective=all_reduce(16), sm_count=5),))
+    Executor(Program(name="p", steps=(*steps, Step(operators=operators[:1]), along)), Logged(), CPU).run(2)
     once = [
         "norm",
         "start on 3",
@@ -133,6 +134,13 @@ def test_a_step_waits_for_its_collective(monkeypatch):
         "start on 3",
         "wait",
         "norm",
+        "start on 5",
+        "norm",
+        "qkv",
+        "projection",
+        "start on 3",
+        "wait",
+        "wait",
     ]
     assert log == once * 3  # once before anything is timed
 

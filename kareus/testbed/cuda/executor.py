@@ -1,10 +1,10 @@
 """Running a program over and over on one device."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
 
-from kareus.graph.records import Program, Step
+from kareus.graph.records import Operator, Program, Step
 from kareus.testbed.cuda.collectives import Collectives, Starter
 from kareus.testbed.cuda.memory_bound import Launch
 from kareus.testbed.cuda.operators import prepare
@@ -22,18 +22,16 @@ class Executor:
         """
         self._device = device
         scratch = Scratch(device)
-        operators = {operator for step in program.steps for operator in step.operators}
+        parts = [part for step in program.steps for part in step.parts]
+        operators = {operator for part in parts for operator in part.operators}
         # The largest first, so that the buffers seldom grow while views of smaller ones are held.
         largest_first = sorted(operators, key=lambda o: (-o.bytes_read - o.bytes_written, o.name))
         launches = {operator: prepare(operator, scratch) for operator in largest_first}
         starters: dict[object, Starter] = {}
-        for step in program.steps:
-            if step.collective is not None and (step.collective, step.sm_count) not in starters:
-                starters[step.collective, step.sm_count] = collectives.prepare(step.collective, step.sm_count)
-        self._steps = [
-            _prepared(step, [launches[o] for o in step.operators], starters.get((step.collective, step.sm_count)))
-            for step in program.steps
-        ]
+        for part in parts:
+            if part.collective is not None and (part.collective, part.sm_count) not in starters:
+                starters[part.collective, part.sm_count] = collectives.prepare(part.collective, part.sm_count)
+        self._steps = [_prepared(step, launches, starters) for step in program.steps]
         self._launch()
 
     def run(self, repetitions: int) -> None:
@@ -48,16 +46,22 @@ class Executor:
             step()
 
 
-def _prepared(step: Step, launches: Sequence[Launch], start: Starter | None) -> Launch:
-    before, beside = launches[: step.launch], launches[step.launch :]
+def _prepared(step: Step, launches: Mapping[Operator, Launch], starters: Mapping[object, Starter]) -> Launch:
+    along = [starters[one.collective, one.sm_count] for one in step.along]
+    within = [_prepared(one, launches, starters) for one in step.within]
+    before = [launches[o] for o in step.operators[: step.launch]] + within
+    beside = [launches[o] for o in step.operators[step.launch :]]
+    start = starters.get((step.collective, step.sm_count))
 
     def run() -> None:
+        handles = [begin() for begin in along]
         for launch in before:
             launch()
-        handle = start() if start else None
+        if start:
+            handles.append(start())
         for launch in beside:
             launch()
-        if handle:
+        for handle in handles:
             handle.wait()
 
     return run

@@ -70,7 +70,9 @@ class CudaTestbed:
     def _axes_of(self, program: Program) -> dict[str, int]:
         if self._config.collectives is CudaCollectives.LOOPBACK:
             return {}
-        axes = axes_of([step.collective for step in program.steps if step.collective is not None])
+        axes = axes_of(
+            [part.collective for step in program.steps for part in step.parts if part.collective is not None]
+        )
         needed = math.prod(axes.values())
         if needed > len(self._devices):
             raise DeviceError(
