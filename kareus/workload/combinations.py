@@ -6,10 +6,15 @@ from kareus.graph.number_formats import FORMATS, Precision, TensorCores
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import EXCHANGES
 from kareus.model.trainable import unmeasured
+from kareus.pipeline.config import PipelineSchedule
 from kareus.software.record import Dispatcher
+from kareus.software.trainers import trainer_of
 from kareus.workload.compose import ENGINE
 from kareus.workload.config import Workload
 from kareus.workload.training import check_training
+
+MEGATRON = "megatron-lm"
+"""Table of the settings of Megatron."""
 
 
 def check_combinations(workload: Workload) -> None:
@@ -172,6 +177,15 @@ def _check_hidden_exchange(workload: Workload) -> None:
         raise RefusedWorkloadError(
             f"{shown} of a pipeline (parallelism.pp={parallelism.pp}) only with virtual stages; add "
             "pipeline=interleaved, or use software.hidden_exchange=0."
+        )
+    schedule = workload.pipeline.schedule
+    hiding = [PipelineSchedule.INTERLEAVED]
+    if trainer_of(workload.software.name).settings != MEGATRON:  # PyTorch and DeepSeek run a forward beside a backward
+        hiding.append(PipelineSchedule.DUALPIPE_V)
+    if parallelism.pp > 1 and schedule not in hiding:
+        raise RefusedWorkloadError(
+            f"{shown} of a pipeline only in the order of pipeline={' or '.join(hiding)} (pipeline={schedule}); use "
+            "that, or software.hidden_exchange=0."
         )
     if mtp > 1:
         raise RefusedWorkloadError(

@@ -8,6 +8,7 @@ from kareus.workload.resolve import resolve, resolve_accepted
 
 EXPERTS = ("model=mixtral-8x7b", "parallelism.tp=1")
 HIDING = (*EXPERTS, "software.hidden_exchange=1")
+V_OF_MEGATRON = ("pipeline=dualpipe-v", "software=megatron-core", "gpu=h100-sxm5-80gb")
 ALONE = ("parallelism.pp=1", "parallelism.ep=2")
 
 
@@ -34,6 +35,14 @@ ALONE = ("parallelism.pp=1", "parallelism.ep=2")
         (
             (*HIDING, "parallelism.pp=2", "parallelism.ep=2", "recomputation=none"),
             "of a pipeline (parallelism.pp=2) only with virtual stages",
+        ),
+        (
+            (*HIDING, "parallelism.pp=2", "parallelism.ep=2", "recomputation=none", "pipeline=zb-v"),
+            "of a pipeline only in the order of pipeline=interleaved or dualpipe-v (pipeline=zb-v)",
+        ),
+        (
+            (*HIDING, "parallelism.pp=2", "parallelism.ep=2", "recomputation=none", *V_OF_MEGATRON),
+            "of a pipeline only in the order of pipeline=interleaved (pipeline=dualpipe-v)",
         ),
         (("software.hidden_exchange=1", "recomputation=none"), "only where there are some (parallelism.ep=1)"),
         ((*HIDING, *ALONE, "model.mtp_layers=2", "recomputation=none"), "(model.mtp_layers=2); use 1 or 0 of them"),
