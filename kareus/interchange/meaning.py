@@ -45,6 +45,7 @@ from kareus.model.training_options import (
     TrainingOptions,
 )
 from kareus.pipeline.config import CHUNKS_OF_V, PipelineSchedule
+from kareus.software.record import Dispatcher
 
 SHARDINGS = (*map(str, Sharding), HYBRID)
 """From nothing shared out to everything; of two settings the one that shares out more counts."""
@@ -179,6 +180,7 @@ def terms_of(workload: Mapping[str, Any], gpus_per_node: int) -> dict[str, Any]:
         "parallelism.sharding": workload["parallelism.sharding"],
         "recomputation": workload["recomputation"],
         "recipe": workload["precision"],
+        "software": workload.get("software.name"),
         "model.grouped": workload["model.num_key_value_heads"] != workload["model.num_attention_heads"],
         "model.expansion": workload["model.intermediate_size"] / workload["model.hidden_size"],
         # Megatron-LM asks for it whatever the positions are, and for as many as a sequence has.
@@ -511,7 +513,13 @@ def _dense_layers(said: Any, layers: int) -> list[int]:
 
 
 def _expert_terms(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what says which blocks have experts, and how wide heads of latent attention are."""
+    """Yield what trainers take otherwise of experts where nobody says it, and what says which blocks have them.
+
+    How wide heads of latent attention are, too.
+    """
+    if "model.experts.count" in workload:  # plain values leave these out at their defaults
+        yield "parallelism.etp", workload.get("parallelism.etp", 1)
+        yield "software.dispatcher", workload.get("software.dispatcher", str(Dispatcher.ALL_TO_ALL))
     if dense := workload.get("model.experts.dense_layers"):
         bits = [int(layer not in dense) for layer in range(workload["model.num_layers"])]
         runs = [(bit, len(list(run))) for bit, run in itertools.groupby(bits)]

@@ -55,9 +55,10 @@ OF_TRAINER = tuple(
 OF_LAYOUT = (
     *("parallelism.", "pipeline.", "recompu", "microbatch_size", "num_microbatches", "global_batch_size", "rank_batch"),
     *("shards", "replicas", "reshards", "copies", "layers_per_chunk", "stage_layout", "first_layers", "last_layers"),
-    *("embedding_counts", "head_counts"),
+    *("embedding_counts", "head_counts", "software"),
 )
-"""Beginnings of the terms that one line gives of a layout; names of all modules of a stage are not for one line."""
+"""Beginnings of the terms that one line gives of a layout and of what runs beside what in it, without which it was not
+priced; names of all modules of a stage are not for one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from kareus.artifacts.records import leaves, to_plain
 from kareus.export.layouts import MODEL_FIELDS
 from kareus.interchange.reading import read_training
 from kareus.interchange.table import trainer_named, trainer_of
-from kareus.interchange.writing import LAYOUT, OF_MORE, layout_said, no_setting, written
+from kareus.interchange.writing import LAYOUT, OF_MORE, layout_line, layout_said, no_setting, written
 from kareus.pipeline.config import PipelineSchedule
 from kareus.workload.resolve import resolve
 
@@ -139,7 +139,7 @@ WITH_EXPERTS = {
 @pytest.mark.parametrize("model", [*MODELS, *WITH_EXPERTS])
 def test_arguments_of_megatron_give_back_the_whole_workload(model, tmp_path):
     degrees = {"tp": MODELS.get(model, 1), "pp": 2, "dp": 2, "sharding": "optimizer"}
-    degrees |= {"ep": 2, "sequence_parallel": "false"} if model in WITH_EXPERTS else {}
+    degrees |= {"ep": 2, "tp": 2, "sequence_parallel": "true"} if model in WITH_EXPERTS else {}
     layout = [f"parallelism.{key}={value}" for key, value in degrees.items()]
     words = [f"model={model}", "software=megatron-core", "sequence_length=1024", "recomputation=selective", *layout]
     words += WITH_EXPERTS.get(model, ())
@@ -152,6 +152,31 @@ def test_arguments_of_megatron_give_back_the_whole_workload(model, tmp_path):
     free = ("model.name", "model.checkpoint", "model.rotary", "model.layers_per_stage")  # names, angles, other splits
     same = [key for key in same if not key.startswith(free)]
     assert {key: again.get(key) for key in same} == {key: first[key] for key in same}
+
+
+@pytest.mark.parametrize(("model", "more"), WITH_EXPERTS.items())
+def test_one_line_of_arguments_says_how_tokens_are_exchanged(model, more):
+    """In the words of the exported arguments: without them Megatron-LM shards experts and exchanges in its own way."""
+    layout = {"tp": 2, "ep": 2, "pp": 2, "dp": 2, "sharding": "optimizer", "sequence_parallel": "true"}
+    words = [f"model={model}", *(f"parallelism.{key}={value}" for key, value in layout.items()), *more]
+    workload = usual("software=megatron-core", "recomputation=none", *words)
+    line = layout_line(trainer_named("megatron-lm"), workload, 8)
+    expected = {
+        "mixtral-8x7b": ("dispatcher-type alltoall", "--overlap-moe-expert-parallel-comm", "--delay-wgrad-compute"),
+        "deepseek-v3": ("--moe-token-dispatcher-type flex", "--moe-flex-dispatcher-num-sms 24"),
+    }
+    for said in (*expected[model], "--expert-tensor-parallel-size 1"):
+        assert said in line
+    exported = settings_of("megatron-lm", workload)[0].text.split()
+    assert set(line.split()) <= set(exported)
+
+
+@pytest.mark.parametrize("software", ["torchtitan", "torchtitan-eager"])
+def test_files_of_torchtitan_say_whether_it_compiles(software, tmp_path):
+    workload = usual("parallelism.sharding=full", "parallelism.pp=1", "parallelism.dp=2", f"software={software}")
+    path = tmp_path / "job.toml"
+    path.write_text(settings_of("torchtitan", workload)[0].text)
+    assert f"software={software}" in read_training([path]).overrides
 
 
 def test_arguments_of_megatron_are_none_that_it_refuses_or_that_slow_experts_down():
