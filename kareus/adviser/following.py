@@ -4,12 +4,14 @@ Each step follows only the layouts that the known plans of others do not rule ou
 what is left out is behind the frontier for certain: a bound is below all plans of a layout, and known plans are plans.
 """
 
+import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from kareus.adviser.answers import Depth, LayoutAnswer, LayoutChoice
 from kareus.adviser.bounds import Bound, KnownPlans, computing_bound
 from kareus.adviser.feasible import Candidate
+from kareus.adviser.order import COMPARED, TIED_SHARE
 from kareus.adviser.planning import frontier_of, plan_layout
 from kareus.adviser.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
@@ -102,21 +104,36 @@ def follow(predictor: LayoutPredictor, bounded: Sequence[tuple[Bound, Candidate]
         bounded: layouts with the bounds of their computation, by rising time.
     """
     followed = Followed(predictor=predictor, bounds=[], predictions=[], plans_so_far=KnownPlans())
-    baseline_s = float("inf")
+    sequential_s: list[float] = []  # rising
     for computing, candidate in bounded:
         bound = _ruled_out(predictor, computing, candidate, followed.plans_so_far)
         if bound is not None:
             followed.bounds.append((bound, candidate))
-            if computing.fastest_s < baseline_s:  # it may be the fastest of those that are run as Megatron-LM does
+            if _may_compare(predictor, computing, candidate, sequential_s):
                 sequential, _ = predictor.sequential(candidate.workload)
                 followed.sequential[id(candidate)] = sequential
-                baseline_s = min(baseline_s, sequential.time_s)
+                bisect.insort(sequential_s, sequential.time_s)
             continue
         prediction = predictor.predict(candidate, predictor.bound(candidate.workload))
         followed.predictions.append(prediction)
         followed.plans_so_far.add((plan.time_s, plan.energy_j) for plan in prediction.plans)
-        baseline_s = min(baseline_s, prediction.sequential.time_s)
+        bisect.insort(sequential_s, prediction.sequential.time_s)
     return followed
+
+
+def _may_compare(
+    predictor: LayoutPredictor, computing: Bound, candidate: Candidate, sequential_s: Sequence[float]
+) -> bool:
+    """Whether a layout run as Megatron-LM does may be the fastest, or among those whose order is compared.
+
+    Its update takes longest to predict: as its bound is for all ways to run it, that without update comes first.
+    """
+    if not sequential_s:
+        return True
+    if computing.fastest_s >= sequential_s[0]:
+        return False
+    compared_s = sequential_s[COMPARED - 1 :][:1] or [float("inf")]
+    return predictor.bound_without_update(candidate.workload).fastest_s <= compared_s[0] * (1 + TIED_SHARE)
 
 
 def _ruled_out(

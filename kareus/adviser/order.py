@@ -15,6 +15,8 @@ from kareus.workload.config import Workload
 
 TIED_SHARE = 0.03
 """Times within this of the least are equal: GPUs of one kind, and releases of one software, differ by more."""
+COMPARED = 16
+"""Layouts, the first in this order, of which is said what another order would cost."""
 SPLIT = "parallelism.layers_per_stage"
 FULL_SHARE = 0.95
 """Share of a GPU's memory above which nothing is recommended without a word: the allocator needs the rest."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from kareus.adviser.answers import LayoutAnswer, Unmeasured
 from kareus.adviser.feasible import sort_layouts
-from kareus.adviser.order import recommended, settable
+from kareus.adviser.order import COMPARED, recommended, settable
 from kareus.adviser.question import Question
 from kareus.adviser.runs import LayoutTimes, read_runs, roomy, runnable
 from kareus.calibrate.gpu_file import number
@@ -27,8 +27,6 @@ from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 
 MEASURED_FIRST = 5
-COMPARED = 16
-"""Layouts that are compared: the fastest, as far as they were predicted."""
 
 
 def is_measured(workload: Workload) -> bool:
