@@ -12,7 +12,6 @@ from hypothesis import settings
 # spend most of their time waiting for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from helpers.configuration_files import parse_once
 from helpers.default_workload import planned_once
 from helpers.examples import EXPLORING, REPEATABLE
 from helpers.forked_workers import fork_workers
@@ -25,7 +24,6 @@ from kareus.processes import collect_rarely
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=REPEATABLE)
 settings.register_profile("exploring", deadline=None)
 settings.load_profile("repeatable")
-parse_once()
 
 
 def pytest_configure(config: pytest.Config) -> None:

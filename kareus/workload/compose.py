@@ -11,6 +11,8 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import hydra
+import omegaconf
 import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -19,7 +21,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
-from kareus.artifacts.configuration import check_aliases, parse_yaml
+from kareus.artifacts.cache import keep, kept
+from kareus.artifacts.configuration import DUMPER, check_aliases, parse_yaml
 from kareus.artifacts.names import check_name
 from kareus.artifacts.records import content_hash, differences, from_plain, to_plain
 from kareus.artifacts.shipped import config_folder
@@ -54,11 +57,24 @@ KEYS_OF_SOFTWARE = frozenset(
 """Keys of the GPU that its software sets."""
 logger = logging.getLogger(__name__)
 
+FROM_ELSEWHERE = (b"searchpath", b"${oc.", b"pkg://", b"file://")
+"""What files have that read more than the folder: then what was made of them is not kept for other processes."""
+KIND = "compositions"
+
 Merger = Callable[[tuple[str, ...]], tuple[dict[str, str], DictConfig]]
 """Composes chosen options, as `_merged` does."""
 
 KEPT = 256
 """Number of Hydra's results that are kept, of each kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """All files that Hydra may read in a folder, by which what it made of them is kept."""
+
+    digest: str
+    is_whole: bool
+    """Whether they read nothing from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,15 +140,15 @@ def compose_file(name: str, config_dir: Path) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=KEPT)
-def _file(content: str, name: str) -> dict[str, Any]:
+def _file(content: Content, name: str) -> dict[str, Any]:
     """The values of a file of a group, of the folder that Hydra has been given; change only copies."""
     values = OmegaConf.to_container(hydra_compose(name), resolve=True, throw_on_missing=True)
     return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
 
 
-def _content(config_dir: Path) -> str:
-    """Return a hash of all files that Hydra may read in a folder, by which what it made of them is kept."""
-    digest = hashlib.sha256()
+def _content(config_dir: Path) -> Content:
+    """Return the content of all files that Hydra may read in a folder."""
+    digest, is_whole = hashlib.sha256(), True
     for path in sorted(config_dir.rglob("*.yaml")):
         if path.exists() and not (path.is_file() or path.is_dir()):  # Hydra would wait for a pipe
             raise ConfigError(f"{path}: no regular file; replace it by a YAML file.")
@@ -142,7 +158,8 @@ def _content(config_dir: Path) -> str:
             continue
         _check_aliases(path, content)
         digest.update(f"{path.relative_to(config_dir)}\0{len(content)}\0".encode(errors="surrogateescape") + content)
-    return digest.hexdigest()
+        is_whole = is_whole and not any(sign in content for sign in FROM_ELSEWHERE)
+    return Content(digest.hexdigest(), is_whole)
 
 
 def _check_aliases(path: Path, content: bytes) -> None:
@@ -248,7 +265,7 @@ def _with_usual_software(
 
 @lru_cache(maxsize=KEPT)
 def _usual_software(
-    content: str,  # of the folder
+    content: Content,  # of the folder
     config_dir: Path,
     gpu: str,
 ) -> str | None:
@@ -291,14 +308,43 @@ def _check_parents(
             )
 
 
-@lru_cache(maxsize=KEPT)  # Hydra takes 0.07 s, and most combinations choose the same options
+@lru_cache(maxsize=KEPT)  # most combinations choose the same options
 def _merged(
-    content: str,  # of the folder that Hydra has been given
+    content: Content,  # of the folder that Hydra has been given
     primary: str,
     asked_groups: tuple[str, ...],
     choices: tuple[str, ...],
 ) -> tuple[dict[str, str], DictConfig]:
-    """The chosen option of every group, and the values that they and the primary file give; change only copies."""
+    """The chosen option of every group, and the values that they and the primary file give; change only copies.
+
+    Hydra takes 0.1 s, so they are kept for other processes. A model that is no option is in no file of the folder.
+    """
+    stored = {f"model={name.removesuffix('.yaml')}" for name in ConfigStore.instance().repo.get("model", {})}
+    lasts = content.is_whole and stored.isdisjoint(choices)
+    versions = hydra.__version__, omegaconf.__version__
+    key = content_hash([content.digest, primary, asked_groups, choices, versions])
+    merged = _kept(key) if lasts else None
+    if merged is None:
+        merged = _merged_by_hydra(primary, asked_groups, choices)
+        plain = OmegaConf.to_container(merged[1], resolve=False)
+        text = yaml.dump(plain, Dumper=DUMPER)
+        if lasts and parse_yaml(text) == plain:
+            keep(KIND, key, {"options": merged[0], "values": text})
+    return merged
+
+
+def _kept(key: str) -> tuple[dict[str, str], DictConfig] | None:
+    """What another process has kept under a key; None where nothing sound is."""
+    content = kept(KIND, key) or {}
+    try:
+        return content["options"], OmegaConf.create(parse_yaml(content["values"]))
+    except (KeyError, ConfigError):
+        return None
+
+
+def _merged_by_hydra(
+    primary: str, asked_groups: tuple[str, ...], choices: tuple[str, ...]
+) -> tuple[dict[str, str], DictConfig]:
     config = hydra_compose(primary, overrides=list(choices), return_hydra_config=True)
     options: dict[str, str] = dict(config.hydra.runtime.choices)
     for group in asked_groups:

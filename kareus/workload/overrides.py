@@ -198,7 +198,7 @@ def _parse(text: str, config_dir: Path, record: type[Workload]) -> Override:
         raise ConfigError(f"'{text}': not a valid override (a number too long, or lists too deep).") from error
 
 
-def _check_key(text: str, override: Override, record: type[Workload]) -> None:
+def _check_key(text: str, override: Override, record: Any) -> None:
     key = override.key_or_group
     _check_supported(text, key)
     if override.type is OverrideType.DEL:
@@ -239,7 +239,7 @@ def may_be_null(key: str, record: Any) -> bool:
 
 
 @cache
-def _keys(record: type[Workload]) -> tuple[str, ...]:
+def _keys(record: Any) -> tuple[str, ...]:
     """Dotted paths of everything that can be overridden, groups and words included."""
     return (*_paths(record), *WORDS)
 

@@ -1,6 +1,8 @@
 import dataclasses
+import json
 import os
 import shutil
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -8,16 +10,28 @@ import pytest
 import yaml
 from helpers.builders import CONFIG
 
+from kareus.artifacts.cache import CACHE_VARIABLE
 from kareus.calibrate.priors import ATTENTION_PRIORS
 from kareus.errors import ConfigError
 from kareus.evidence.kernels.stages import OF_POWER
 from kareus.gpu_model.thermal import of_profiles
 from kareus.graph.recomputation import Recomputation
-from kareus.workload.compose import compose, compose_file
+from kareus.workload import compose as composing
+from kareus.workload.compose import KIND, ComposedWorkload, _merged, compose, compose_file
 from kareus.workload.config import Workload
 from kareus.workload.overrides import groups
 
 OPTIONS = sorted(path for path in CONFIG.glob("*/*.yaml") if path.parent.name in groups())
+
+TINY = {
+    "model_type": "llama",
+    "hidden_size": 1024,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "vocab_size": 32000,
+}
 
 
 @cache
@@ -355,3 +369,64 @@ def test_a_folder_without_a_configuration_says_what_to_pass(tmp_path: Path) -> N
         f"{tmp_path}: not a configuration folder (no config.yaml); pass another --config-dir, or none for the "
         "configuration that comes with Kareus."
     )
+
+
+def halved(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.fixture
+def kept(edited: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which compositions are kept for other processes, empty."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache" / KIND
+
+
+def composed_anew(folder: Path, *overrides: str) -> list[ComposedWorkload]:
+    """As another process composes them."""
+    _merged.cache_clear()
+    return compose(overrides, folder)
+
+
+@pytest.mark.parametrize("overrides", [(), ("model=llama3.3-70b", "gpu=b200", "search=random"), ("testbed=cuda",)])
+def test_what_another_process_has_composed_is_the_same(
+    edited: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...]
+) -> None:
+    overrides = (*overrides, "microbatch_size=4")
+    first = composed_anew(edited, *overrides)
+    monkeypatch.setattr(composing, "hydra_compose", None)  # nobody asks Hydra
+    assert composed_anew(edited, *overrides) == first
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_text("{}"), halved])
+def test_a_spoilt_composition_is_made_anew(edited: Path, kept: Path, spoil: Callable[[Path], object]) -> None:
+    first = composed_anew(edited)
+    for path in kept.iterdir():
+        spoil(path)
+    assert composed_anew(edited) == first
+
+
+def test_a_composition_of_other_files_is_not_used(edited: Path, kept: Path) -> None:
+    before = composed_anew(edited)[0].workload.microbatch_size
+    primary = edited / "config.yaml"
+    primary.write_text(primary.read_text().replace(f"microbatch_size: {before}", f"microbatch_size: {before + 1}"))
+    assert composed_anew(edited)[0].workload.microbatch_size == before + 1
+
+
+@pytest.mark.parametrize("line", ["hydra: {searchpath: []}", "# ${oc.env:HOME}"])
+def test_nothing_is_kept_of_files_that_may_read_others(edited: Path, kept: Path, line: str) -> None:
+    primary = edited / "config.yaml"
+    primary.write_text(f"{primary.read_text()}\n{line}\n")
+    composed_anew(edited)
+    assert not kept.exists()
+
+
+def test_nothing_is_kept_of_a_model_that_is_in_no_folder(edited: Path, kept: Path, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY))
+    composed_anew(edited, f"model={path}")
+    composed_anew(edited)
+    (only,) = kept.iterdir()
+    path.write_text(json.dumps(TINY | {"num_hidden_layers": 6}))
+    assert composed_anew(edited, f"model={path}")[0].workload.model.num_layers == 6
+    assert list(kept.iterdir()) == [only]
