@@ -73,7 +73,7 @@ class GemmShape:
     @property
     def is_grouped(self) -> bool:
         """Whether it is a grouped GEMM."""
-        return bool(np.any(np.asarray(self.groups) > 0))
+        return self.groups > 0 if isinstance(self.groups, int | float) else bool((self.groups > 0).any())
 
 
 def arithmetic_s(
