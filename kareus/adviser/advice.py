@@ -15,6 +15,10 @@ from kareus.adviser.answers import (
     LayoutChoice,
     SizeAnswer,
     Unmeasured,
+    iterations_of,
+    limits_of,
+    plan_by,
+    selectors_of,
 )
 from kareus.adviser.feasible import Sorted, nearest_to_fit, sort_layouts
 from kareus.adviser.following import baseline_of, by_bound, follow, layout_answers, nearest_fitting, plans_frontier
@@ -38,7 +42,6 @@ from kareus.software.record import driven
 from kareus.testbed.config import TestbedKind
 from kareus.workload.combinations import check_format
 from kareus.workload.config import Workload
-from kareus.workload.model_flops import tokens_per_iteration
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +69,8 @@ def answer(question: Question) -> Advice:
     if not sizes:
         gpus, reason = next(iter(left_out.items()))
         raise RefusedWorkloadError(f"--gpus: none of {', '.join(map(str, left_out))} will do; {gpus} GPUs: {reason}")
-    chosen = choose(question, sizes)
+    frontier = [choice for size in sizes for choice in size.frontier]
+    chosen = _by_selector(question, choose(question, sizes), frontier)
     with threadpool_limits(limits=1):
         engine = None if question.trainer.overlaps else _in_engine(base, chosen)
     chosen_gpus = chosen.layout.candidate.layout.gpus
@@ -258,34 +262,52 @@ def choose(question: Question, sizes: Sequence[SizeAnswer]) -> LayoutChoice:
     Raises:
         ConfigError: no plan keeps its limits; with the nearest.
     """
-    goals, all_choices, kept = question.goals, [], []
-    for size in sizes:
-        cap_w = goals.cap_w(size.gpus, question.base.gpu.gpus_per_node)
-        for choice in size.frontier:
-            power_w = choice.cost.energy_j / choice.cost.time_s
-            most_s = goals.iteration_s(tokens_per_iteration(choice.layout.candidate.workload))
-            all_choices.append(choice)
-            if (cap_w is None or power_w <= cap_w) and (most_s is None or choice.cost.time_s <= most_s):
-                kept.append(choice)
+    goals = question.goals
+    all_choices = [choice for size in sizes for choice in size.frontier]
+    kept = [choice for choice in all_choices if _keeps(question, choice)]
     if not kept:
         raise ConfigError(_nearest(question, all_choices))
     if goals.minimised is Least.TIME:
         within_s = as_fast_s(choice.cost.time_s for choice in kept)
         kept = [choice for choice in kept if choice.cost.time_s <= within_s]
+    within = min(_measures(question, choice)[0] for choice in kept) * (1 + AS_FAST)
+    tied = [choice for choice in kept if _measures(question, choice)[0] <= within]
+    return min(tied, key=lambda choice: (choice.layout.candidate.memory.total_gib, *_measures(question, choice)))
 
-    def measure(choice: LayoutChoice) -> tuple[float, ...]:
-        energy_j, time_s = choice.cost.energy_j, choice.cost.time_s
-        match goals.minimised:
-            case Least.EDP:
-                return (energy_j * time_s,)
-            case Least.COST:
-                return (cost_of(question, choice),)
-            case _:
-                return energy_j, time_s
 
-    within = min(measure(choice)[0] for choice in kept) * (1 + AS_FAST)
-    tied = [choice for choice in kept if measure(choice)[0] <= within]
-    return min(tied, key=lambda choice: (choice.layout.candidate.memory.total_gib, *measure(choice)))
+def _by_selector(question: Question, choice: LayoutChoice, frontier: Sequence[LayoutChoice]) -> LayoutChoice:
+    """Return what a plain selector of `kareus plan` gives in the layout of a choice, if it is as good; else the choice.
+
+    So an answer has the figures of the plan that its command makes.
+    """
+    others = {other.cost: other for other in frontier if other.layout is choice.layout}
+    most_s, most = choice.cost.time_s * (1 + AS_FAST), _measures(question, choice)[0] * (1 + AS_FAST)
+    for selector in selectors_of(question, choice):
+        plan = plan_by(selector, choice.layout)
+        if plan is None or (other := others.get(plan)) is None:
+            continue
+        is_fast = plan.time_s <= most_s or question.goals.minimised is not Least.TIME
+        if is_fast and _keeps(question, other) and _measures(question, other)[0] <= most:
+            return other
+    return choice
+
+
+def _keeps(question: Question, choice: LayoutChoice) -> bool:
+    """Whether a plan keeps the limits of a question."""
+    (cap_w, most_s), cost = limits_of(question, choice.layout), choice.cost
+    return (cap_w is None or cost.energy_j / cost.time_s <= cap_w) and (most_s is None or cost.time_s <= most_s)
+
+
+def _measures(question: Question, choice: LayoutChoice) -> tuple[float, ...]:
+    """Return what the chosen plan has the least of, and what decides between equal ones."""
+    energy_j, time_s = choice.cost.energy_j, choice.cost.time_s
+    match question.goals.minimised:
+        case Least.EDP:
+            return (energy_j * time_s,)
+        case Least.COST:
+            return (cost_of(question, choice),)
+        case _:
+            return energy_j, time_s
 
 
 def cost_of(question: Question, choice: LayoutChoice) -> float:
@@ -294,12 +316,6 @@ def cost_of(question: Question, choice: LayoutChoice) -> float:
     run = iterations_of(question, choice)
     money = question.goals.money(run * choice.cost.time_s, run * choice.cost.energy_j, gpus)
     return 0.0 if money is None else money / run
-
-
-def iterations_of(question: Question, choice: LayoutChoice) -> float:
-    """Return the iterations of the training; 1 where its tokens are not known."""
-    tokens = question.goals.tokens
-    return 1.0 if tokens is None else tokens / tokens_per_iteration(choice.layout.candidate.workload)
 
 
 def _nearest(question: Question, choices: Sequence[LayoutChoice]) -> str:

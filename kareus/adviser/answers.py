@@ -5,17 +5,24 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import polars as pl
+
 from kareus.adviser.feasible import Candidate, RefusedLayout
 from kareus.adviser.layouts import Layout
 from kareus.adviser.predictions import LayoutCost
 from kareus.adviser.question import Question
 from kareus.adviser.ties import TieMargin
 from kareus.artifacts.shown import Shown
+from kareus.errors import ConfigError
 from kareus.graph.number_formats import Precision
 from kareus.pareto import as_fast_s
+from kareus.plans.selectors import Goal, parse_selector, select
+from kareus.workload.model_flops import tokens_per_iteration
 
 NOISE = 0.005
 """Share of a time by which plans that are measured may lie beside those of the GPU model."""
+NEVER_S = 1e10
+"""More than any iteration takes."""
 
 
 class Depth(StrEnum):
@@ -192,12 +199,43 @@ class Advice(Shown):
 
     @property
     def selector(self) -> str:
-        """Selector of the chosen plan on the chosen layout's own frontier, with room for the noise of measuring."""
-        first, last = self.chosen.layout.fastest, self.chosen.layout.plans[-1]
-        if self.chosen.cost == first:
-            return "fastest"
-        if self.chosen.cost == self.chosen.layout.plans[0]:
-            return "straggler=1x"
-        if self.chosen.cost.time_s >= last.time_s:
-            return "min-energy"
-        return f"deadline={self.chosen.cost.time_s * (1 + NOISE):.4g}s"
+        """Selector of the chosen plan on the chosen layout's own frontier."""
+        chosen, plans = self.chosen.cost, self.chosen.layout.plans
+        for selector in (*selectors_of(self.question, self.chosen), Goal.MIN_ENERGY):
+            if plan_by(selector, self.chosen.layout) == chosen:
+                return selector
+        slower_s = min((plan.time_s for plan in plans if plan.time_s > chosen.time_s), default=NEVER_S)
+        most_s = min(chosen.time_s * (1 + NOISE), (chosen.time_s + slower_s) / 2)
+        least_s = plans[0].time_s
+        if chosen == plans[0]:
+            return f"{Goal.STRAGGLER}=1x"
+        if most_s < least_s * (1 + NOISE):  # a time of its own could be less than any that is measured
+            return f"{Goal.STRAGGLER}={most_s / least_s:.5g}x"
+        return f"{Goal.DEADLINE}={most_s:.5g}s"
+
+
+def iterations_of(question: Question, choice: LayoutChoice) -> float:
+    """Return the iterations of the training; 1 where its tokens are not known."""
+    tokens = question.goals.tokens
+    return 1.0 if tokens is None else tokens / tokens_per_iteration(choice.layout.candidate.workload)
+
+
+def limits_of(question: Question, layout: LayoutAnswer) -> tuple[float | None, float | None]:
+    """Return the most mean power of all GPUs, and the most time of an iteration, that a question allows a layout."""
+    cap_w = question.goals.cap_w(layout.candidate.layout.gpus, question.base.gpu.gpus_per_node)
+    return cap_w, question.goals.iteration_s(tokens_per_iteration(layout.candidate.workload))
+
+
+def selectors_of(question: Question, choice: LayoutChoice) -> list[str]:
+    """Return the selectors by which a plan of a layout may be what a question asks for, the plainest first."""
+    time_s = iterations_of(question, choice) * choice.cost.time_s
+    return list(question.goals.selectors(time_s, *limits_of(question, choice.layout)))
+
+
+def plan_by(selector: str, layout: LayoutAnswer) -> LayoutCost | None:
+    """Return the plan of a layout that a selector asks for, as `kareus plan` selects; None where there is none."""
+    costs = pl.DataFrame([(plan.time_s, plan.energy_j) for plan in layout.plans], ["time_s", "energy_j"], orient="row")
+    try:
+        return layout.plans[select(parse_selector(selector), costs, layout.candidate.layout.gpus)]
+    except ConfigError:
+        return None

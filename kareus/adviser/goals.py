@@ -1,6 +1,7 @@
 """Goals of a plan: deadlines, power caps and prices, with their units; and what plans cost by them."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +10,7 @@ from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
 from kareus.plans.grid_files import read_series
 from kareus.plans.run_totals import check_tokens
-from kareus.plans.selectors import MOST_PRICE, NUMBER, number_in
+from kareus.plans.selectors import MOST_PRICE, NUMBER, Goal, number_in
 from kareus.plans.series import PLAUSIBLE, SUFFIXES, HourlySeries, Unit, check_plausible
 from kareus.plans.units import HOURS_PER_DAY, JOULES_PER_KWH, SECONDS_PER_HOUR, duration, scaled
 
@@ -96,6 +97,30 @@ class Goals:
         if self.deadline_s is None or self.tokens is None:
             return None
         return self.deadline_s * tokens_per_iteration / self.tokens
+
+    def selectors(self, time_s: float, cap_w: float | None, most_s: float | None) -> Iterator[str]:
+        """Yield selectors by which `kareus plan` may choose the plan that is wanted, the plainest first.
+
+        Args:
+            time_s: of the whole training, for the mean of prices by the hour.
+            cap_w: most mean power of all GPUs.
+            most_s: most time of an iteration.
+        """
+        match self.minimised:
+            case Least.TIME:
+                yield Goal.FASTEST
+            case Least.ENERGY:
+                yield Goal.MIN_ENERGY
+            case Least.EDP:
+                yield Goal.EDP
+            case Least.COST:
+                paid = {"perkWh": self.price_per_kwh, "perGPUh": self.price_per_gpu_hour}
+                prices = [f"{_mean(p, time_s):.6g}{self.currency}{of}" for of, p in paid.items() if p is not None]
+                yield f"{Goal.COST}={'+'.join(prices)}"
+        if cap_w is not None:
+            yield f"{Goal.POWER}={cap_w / POWERS['kW']:.6g}kW"
+        if most_s is not None:
+            yield f"{Goal.DEADLINE}={most_s:.6g}s"
 
     def money(self, time_s: float, energy_j: float, gpus: int) -> float | None:
         """What so much time on the GPUs and so much energy cost; None where no price is given."""

@@ -5,7 +5,6 @@ import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from kareus.adviser.advice import iterations_of
 from kareus.adviser.answers import (
     Advice,
     FormatAnswer,
@@ -13,13 +12,14 @@ from kareus.adviser.answers import (
     LayoutChoice,
     SizeAnswer,
     Unmeasured,
+    iterations_of,
+    plan_by,
 )
 from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.layouts import counted
 from kareus.adviser.order import FULL_SHARE, TIED_SHARE, without_setting
 from kareus.adviser.predictions import LayoutCost
 from kareus.adviser.runs import LayoutRun, runs_text
-from kareus.adviser.ties import TieMargin
 from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.records import leaves, to_plain
@@ -32,6 +32,7 @@ from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
 from kareus.plans.actuated import SLOWER, clock_goal
 from kareus.plans.answer import BASELINE, LITTLE_SLOWER, little_to_gain, meaning, model_error_line
 from kareus.plans.exchanges import dispatch_lines
+from kareus.plans.selectors import Goal
 from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
 from kareus.prediction.errors import error_of
 from kareus.prediction.remedies import parts_words
@@ -54,7 +55,7 @@ def answer_lines(advice: Advice, columns: int | None = None) -> Iterator[str]:
     yield from _first_lines(advice)
     for size in advice.sizes:
         yield ""
-        yield from _size_lines(size, advice.ties, columns)
+        yield from _size_lines(size, advice, columns)
     for gpus, reason in advice.left_out.items():
         yield f"{gpus} GPUs: {reason}"
     yield from format_lines(advice)
@@ -273,14 +274,14 @@ def turn_on_lines(advice: Advice) -> Iterator[str]:
     trainer = advice.question.trainer
     if trainer.overlaps and engine_refusal(advice.chosen.layout.candidate.workload):
         return
-    once = "" if trainer.clocks is ClockPace.STEP else ", once the commands below have made the plan"
+    once = "" if trainer.clocks is ClockPace.STEP else ", once the plan is made"
     yield f"turned on in {trainer.title}, which obeys {trainer.obeys} ({trainer.page}), by these lines{once}:"
     yield from (f"  {line}" for line in trainer.turn_on(str(plan_of(advice)), clock_goal(advice.selector)))
     if not trainer.overlaps:
         yield from dispatch_lines(advice.chosen.layout.candidate.workload)
 
 
-def _size_lines(size: SizeAnswer, margin: TieMargin, columns: int | None) -> Iterator[str]:
+def _size_lines(size: SizeAnswer, advice: Advice, columns: int | None) -> Iterator[str]:
     effort = size.effort
     yield (
         f"{effort.configurations:,} layouts of {size.gpus} GPUs: {effort.bounded:,} can run, {effort.predicted:,} "
@@ -295,12 +296,12 @@ def _size_lines(size: SizeAnswer, margin: TieMargin, columns: int | None) -> Ite
             f"{memory.total_gib:.1f} GiB: {parts_words(memory)}"
         )
     on_frontier = {choice.layout.number for choice in size.frontier}
-    yield from table_lines(shown(size), on_frontier, columns)
+    yield from table_lines(shown(size), on_frontier, columns, advice.selector)
     ties = sum(answer.is_tied and answer.number not in on_frontier for answer in size.layouts)
     if ties:
         yield (
             f"~ tied: {ties:,} more layout{'s' * (ties > 1)} would be on the frontier (*) with "
-            f"{margin.words}. Measure the fastest two or three of * and ~ before a long training"
+            f"{advice.ties.words}. Measure the fastest two or three of * and ~ before a long training"
         )
 
 
@@ -322,9 +323,10 @@ LESS_TELLING = ("exposed %", "bubbles %", "MFU %", "tokens/s", "at s", "least kJ
 """Figures that are left out where a terminal is narrow, one after the other."""
 
 
-def cells(layout: LayoutAnswer) -> tuple[str, ...]:
-    """Return the figures of a layout, in the order of `HEADS`."""
-    workload, first, last = layout.candidate.workload, layout.fastest, layout.plans[-1]
+def cells(layout: LayoutAnswer, selector: str = Goal.FASTEST) -> tuple[str, ...]:
+    """Return the figures of a layout, in the order of `HEADS`: of the plan that a selector asks for, or its fastest."""
+    workload, last = layout.candidate.workload, layout.plans[-1]
+    first = plan_by(selector, layout) or layout.fastest
     tokens = tokens_per_iteration(workload)
     return (
         str(layout.number),
@@ -425,13 +427,16 @@ def unmeasured_lines(unmeasured: Unmeasured) -> Iterator[str]:
 
 
 def table_lines(
-    layouts: Sequence[LayoutAnswer], on_frontier: Collection[int], columns: int | None = None
+    layouts: Sequence[LayoutAnswer],
+    on_frontier: Collection[int],
+    columns: int | None = None,
+    selector: str = Goal.FASTEST,
 ) -> Iterator[str]:
-    """Yield a table of layouts, their words last; those on the frontier and ties are marked.
+    """Yield a table of layouts by the plan that a selector asks for; those on the frontier and ties are marked.
 
     In so many columns figures are left out until the words of a layout have room, and words go on below.
     """
-    rows = [cells(layout) for layout in layouts]
+    rows = [cells(layout, selector) for layout in layouts]
     widths = {head: max(map(len, column)) for head, *column in zip(HEADS, *rows, strict=True)}
     widths = {head: max(width, len(head)) for head, width in widths.items()}
     words = [f"{layout.candidate.layout.words}{full_words(layout)}" for layout in layouts]

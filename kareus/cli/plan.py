@@ -211,15 +211,16 @@ def _answer_lines(
     """
     from kareus.plans.answer import answer_of, no_limit  # noqa: PLC0415
     from kareus.plans.grid_selection import grid_lines  # noqa: PLC0415
-    from kareus.plans.obeyed import asked, obeyed_lines  # noqa: PLC0415
+    from kareus.plans.obeyed import asked, obeyed_lines, runner_of  # noqa: PLC0415
     from kareus.prediction.errors import error_words  # noqa: PLC0415 - bad overrides need not wait for numpy
     from kareus.runtime.architecture import engine_refusal  # noqa: PLC0415
-    from kareus.software.trainers import trainer_of  # noqa: PLC0415
 
     selector, answer = parse_selector(plan.selector), answer_of(plan, locked[1].iteration)
-    yield f"{answer.sentence} [{frontiers.testbed.label}]"
-    if trainer_of(workload.software.name).overlaps and (refusal := engine_refusal(workload)):
-        yield f"not run by Kareus' engine: {refusal}"
+    runner = runner_of(plan, workload)
+    refusal = engine_refusal(workload) if runner.overlaps else ""
+    yield f"{answer.sentence('' if refusal else runner.title)} [{frontiers.testbed.label}]"
+    if refusal:
+        yield f"not run by {runner.title}: {refusal}"
     yield from obeyed_lines(
         plan, workload, frontiers, lambda *what: f"the same command with --select {asked(*what)}", locked
     )

@@ -16,7 +16,7 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.graph.number_formats import TensorCores
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
 from kareus.pipeline.methods import METHODS
-from kareus.plans.answer import LITTLE_SLOWER, answer_of
+from kareus.plans.answer import LITTLE_SLOWER, answer_of, beyond_reach
 from kareus.plans.build import select_plan
 from kareus.plans.document import Plan
 from kareus.plans.frontiers import Frontiers
@@ -267,11 +267,11 @@ def actuated_lines(
     yield _lost(plan, *locked)
     if not (trainer.overlaps or runs_whole(plan)):
         said = f"in {trainer.title}, which runs instructions whole:"
-        try:
-            whole = select_plan(workload, frontiers, plan.selector, THROUGHPUT_BASELINE, name=plan.workload)
-        except ConfigError as error:
-            yield f"{said} {error}"
+        selector, plans = parse_selector(plan.selector), frontiers.plans(THROUGHPUT_BASELINE)
+        if refusal := beyond_reach(selector, plans):
+            yield f"{trainer.title}, which runs instructions whole, cannot: {refusal}"
             return
+        whole = select_plan(workload, frontiers, plan.selector, THROUGHPUT_BASELINE, name=plan.workload)
         typed = f"{command(plan.selector, THROUGHPUT_BASELINE)} --actuator {actuator.option}"
         yield f"{said} {answer_of(whole, locked[1].iteration).savings}: {typed}"
 

@@ -74,10 +74,14 @@ class Answer:
         )
         return f"{self.saved}: {printed} an iteration instead of {before}"
 
-    @property
-    def sentence(self) -> str:
-        """The plan, what it saves and what it takes, in one sentence."""
-        return f"{self.name}{meaning(self.selector, self.limit_w)}: {self.savings}"
+    def sentence(self, trainer: str = "") -> str:
+        """Return the plan, what it saves and what it takes, in one sentence.
+
+        Args:
+            trainer: title of what runs it; empty to leave that out.
+        """
+        where = f", in {trainer}" if trainer else ""
+        return f"{self.name}{meaning(self.selector, self.limit_w)}{where}: {self.savings}"
 
     @property
     def name(self) -> str:
@@ -186,6 +190,26 @@ def no_limit(selector: Selector, plans: pl.DataFrame) -> str | None:
         f"{selector.goal}: {_exact(limit, unit)} lies beyond the frontier, whose {end} plan has {_exact(most, unit)}; "
         f"any {selector.goal} from there on gives the plan of `{same}`"
     )
+
+
+def beyond_reach(selector: Selector, plans: pl.DataFrame) -> str | None:
+    """Return in words what of plans comes nearest to the limit of a selector that none keeps; None where one does.
+
+    Args:
+        selector: the request.
+        plans: rows of `ITERATION` of one method.
+    """
+    limit = absolute_limit(selector, plans)
+    if limit is None or selector.goal in OVER_TIME:
+        return None
+    measure, unit = LIMITED[selector.goal]
+    least = min(
+        measures_of(row["time_s"], row["energy_j"])[measure] for row in plans.select("time_s", "energy_j").to_dicts()
+    )
+    if least <= limit:
+        return None
+    nearest = {"time_s": "fastest plan takes", "energy_j": "least energy is", "power_w": "least power is"}[measure]
+    return f"its {nearest} {scaled(least, unit, digits=4)}"
 
 
 def _exact(value: float, unit: str) -> str:

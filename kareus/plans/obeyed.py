@@ -4,17 +4,18 @@ from collections.abc import Callable, Iterator
 
 from kareus.errors import ConfigError
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, max_throughput_plan
+from kareus.pipeline.methods import method_named
 from kareus.pipeline.one_clock import OneClock, one_clock_costs
 from kareus.plans.actuated import SLOWER, actuated_lines, best_power_limit, limited, runs_whole
-from kareus.plans.answer import BASELINE, LITTLE_SLOWER, answer_of, little_to_gain
+from kareus.plans.answer import BASELINE, LITTLE_SLOWER, answer_of, beyond_reach, little_to_gain
 from kareus.plans.build import select_plan
 from kareus.plans.document import Plan
 from kareus.plans.exchanges import exchange_lines
 from kareus.plans.frontiers import Frontiers
-from kareus.plans.selectors import Goal
+from kareus.plans.selectors import Goal, parse_selector
 from kareus.plans.units import compared, less, scaled
 from kareus.prediction.workload_prediction import predict
-from kareus.software.trainers import ClockPace, ObeyingTrainer, trainer_of
+from kareus.software.trainers import ENGINE, ClockPace, ObeyingTrainer, trainer_of, trainers
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
 
@@ -39,6 +40,13 @@ def obeyed_method(plan: Plan, trainer: ObeyingTrainer) -> str:
     if trainer.clocks is ClockPace.STEP:
         return trainer.method
     return plan.method if trainer.overlaps or runs_whole(plan) else trainer.method
+
+
+def runner_of(plan: Plan, workload: Workload) -> ObeyingTrainer:
+    """Return the trainer that runs all of a plan: the workload's, where it can, or Kareus' engine."""
+    trainer = trainer_of(workload.software.name)
+    can_set = trainer.clocks is ClockPace.INSTRUCTION or not method_named(plan.method).has_frontier
+    return trainer if trainer.overlaps or (can_set and runs_whole(plan)) else trainers()[ENGINE]
 
 
 def is_obeyable(plan: Plan, workload: Workload, frontiers: Frontiers, trainer: ObeyingTrainer) -> bool:
@@ -84,18 +92,26 @@ def obeyed_lines(
     is_obeyed = method == plan.method
     if method not in frontiers.methods:
         return
-    said = f"in {trainer.title}, which obeys {trainer.obeys}:"
-    try:
-        obeyed = plan if is_obeyed else select_plan(workload, frontiers, plan.selector, method, name=plan.workload)
-    except ConfigError as error:
-        yield f"{said} {error}"
+    said = f"{trainer.title}, which obeys {trainer.obeys}"
+    obeyed = plan if is_obeyed else _selected(plan, workload, frontiers, method)
+    if isinstance(obeyed, str):
+        yield f"{said}, cannot: {obeyed}"
         return
     if not is_obeyed:
-        yield f"{said} {answer_of(obeyed, frontiers.iteration).savings}: {command(plan.selector, method)}"
+        yield f"in {said}: {answer_of(obeyed, frontiers.iteration).savings}: {command(plan.selector, method)}"
     if plan.selector == Goal.FASTEST:
         yield from _slower_lines(obeyed, workload, frontiers, command)
     if is_obeyed:
         yield from exchange_lines(workload)
+
+
+def _selected(plan: Plan, workload: Workload, frontiers: Frontiers, method: str) -> Plan | str:
+    """Return what a method has for the selector of a plan, or why it has nothing."""
+    try:
+        refusal = beyond_reach(parse_selector(plan.selector), frontiers.plans(method))
+        return refusal or select_plan(workload, frontiers, plan.selector, method, name=plan.workload)
+    except ConfigError as error:
+        return str(error)
 
 
 def _slower_lines(

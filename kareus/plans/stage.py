@@ -19,7 +19,7 @@ from kareus.plans.file import PLAN_FILE, check_name, write_plan
 from kareus.plans.frontiers import read_frontiers
 from kareus.plans.grid_selection import grid_lines
 from kareus.plans.locate import only_workload
-from kareus.plans.obeyed import asked, obeyed_lines
+from kareus.plans.obeyed import asked, obeyed_lines, runner_of
 from kareus.plans.run_totals import check_tokens, run_savings, run_totals
 from kareus.plans.selectors import ALLOWED, Goal, parse_selector, spelled
 from kareus.plans.units import scaled
@@ -57,7 +57,8 @@ def run(arguments: argparse.Namespace) -> None:
     plan = plan_for(actuator, workload, frontiers, arguments.selector, arguments.method, folder.name)
     write_plan(output, plan)
     answer = answer_of(plan, frontiers.iteration) if THROUGHPUT_BASELINE in frontiers.methods else None
-    logger.info("%s [%s]", answer.sentence if answer else _cost(plan), plan.testbed.label)
+    said = answer.sentence(runner_of(plan, workload).title) if answer else _cost(plan)
+    logger.info("%s [%s]", said, plan.testbed.label)
     place = shlex.quote(str(folder.path))
     for line in obeyed_lines(plan, workload, frontiers, lambda *what: f"kareus select {asked(*what, place)}"):
         logger.info("%s", line)

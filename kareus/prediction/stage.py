@@ -97,10 +97,11 @@ def prediction_lines(one: Resolved, workload: Workload, found: "Prediction") -> 
     )
     yield f"model        {size_words(one.composed.model, workload.sequence_length)}"
     yield from training_lines(workload)
-    yield (
-        f"collectives  {collectives.alone_s:.3f} s alone, {collectives.hidden_s:.3f} s of it beside computation, "
-        f"{collectives.exposed_s:.3f} s exposed"
-    )
+    if collectives.alone_s:
+        yield (
+            f"collectives  {collectives.alone_s:.3f} s alone, {collectives.hidden_s:.3f} s of it beside computation, "
+            f"{collectives.exposed_s:.3f} s exposed"
+        )
     yield ""
     yield "stage  layers  forward s  backward s  update s  waiting s  energy kJ"
     for stage in found.stages:

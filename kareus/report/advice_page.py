@@ -19,6 +19,7 @@ from kareus.adviser.lines import (
     layout_words,
     subject,
     training_line,
+    turn_on_lines,
     unset_line,
 )
 from kareus.adviser.plain import plain
@@ -27,6 +28,7 @@ from kareus.artifacts.files import write_text
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import write_table
+from kareus.plans.answer import meaning
 from kareus.report.advice_figure import frontier_figure
 from kareus.report.contents import ADVICE_TABLES
 from kareus.report.page import Page, Section, write_page
@@ -53,7 +55,7 @@ def advice_page(advice: Advice) -> Page:
         provenance=provenance,
         sections=(
             *(_drawn(size) for size in sizes),
-            _answer(advice),
+            *_answer(advice),
             *(section for size in sizes for section in _size(advice, size)),
             *([_left_out(advice)] if advice.left_out else []),
         ),
@@ -81,11 +83,15 @@ def _lead(advice: Advice) -> Iterator[str]:
         yield f"In {name}: `{values}`"
 
 
-def _answer(advice: Advice) -> Section:
+def _answer(advice: Advice) -> Iterator[Section]:
+    """Yield what makes the plan, and what turns it on in its trainer."""
     lines = [*frugal_lines(advice), full_line(advice), unset_line(advice), f"energies are of {chips(advice)}"]
     words = " ".join(_sentence(line) for line in lines if line)
     text = f"{words} These commands make the plan, and write its layout as settings of {advice.question.trainer.title}:"
-    return Section(title="The plan in the trainer", text=text, commands=tuple(commands(advice)))
+    yield Section(title="The plan in the trainer", text=text, commands=tuple(commands(advice)))
+    said, *typed = [*turn_on_lines(advice)] or [""]
+    if said:
+        yield Section(title="Turning it on", text=f"{said[0].upper()}{said[1:]}", commands=tuple(map(str.strip, typed)))
 
 
 def _drawn(size: SizeAnswer) -> Section:
@@ -114,15 +120,16 @@ def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer])
     rows = tuple(
         SheetRow(
             cells=(
-                f"{cells(layout)[0]} {layout.candidate.layout.words} ({_state(layout, on_frontier)})",
-                *cells(layout)[1:],
+                f"{figures[0]} {layout.candidate.layout.words} ({_state(layout, on_frontier)})",
+                *figures[1:],
             ),
             is_ours=layout.number == advice.chosen.layout.number and size.gpus == advice.chosen_gpus,
         )
         for layout in followed
+        for figures in [cells(layout, advice.selector)]
     )
     return Sheet(
-        caption="Every layout that was predicted or planned, by its fastest plan",
+        caption=f"Every layout that was predicted or planned, by its plan {advice.selector}{meaning(advice.selector)}",
         heads=(("", "layout"), *(("", name) for name in HEADS[1:])),
         rows=rows,
         source=ADVISED_LAYOUTS.name,

@@ -13,6 +13,7 @@ from kareus.plans.answer import fastest_answer, model_error_line
 from kareus.plans.document import Plan
 from kareus.plans.units import scaled
 from kareus.plans.workload_frontier import WorkloadFrontier
+from kareus.software.trainers import ENGINE, trainers
 
 if TYPE_CHECKING:
     from kareus.report.charts import Figure
@@ -74,7 +75,7 @@ def _(frontier: WorkloadFrontier) -> list[str]:
     ]
     return [
         f"{frontier.name}: {len(points)} plans by {', '.join(frontier.methods)} [{frontier.frontiers.testbed.label}]",
-        fastest_answer(points, OURS).sentence,
+        fastest_answer(points, OURS).sentence(trainers()[ENGINE].title),
         f"{OURS} reaches from {' to '.join(ends)}",
     ]
 

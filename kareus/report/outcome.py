@@ -1,6 +1,7 @@
 """The outcome of planning in short: answers of the plans in a folder, for the end of a run and `kareus results`."""
 
 import datetime
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,12 @@ from kareus.errors import ArtifactError
 from kareus.pipeline.compare import OURS
 from kareus.pipeline.tables import ITERATION
 from kareus.plans.answer import Answer, answer_of, fastest_answer, model_error_line
+from kareus.plans.document import Plan
 from kareus.plans.file import read_plan
+from kareus.plans.frontiers import read_frontiers
 from kareus.plans.locate import plan_files
+from kareus.plans.obeyed import asked, obeyed_lines, runner_of
+from kareus.runtime.architecture import engine_refusal
 from kareus.testbed.config import TestbedKind
 from kareus.workload.slices import PlanSlice
 
@@ -30,6 +35,7 @@ class PlanOutcome:
     """One plan of a workload."""
 
     path: Path
+    plan: Plan
     answer: Answer
     testbed: str
     """Label of the testbed behind the plan."""
@@ -84,6 +90,7 @@ def _planned(path: Path, iteration: pl.DataFrame) -> PlanOutcome:
         raise ArtifactError(f"{path}: created_at '{plan.created_at}' is no time; select the plan anew.") from error
     return PlanOutcome(
         path=path,
+        plan=plan,
         answer=answer_of(plan, iteration),
         testbed=plan.testbed.label,
         planned_at_s=planned_at.timestamp(),
@@ -145,20 +152,25 @@ def _advice(path: Path) -> Iterator[str]:
 
 
 def _answers(folder: Path, plans: Sequence[Path]) -> Iterator[str]:
-    """Yield the answers of one workload, how wrong they may be, its page and its plans."""
+    """Yield the answers of one workload and what its trainer gets, how wrong they may be, its page and its plans."""
     from kareus.prediction.errors import error_words  # noqa: PLC0415 - a run that plans nothing need not wait for it
 
     planned = outcome(folder)
     if planned is None:
         return
-    asked = [plan for plan in planned.plans if plan.path in plans]
+    answered = [plan for plan in planned.plans if plan.path in plans]
     yield f"{planned.workload} [{planned.plans[0].testbed}]"
-    for plan in asked:
-        yield plan.answer.sentence
     workload = load_slice(WorkloadFolder(folder).config("plan"), PlanSlice).workload
+    refusal = engine_refusal(workload)
+    for plan in answered:
+        runner = runner_of(plan.plan, workload)
+        yield plan.answer.sentence("" if runner.overlaps and refusal else runner.title)
+    first, frontiers = answered[0].plan, read_frontiers(WorkloadFolder(folder), workload)
+    place = shlex.quote(str(folder))
+    yield from obeyed_lines(first, workload, frontiers, lambda *what: f"kareus select {asked(*what, place)}")
     if workload.testbed.kind is TestbedKind.SIMULATED:
         yield f"error: {error_words(workload)}"
     if planned.page is not None:
         yield f"page  {planned.page}"
-    for plan in asked:
+    for plan in answered:
         yield f"plan  {plan.path}"

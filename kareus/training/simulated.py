@@ -5,6 +5,7 @@ Nothing is trained: there is no loss and there are no weights. Neither torch nor
 
 import dataclasses
 import logging
+import math
 
 import polars as pl
 
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 PLAYED_BACK = "iterations.parquet"
 """Table in the output folder, for all ranks; a training on GPUs writes a table for each rank instead."""
+MOST_LINES = 10
+"""Iterations that are logged, beside the last."""
 
 
 def play_back_training(plan: Plan, workload: Workload, folder: WorkloadFolder, settings: TrainingSettings) -> None:
@@ -70,11 +73,13 @@ def play_back_training(plan: Plan, workload: Workload, folder: WorkloadFolder, s
 
 
 def _log(frame: pl.DataFrame, workload: Workload, label: str) -> None:
-    """Log a line for each iteration, like those of a training."""
+    """Log lines like those of a training, few and evenly apart, since played-back iterations are nearly equal."""
     whole = _whole(frame)
+    step = math.ceil(len(whole) / MOST_LINES)
     for iteration, time_s, energy_j in whole.iter_rows():
-        reached = throughput(workload, time_s, energy_j)
-        logger.info("iteration %d/%d  %s  [%s]", iteration + 1, len(whole), reached, label)
+        if iteration % step == 0 or iteration == len(whole) - 1:
+            reached = throughput(workload, time_s, energy_j)
+            logger.info("iteration %d/%d  %s  [%s]", iteration + 1, len(whole), reached, label)
 
 
 def _beside_plan(frame: pl.DataFrame, plan: Plan) -> str:

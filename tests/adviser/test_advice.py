@@ -11,6 +11,7 @@ from helpers.default_workload import NAME
 
 import kareus
 from kareus.adviser.advice import answer, choose
+from kareus.adviser.answers import plan_by
 from kareus.adviser.goals import goals_of
 from kareus.adviser.lines import HEADS, MOST_ROWS, answer_lines, cells, commands, short_lines, shown, table_lines
 from kareus.adviser.planning import DEADLINES, layout_problem
@@ -25,6 +26,7 @@ from kareus.pipeline.solver.frontier import iteration_frontier
 from kareus.pipeline.tables import ITERATION
 from kareus.plans.answer import answer_of
 from kareus.plans.file import read_plan
+from kareus.plans.units import scaled, significant
 from kareus.prediction.errors import DENSE, LEAST_ROWS, pair_errors
 from kareus.workload.compose import compose
 
@@ -276,3 +278,19 @@ def test_what_kareus_engine_would_save_is_not_said_of_a_layout_that_it_does_not_
     overrides = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "software=torchtitan", "tp=2", "cp=1", "microbatch_size=2")
     advice = answer(ask((*overrides, "recompute=none", "pp=2", "schedule=zb-v"), gpus=4, **TRAINING, config_dir=CONFIG))
     assert advice.engine is None
+
+
+GOALS = ({}, {"least": "energy"}, {"least": "edp"}, {"price_of_energy": "0.1EURperkWh", "gpu_price": "2EURperGPUh"})
+
+
+@pytest.mark.parametrize("goals", [*GOALS, {"max_power": 0.97}, {"max_power": 0.95, "least": "edp"}])
+def test_the_selector_of_an_answer_gives_its_plan_of_the_layout(fastest, goals):
+    """So that answer, table, chart and `kareus plan` have one number."""
+    power_w = fastest.chosen.cost.energy_j / fastest.chosen.cost.time_s
+    caps = {"max_power": f"{goals['max_power'] * power_w:.0f}W"} if "max_power" in goals else {}
+    advice = advised(**goals | caps)
+    layout, cost = advice.chosen.layout, advice.chosen.cost
+    assert plan_by(advice.selector, layout) == cost
+    row = dict(zip(HEADS, cells(layout, advice.selector), strict=True))
+    assert (row["s"], row["kJ"]) == (significant(cost.time_s), significant(cost.energy_j / 1e3))
+    assert f"{scaled(cost.time_s, 's', digits=4)} and" in next(answer_lines(advice))

@@ -47,7 +47,8 @@ def test_a_first_look_says_what_the_plan_saves(looked, caplog):
     assert main(["plan", *WORDS, "--select", "min-energy", "--tokens", "1e9"]) == 0  # and writes nothing
     lines = [record.message for record in caplog.records]
     (first,) = outcome(looked).plans
-    assert lines[1] == f"{first.answer.sentence} [simulated testbed, A100-SXM4-40GB]"
+    answer = first.answer.sentence("Kareus' engine")
+    assert lines[1] == f"{answer} [simulated testbed, A100-SXM4-40GB]"
     assert lines[2].startswith("in Megatron-Core, which obeys clocks of forwards, backwards and updates: ")
     assert lines[3].startswith("changes of clock an iteration, stage by stage: ")
     assert lines[4].startswith("error: 9 of 10 planned iterations are within ") and len(lines[4]) <= 160
@@ -131,9 +132,10 @@ def test_a_run_ends_with_the_answers_of_its_plans(looked):
     results, plan = looked.parent, looked / "plan/min-energy.json"
     lines = run_lines(results, [plan, looked / "plan/gone.json"], "mine")
     assert lines[0] == f"{looked.name} [simulated testbed, A100-SXM4-40GB]"
-    assert lines[1].startswith("plan min-energy: ")
-    assert lines[2].startswith("error: 9 of 10 planned iterations are within ")
-    assert lines[3:] == [f"page  {looked / 'report/page.html'}", f"plan  {plan}"]
+    assert lines[1].startswith("plan min-energy, in Kareus' engine: ")
+    assert lines[2].startswith("in Megatron-Core, which obeys ") and lines[2].endswith(" --method sequential+perseus")
+    assert lines[3].startswith("error: 9 of 10 planned iterations are within ")
+    assert lines[4:] == [f"page  {looked / 'report/page.html'}", f"plan  {plan}"]
 
 
 def test_a_run_of_many_workloads_ends_with_one_line_on_all(tmp_path):

@@ -46,7 +46,7 @@ def answer(time_s, energy_j, method="kareus"):
     ],
 )
 def test_savings_are_said_in_one_sentence(found, sentence):
-    assert found.sentence == sentence
+    assert found.sentence() == sentence
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def headline_of(inputs: ReportInputs, plan: Plan) -> Headline:
 
 
 def workload_words(workload: Workload) -> str:
-    """Return a workload in words, such as `Llama 3.2 3B on 16 A100-SXM4-40GB by Megatron-Core, pipeline 2`."""
+    """Return a workload in words, such as `Llama 3.2 3B on 16 A100-SXM4-40GB, pipeline 2`."""
     p, schedule = workload.parallelism, workload.pipeline.schedule
     degrees = [("data", p.dp), ("pipeline", p.pp), ("context", p.cp), ("tensor", p.tp)]
     shown = [f"{name} {degree}" for name, degree in degrees if degree > 1]
@@ -135,22 +135,23 @@ def workload_words(workload: Workload) -> str:
         shown.append(f"schedule {schedule}")
     if p.token_shards > 1:
         shown.append("sequence parallel")
-    place = f"{p.gpus} {workload.gpu.name} by {software_words(workload.software.name)}"
-    return ", ".join([f"{model_words(workload.model.name)} on {place}", *shown])
+    return ", ".join([f"{model_words(workload.model.name)} on {p.gpus} {workload.gpu.name}", *shown])
 
 
 def trust_words(workload: Workload, kind: str) -> str:
-    """Return in one line for which trainer and GPU a page is, and how far its times and energies may be off.
+    """Return in one line for which trainer and GPU plans are, and how far their times and energies may be off.
 
     Args:
         workload: what is trained.
         kind: of the testbed.
     """
     name = software_words(workload.software.name)
-    subject = f"{name[0].upper()}{name[1:]} on {workload.gpu.name}"
-    if kind != "simulated":
-        return f"{subject}, measured."
-    return f"{subject}, simulated; error: {error_words(workload)}."
+    return f"{name[0].upper()}{name[1:]} on {workload.gpu.name}, {source_words(workload, kind)}."
+
+
+def source_words(workload: Workload, kind: str) -> str:
+    """Return of which kind the times and energies of a workload are, and how far they may be off."""
+    return f"simulated; error: {error_words(workload)}" if kind == "simulated" else "measured"
 
 
 def bottleneck(plan: Plan, baseline: Plan) -> str:

@@ -27,8 +27,8 @@ from kareus.report.workload.headline import (
     headline_of,
     plan_title,
     runner,
+    source_words,
     trainer_words,
-    trust_words,
     waiting_least,
     workload_words,
 )
@@ -88,9 +88,10 @@ def workload_page(inputs: ReportInputs, tokens: float = TOKENS) -> Page:
         extra={
             "answer": answer,
             "overlap": " ".join([*overlap_note(inputs), *_limit_note(inputs)]),
-            "size": size_words(inputs.configured.model, inputs.configured.sequence_length),
+            "size": f"{size_words(inputs.configured.model, inputs.configured.sequence_length)}; "
+            f"software={inputs.configured.software.name}",
             "name": first,
-            "trust": trust_words(inputs.configured, inputs.testbed.kind),
+            "trust": source_words(inputs.configured, inputs.testbed.kind),
             "in_trainer": chosen[0]["in_trainer"],
             "command": chosen[0]["command"],
             "tokens": f"{tokens:g}",
