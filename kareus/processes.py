@@ -130,8 +130,8 @@ def _start(connection: "socket.socket", address: str, argv: list[str]) -> bool:
     import json  # noqa: PLC0415 - as above
     from socket import send_fds  # noqa: PLC0415 - as above
 
-    own = {name: value for name, value in os.environ.items() if name in OF_EACH_PROCESS}
-    request = json.dumps({"argv": argv, "situation": situation(), "own": own}).encode()
+    variables = {name: value for name, value in os.environ.items() if name in OF_EACH_PROCESS}
+    request = json.dumps({"argv": argv, "situation": situation(), "own": variables}).encode()
     if len(request) > MOST_BYTES:
         return False
     try:

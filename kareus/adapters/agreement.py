@@ -18,16 +18,16 @@ LONGEST_WAIT = datetime.timedelta(minutes=10)
 class Agreement(Protocol):
     """Lets all ranks of a job know what each has to say; every rank calls it at the same iterations."""
 
-    def gather(self, told: Told) -> list[Told]:
+    def gather(self, answer: Told) -> list[Told]:
         """Return what all ranks tell, by rank, once all have told it."""
 
 
 class Alone:
     """Implements `Agreement` for a job of one process, and for ranks that need not agree."""
 
-    def gather(self, told: Told) -> list[Told]:
+    def gather(self, answer: Told) -> list[Told]:
         """What this process tells."""
-        return [told]
+        return [answer]
 
 
 class GroupAgreement:
@@ -38,7 +38,7 @@ class GroupAgreement:
         self._group = group
         self._size = dist.get_world_size(group)
 
-    def gather(self, told: Told) -> list[Told]:
+    def gather(self, answer: Told) -> list[Told]:
         """Gather objects of ranks that run the same program; they are small.
 
         Raises:
@@ -46,7 +46,7 @@ class GroupAgreement:
         """
         gathered: list[Any] = [None] * self._size
         try:
-            dist.all_gather_object(gathered, told, group=self._group)
+            dist.all_gather_object(gathered, answer, group=self._group)
         except RuntimeError as error:  # of gloo, which has no other
             reason = str(error).partition("\n")[0]
             raise EngineError(

@@ -39,14 +39,14 @@ def kind_powers_w(
     """
     begins_s = record.instructions[skipped - 1].start_s + record.instructions[skipped - 1].time_s if skipped else 0.0
     seen_s, energies_j = np.array([moved for moved in record.counter if moved[0] >= begins_s]).reshape(-1, 2).T
-    kinds = sorted({one.key.kind for one in record.instructions})
+    kinds = sorted({ran.key.kind for ran in record.instructions})
     if len(seen_s) < 3 + len(kinds):
         return None
     moved_s, error_s = _movements(seen_s)
-    starts_s, ends_s = np.array([(one.start_s, one.start_s + one.time_s) for one in record.instructions]).T
+    starts_s, ends_s = np.array([(ran.start_s, ran.start_s + ran.time_s) for ran in record.instructions]).T
     # Shape (movements, instructions): how long an instruction had run when the counter moved.
     ran_s = np.clip(moved_s[:, None] - starts_s, 0.0, ends_s - starts_s)
-    columns = [ran_s[:, [one.key.kind == kind for one in record.instructions]].sum(axis=1) for kind in kinds]
+    columns = [ran_s[:, [ran.key.kind == kind for ran in record.instructions]].sum(axis=1) for kind in kinds]
     waited_s = moved_s - np.sum(columns, axis=0)
     waiting = []
     if np.ptp(waited_s) > LEAST_WAITING * np.ptp(moved_s):

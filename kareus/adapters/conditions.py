@@ -110,10 +110,10 @@ class WatchedConditions:
     def _stamp(self) -> tuple[int, int, int] | None:
         """Return which file it is, its size and when it was changed, to the second on some disks; None without one."""
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class PricedHours:

@@ -59,7 +59,7 @@ class StageDriver:
         clocks: ClockControl,
         recorder: RankRecorder,
         wait: Callable[[], None],
-        held: contextlib.ExitStack,
+        stack: contextlib.ExitStack,
     ) -> None:
         """Drive a rank.
 
@@ -68,13 +68,13 @@ class StageDriver:
             clocks: where they are sent.
             recorder: of the rank.
             wait: returns once the GPU has computed what was launched.
-            held: the claim of the GPU and all else that `close` lets go of.
+            stack: the claim of the GPU and all else that `close` lets go of.
         """
         self._choice = choice
         self._clocks = clocks
         self._recorder = recorder
         self._follower = PlanFollower((), clocks, wait)
-        self._held = held
+        self._held = stack
         self._chosen: ChosenIteration | None = None
         """What the iteration that runs, or failed, is to run."""
         self._running = False
@@ -297,12 +297,12 @@ def open_driver(
         provenance = Provenance(config_hash=config_hash, testbed=identity(gpu))
         tables = RankTables(output, layout.rank, provenance).resume()
         tables.first = max(agreement.gather(tables.first))  # killed ranks have written up to different iterations
-    with contextlib.ExitStack() as held:
-        control = together(agreement, lambda: held.enter_context(_clocks(gpu, clocks, layout, actuator)))
+    with contextlib.ExitStack() as stack:
+        control = together(agreement, lambda: stack.enter_context(_clocks(gpu, clocks, layout, actuator)))
         sampler = _sampler(gpu) if gpu is not None else None
         recorder = RankRecorder(stopwatch_of(device), sampler, tables, choice.take_note)
-        held.callback(recorder.close)
-        driver = StageDriver(choice, control, recorder, partial(synchronize_computation, device), held.pop_all())
+        stack.callback(recorder.close)
+        driver = StageDriver(choice, control, recorder, partial(synchronize_computation, device), stack.pop_all())
     Finalize(None, driver.close, exitpriority=0)  # at exit, also of processes of multiprocessing; not of forked ones
     return driver
 

@@ -37,19 +37,19 @@ def measured_points(swept: Iterable[Row]) -> MeasuredPoints:
     for visit in sorted(visits):
         families[visit[0].direction].append(visit)
     points: dict[InstructionKind, list[Point]] = defaultdict(list)
-    for own in families.values():
-        kinds = sorted({kind for kind, _, _ in own})
-        seen = [_observation(kinds.index(visit[0]), visit[1], visits[visit]) for visit in own]
-        for (curve, frequency_mhz), found in sorted(smoothed(seen).items()):
+    for of_family in families.values():
+        kinds = sorted({kind for kind, _, _ in of_family})
+        seen = [_observation(kinds.index(visit[0]), visit[1], visits[visit]) for visit in of_family]
+        for (curve, frequency_mhz), estimate in sorted(smoothed(seen).items()):
             points[kinds[curve]].append(
                 Point(
                     execution=Execution.SEQUENTIAL,
                     frequency_mhz=frequency_mhz,
-                    time_s=found.time_s,
-                    energy_j=found.energy_j,
-                    time_error_s=found.time_error_s,
-                    energy_error_j=found.energy_error_j,
-                    is_power_limited=found.is_power_limited,
+                    time_s=estimate.time_s,
+                    energy_j=estimate.energy_j,
+                    time_error_s=estimate.time_error_s,
+                    energy_error_j=estimate.energy_error_j,
+                    is_power_limited=estimate.is_power_limited,
                 )
             )
     return points
@@ -59,8 +59,8 @@ def frontier_error(points: MeasuredPoints, gpu: Gpu) -> float:
     """Return the largest relative standard error of a time or an energy of a point on a frontier."""
     return max(
         max(point.time_error_s / point.time_s, point.energy_error_j / point.energy_j)
-        for own in points.values()
-        for point in frontier(own, gpu.blocking_power_w)
+        for of_kind in points.values()
+        for point in frontier(of_kind, gpu.blocking_power_w)
     )
 
 

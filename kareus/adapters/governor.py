@@ -189,11 +189,11 @@ class Governor:
     def _met(self, base: int, reason: str, conditions: Conditions) -> Decision:
         """Return the plans with which pipelines just meet the slowest of them."""
         slowdowns, outside = self._relative(), 1.0
-        if (told := conditions.straggler) is not None:
-            if told.pipeline is None:
-                outside = told.slowdown
-            elif told.pipeline < len(slowdowns):
-                slowdowns[told.pipeline] = max(slowdowns[told.pipeline], told.slowdown)
+        if (straggler := conditions.straggler) is not None:
+            if straggler.pipeline is None:
+                outside = straggler.slowdown
+            elif straggler.pipeline < len(slowdowns):
+                slowdowns[straggler.pipeline] = max(slowdowns[straggler.pipeline], straggler.slowdown)
         most = max(*slowdowns, outside)
         if most < LEAST_SLOWDOWN:
             self._slowdown = 1.0
@@ -202,12 +202,12 @@ class Governor:
         if self._slowdown == 1.0:
             return Decision(plans=(base,) * len(slowdowns), reason=reason)
         target_s = self._slowdown * self._costs.passes_s[base]
-        own = tuple(
+        chosen_plans = tuple(
             base if slowdown > self._slowdown - SAME_SLOWDOWN else self._slowest_within(target_s / slowdown, base)
             for slowdown in slowdowns
         )
         who = "a pipeline outside" if outside >= most else f"pipeline {slowdowns.index(max(slowdowns))}"
-        return Decision(plans=own, reason=f"{who} takes {self._slowdown:.3f} times as long")
+        return Decision(plans=chosen_plans, reason=f"{who} takes {self._slowdown:.3f} times as long")
 
     def _relative(self) -> list[float]:
         """Return by how much each pipeline is slower than the fastest; what slows all down is no straggler.

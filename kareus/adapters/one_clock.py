@@ -134,11 +134,11 @@ class StepChoice:
         Args:
             number: of the step that is next.
         """
-        told: list[SweptCosts | None] = self._agreement.gather(
+        gathered: list[SweptCosts | None] = self._agreement.gather(
             _costs(self._records) if self._noted >= self._sweep.end - 1 else None
         )
-        over_ranks = [costs for costs in told if costs is not None]
-        if len(over_ranks) < len(told):
+        over_ranks = [costs for costs in gathered if costs is not None]
+        if len(over_ranks) < len(gathered):
             return
         lost_mhz = [mhz for mhz in self._records if any(costs.get(mhz, ()) is None for costs in over_ranks)]
         if lost_mhz and self._repeats < REPEATS:
@@ -178,7 +178,7 @@ def swept_clocks(supported_mhz: Sequence[int]) -> tuple[int, ...]:
     """Return the clocks of a sweep, descending: evenly spaced ones from the highest that a GPU has to half of it."""
     highest = max(supported_mhz)
     wanted = [highest * (1 - (1 - LOWEST_SHARE) * n / (SWEPT_CLOCKS - 1)) for n in range(SWEPT_CLOCKS)]
-    nearest = {min(supported_mhz, key=lambda mhz: abs(mhz - own)) for own in wanted}
+    nearest = {min(supported_mhz, key=lambda mhz: abs(mhz - mhz_wanted)) for mhz_wanted in wanted}
     return tuple(sorted(nearest, reverse=True))
 
 
@@ -192,7 +192,7 @@ def _named(clocks_mhz: Sequence[int]) -> str:
 
 def _over_ranks(mhz: int, over_ranks: Sequence[SweptCosts]) -> tuple[float, float] | None:
     """Return what a step of all ranks takes at a clock; None if one of them does not know it."""
-    costs = [cost for own in over_ranks if (cost := own.get(mhz)) is not None]
+    costs = [cost for of_rank in over_ranks if (cost := of_rank.get(mhz)) is not None]
     if len(costs) < len(over_ranks):
         return None
     return max(time_s for time_s, _ in costs), sum(energy_j for _, energy_j in costs)
@@ -204,17 +204,17 @@ def _costs(records: Mapping[int, Sequence[IterationRecord]]) -> SweptCosts:
     Steps with a checkpoint or an evaluation in them are left out: they take longer than `USUAL` at their clock. So are
     steps that the driver's own clock ran or whose clock was not kept, and a clock that has no other.
     """
-    at_clocks = {mhz: [record for record in own if record.selector != DRIVER] for mhz, own in records.items()}
-    every = [record for own in at_clocks.values() for record in own]
+    at_clocks = {mhz: [record for record in of_clock if record.selector != DRIVER] for mhz, of_clock in records.items()}
+    every = [record for of_clock in at_clocks.values() for record in of_clock]
     tokens = [record.tokens for record in every if record.tokens]
     size = statistics.mean(tokens) if len(tokens) == len(every) else None
     costs: dict[int, tuple[float, float] | None] = {}
     for mhz, set_to in at_clocks.items():
-        own = [record for record in set_to if _outcome(record, mhz) is not ClockOutcome.LOST]
-        if not own:
+        kept = [record for record in set_to if _outcome(record, mhz) is not ClockOutcome.LOST]
+        if not kept:
             costs |= {mhz: None} if set_to else {}
             continue
-        measured = [(r.time_s * _share(r, size), r.energy_j * _share(r, size)) for r in own if r.energy_j is not None]
+        measured = [(r.time_s * _share(r, size), r.energy_j * _share(r, size)) for r in kept if r.energy_j is not None]
         if not measured:
             return {}
         longest_s = USUAL * min(time_s for time_s, _ in measured)

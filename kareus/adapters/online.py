@@ -234,15 +234,17 @@ class OnlineChoice:
         self._clock_violation = ""
         if record.selector == DRIVER:  # says nothing of the plan
             return
-        own = record.instructions
-        passes = [one for one in own if one.key.direction not in UPDATING]
+        instructions = record.instructions
+        passes = [instruction for instruction in instructions if instruction.key.direction not in UPDATING]
         if self._is_of_first_stage:  # where a pipeline begins and ends
-            time_s = max(one.start_s + one.time_s for one in passes) - min(one.start_s for one in passes)
+            time_s = max(instruction.start_s + instruction.time_s for instruction in passes) - min(
+                instruction.start_s for instruction in passes
+            )
             self._report = replace(self._report, iteration=record.iteration, slowdown=time_s / self._passes_s[plan])
         seen = [
-            (one.observed_mhz, one.frequency_mhz)
-            for one in own
-            if one.observed_mhz is not None and one.frequency_mhz is not None
+            (instruction.observed_mhz, instruction.frequency_mhz)
+            for instruction in instructions
+            if instruction.observed_mhz is not None and instruction.frequency_mhz is not None
         ]
         enough = len(seen) >= min(LEAST_READ, len(passes))
         if seen and enough and statistics.median(observed / asked for observed, asked in seen) < LEAST_OF_ASKED:

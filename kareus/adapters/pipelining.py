@@ -74,7 +74,7 @@ class PlannedSchedule:
         direction_of = _direction_of(run)
 
         @functools.wraps(run)
-        def told(microbatch: int, *positional: Any, **named: Any) -> Any:
+        def followed(microbatch: int, *positional: Any, **named: Any) -> Any:
             if not stage.has_backward:
                 return run(microbatch, *positional, **named)
             key = _key(stage, microbatch, direction_of(positional, named))
@@ -83,7 +83,7 @@ class PlannedSchedule:
             self.driver.end(key)
             return result
 
-        return told
+        return followed
 
     def _iteration(self, *positional: Any, **named: Any) -> Any:
         """Run one iteration: PyTorch's `step`, then the plan's update until the next one; or an evaluation."""
@@ -174,8 +174,8 @@ def passes_of(schedule: _PipelineSchedule) -> Iterator[InstructionKey]:
     """
     stage = stages_of(schedule)[0]
     if type(schedule) in OWN_ORDERS:
-        known = pipeline_instructions(OWN_ORDERS[type(schedule)], stage.group_size, schedule._n_microbatches)
-        yield from (i.key for i in known if i.key.stage == stage.group_rank)
+        instructions = pipeline_instructions(OWN_ORDERS[type(schedule)], stage.group_size, schedule._n_microbatches)
+        yield from (i.key for i in instructions if i.key.stage == stage.group_rank)
         return
     order = getattr(schedule, "pipeline_order", None) or getattr(schedule, "pipeline_order_with_comms", None)
     if not order:

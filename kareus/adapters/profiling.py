@@ -252,7 +252,7 @@ class ProfileChoice:
         with self._shelf as shelf:
             rows = shelf.rows
         seen = Counter((row["frequency_mhz"], row["visit"]) for row in rows)
-        whole = {visit for visit, found in seen.items() if found == self._kinds}  # a kill may leave a part of the last
+        whole = {visit for visit, kinds in seen.items() if kinds == self._kinds}  # a kill may leave a part of the last
         self._untold = [row for row in rows if (row["frequency_mhz"], row["visit"]) in whole]
         self._visits = Counter(clock for clock, _ in whole)
         between = SweptIteration(frequency_mhz=self._sweep.maximum_mhz, is_measured=False)
@@ -278,16 +278,16 @@ class ProfileChoice:
 
     def _begin_round(self) -> None:
         """Exchange what was measured, and end the sweep or begin the next round."""
-        told = self._agreement.gather((Counter(self._visits), Counter(self._losses), self._untold))
+        gathered = self._agreement.gather((Counter(self._visits), Counter(self._losses), self._untold))
         self._untold = []
-        self._leave_out(clock for _, losses, _ in told for clock, lost in losses.items() if lost >= MOST_LOSSES)
+        self._leave_out(clock for _, losses, _ in gathered for clock, lost in losses.items() if lost >= MOST_LOSSES)
         if not self._kept_mhz:
             self._end()
             return
-        least = {clock: min(visits[clock] for visits, _, _ in told) for clock in self._kept_mhz}
+        least = {clock: min(visits[clock] for visits, _, _ in gathered) for clock in self._kept_mhz}
         is_enough = False
         if self.is_first:
-            self._known += [row for _, _, rows in told for row in rows]
+            self._known += [row for _, _, rows in gathered for row in rows]
             is_enough = self._is_enough(min(least.values()))
         if any(self._agreement.gather(is_enough)):
             self._end()
@@ -366,9 +366,9 @@ class ProfileChoice:
             return []
         # The clock changes amid the first instruction, which is left out where its kind has others.
         kept: dict[InstructionKind, list[float]] = defaultdict(list)
-        for place, one in enumerate(record.instructions):
+        for place, instruction in enumerate(record.instructions):
             if not (changes and place == 0 and self._layout.microbatches > 1):
-                kept[one.key.kind].append(one.time_s)
+                kept[instruction.key.kind].append(instruction.time_s)
         return [
             {
                 "rank": self._layout.rank,

@@ -68,8 +68,8 @@ class Sampler:
         with self._lock:
             times_s, energies_j = zip(*self._energies, strict=True)
         at_ends, at_starts = (np.interp(at_s, times_s, energies_j) for at_s in (ends_s, starts_s))
-        known = [end_s <= times_s[-1] for end_s in ends_s]
-        return [float(spent) if ok else None for ok, spent in zip(known, at_ends - at_starts, strict=True)]
+        covered = [end_s <= times_s[-1] for end_s in ends_s]
+        return [float(spent) if ok else None for ok, spent in zip(covered, at_ends - at_starts, strict=True)]
 
     def movements(self, start_s: float, end_s: float) -> tuple[tuple[float, float], ...]:
         """Return when the counter moved in a time, from the start of that, and the energy that it then showed.

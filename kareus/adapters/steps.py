@@ -75,9 +75,9 @@ class StepClock:
         Raises:
             EngineError: it is neither.
         """
-        own = stepping(optimizer)
+        optimizer_within = stepping(optimizer)
         self.begin_step()
-        self._hooks.append(own.register_step_post_hook(lambda *_: self._next(tokens)))
+        self._hooks.append(optimizer_within.register_step_post_hook(lambda *_: self._next(tokens)))
 
     def close(self) -> None:
         """Restore the clock, let go of the GPU and write the table; may be called more than once."""
@@ -208,10 +208,10 @@ def _clocks(gpu: Device, given: Sequence[int] | None) -> tuple[int, ...]:
 
 def stepping(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Return what says when an optimizer has stepped."""
-    own = getattr(optimizer, "optimizer", optimizer)  # Accelerate's steps only when gradients are complete
-    if not isinstance(own, torch.optim.Optimizer):
+    inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate's steps only when gradients are complete
+    if not isinstance(inner, torch.optim.Optimizer):
         raise EngineError(
-            f"optimizer: {type(own).__name__} is none of PyTorch's, and does not say when it steps; take "
+            f"optimizer: {type(inner).__name__} is none of PyTorch's, and does not say when it steps; take "
             "`open_step_clock`, and call its `begin_step` and `end_step`."
         )
-    return own
+    return inner

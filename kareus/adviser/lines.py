@@ -423,7 +423,7 @@ def unmeasured_lines(unmeasured: Unmeasured) -> Iterator[str]:
         f"them. Measure these {len(unmeasured.measure_first)}, which tell most, write the seconds of an iteration "
         "behind the last comma, and ask again with --measured FILE:"
     )
-    yield from runs_text([LayoutRun(layout=one) for one in unmeasured.measure_first]).splitlines()
+    yield from runs_text([LayoutRun(layout=layout) for layout in unmeasured.measure_first]).splitlines()
 
 
 def table_lines(

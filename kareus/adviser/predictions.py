@@ -88,7 +88,10 @@ class LayoutPredictor:
 
     def _stages(self, workload: Workload) -> list[StageCost]:
         updates = self._stage_updates(workload)
-        summed = {id(update): _summed(update, workload) for update in {id(one): one for one in updates}.values()}
+        summed = {
+            id(update): _summed(update, workload)
+            for update in {id(distinct): distinct for distinct in updates}.values()
+        }
         return self._stage_costs(workload, [summed[id(update)] for update in updates])
 
     def _stage_costs(self, workload: Workload, updates: Sequence[StageUpdate]) -> list[StageCost]:

@@ -146,7 +146,7 @@ class InstructionPrices:
         self._overlaps = trainer is None or trainer.overlaps
         self._graphs = {} if graphs is None else graphs
         self._clocks = np.array(base.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
-        self._known: KnownSteps = {}  # jobs of all sizes share what steps cost
+        self._step_costs: KnownSteps = {}  # jobs of all sizes share what steps cost
         self._structures: dict[BlockShape, StructureCosts] = {}
         self._latest: tuple[Workload, StructureCosts] | None = None
 
@@ -172,7 +172,7 @@ class InstructionPrices:
             if shape not in self._graphs:
                 self._graphs[shape] = operator_graphs(alike)
             self._structures[structure] = StructureCosts(
-                base, self._graphs[shape], self._clocks, self._known, overlaps=self._overlaps
+                base, self._graphs[shape], self._clocks, self._step_costs, overlaps=self._overlaps
             )
         return self._structures[structure]
 
@@ -184,7 +184,7 @@ class StructureCosts:
     base: Workload
     graphs: dict[Batch, BlockGraph]
     clocks: Array
-    known: KnownSteps
+    step_costs: KnownSteps
     overlaps: bool = True
     """Whether the trainer runs partitioned overlap."""
     updates: SharedCosts = field(init=False)
@@ -197,7 +197,7 @@ class StructureCosts:
 
     def __post_init__(self) -> None:
         """Share costs of steps with updates."""
-        self.updates = SharedCosts(self.known)
+        self.updates = SharedCosts(self.step_costs)
 
     def computing(self, shape: StageShape, direction: Direction, recomputation: Recomputation) -> Priced:
         """Return what no way to run an instruction undercuts: its operators alone, without any collective."""
@@ -267,7 +267,7 @@ class StructureCosts:
                 return steps if with_collectives else without_collectives(steps)
 
             fewer = counted(REPEATING - 1) if blocks == REPEATING and not shape.dense else None
-            self._sums[key] = sums_of(self.base.gpu, counted(blocks), self.clocks, self.known, fewer)
+            self._sums[key] = sums_of(self.base.gpu, counted(blocks), self.clocks, self.step_costs, fewer)
         return _sustained(self.base, run_sums(self.base.gpu, self._sums[key], self.clocks, shape.layers - blocks))
 
     def _program(
@@ -315,7 +315,11 @@ class StructureCosts:
                 recomputation=recomputation,
             )
             self._named[key] = _Parts(
-                {partition.name: partition for partition in partitions}, programs, self.base, self.clocks, self.known
+                {partition.name: partition for partition in partitions},
+                programs,
+                self.base,
+                self.clocks,
+                self.step_costs,
             )
         return self._named[key]
 
@@ -344,7 +348,7 @@ class _Parts:
     programs: Mapping[str, Program]
     base: Workload
     clocks: Array
-    known: KnownSteps
+    step_costs: KnownSteps
 
     @cached_property
     def _costs(self) -> dict[str, Array]:
@@ -353,7 +357,7 @@ class _Parts:
     def component(self, name: str) -> Array:
         """Seconds and joules of a component at each clock, shape (2, clocks, 1)."""
         if name not in self._costs:
-            ran = _sustained(self.base, run_program(self.base.gpu, self.programs[name], self.clocks, self.known))
+            ran = _sustained(self.base, run_program(self.base.gpu, self.programs[name], self.clocks, self.step_costs))
             self._costs[name] = np.array([ran.time_s, ran.energy_j])[:, :, None]
         return self._costs[name]
 
@@ -366,7 +370,7 @@ class _Parts:
             for step in self.programs[name].steps:
                 steps[step] += count
         alone = Tally(Counter(), operators_alone(steps), whole_instruction=False)
-        ran = _sustained(self.base, run_tally(self.base.gpu, alone, self.clocks, self.known))
+        ran = _sustained(self.base, run_tally(self.base.gpu, alone, self.clocks, self.step_costs))
         return np.array([ran.time_s, ran.energy_j])[:, :, None]
 
 

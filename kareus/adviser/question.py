@@ -198,17 +198,17 @@ def _meant(text: str, key: str) -> str:
 
 def _values(text: str, name: str, value: str) -> tuple[Any, ...]:
     read, allowed = {**_PARTS, "precision": (Precision, ", ".join(Precision))}[name]
-    found = []
+    values = []
     for part in value.strip("[]").split(","):
         try:
-            one = read(part.strip())
+            part_value = read(part.strip())
         except (ValueError, KeyError):
             hint = suggest(part, allowed.split(", ")) if read is not _whole else f"give {allowed}"
             raise ConfigError(f"{text}: '{part}' is no value of {name}; {hint}.") from None
-        if read is _whole and one < 1:
+        if read is _whole and part_value < 1:
             raise ConfigError(f"{text}: {name} must be 1 or more.")
-        found.append(one)
-    return tuple(dict.fromkeys(found))
+        values.append(part_value)
+    return tuple(dict.fromkeys(values))
 
 
 def gpu_counts(gpus: str | int | Sequence[int]) -> tuple[int, ...]:

@@ -84,7 +84,7 @@ def layouts_frame(advice: Advice) -> pl.DataFrame:
     """Return the table `ADVISED_LAYOUTS`."""
     rows: list[dict[str, Any]] = []
     for size in advice.sizes:
-        rows += [_layout_row(size.gpus, one) for one in size.layouts]
+        rows += [_layout_row(size.gpus, answer) for answer in size.layouts]
         for refusal in size.refusals:
             row = dict.fromkeys(ADVISED_LAYOUTS.polars.names())
             row |= _cells_of(refusal.layout) | {

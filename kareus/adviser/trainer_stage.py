@@ -66,9 +66,11 @@ def _run_trainer(arguments: argparse.Namespace) -> None:
         raise ArtifactError(f"{output}: there is a software file of this name; give another --output, or --force.")
     check_files(arguments, [(output, OutputKind("a profile of software", is_software))], [source])
     logger.info("%d layouts to choose from; what each would tell takes a minute at first", len(candidates))
-    times = LayoutTimes(base, [one.workload for one in candidates])
+    times = LayoutTimes(base, [entry.workload for entry in candidates])
     priors = {name: PRIORS[name] for name in trainer_numbers(base.software)}
-    asked = AskedRuns(path, [one.layout for one in candidates], {one.layout: one for one in runs}, arguments.rows)
+    asked = AskedRuns(
+        path, [entry.layout for entry in candidates], {entry.layout: entry for entry in runs}, arguments.rows
+    )
     calibration = calibrate_trainer(priors, times.of, len(candidates), asked.measure, arguments.rows)
     software = calibrated_software(base, output.stem, calibration)
     write_text(output, calibrated_document(read_text(source), software, calibration))

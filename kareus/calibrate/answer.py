@@ -52,11 +52,11 @@ def errors_by_kind(
 def notes(errors: Sequence[KindErrors]) -> dict[str, str]:
     """Return the lines on errors for a GPU's file, by kind of kernel."""
     return {
-        f"{own.kind}, {own.programs} programs": (
-            f"time {_cell(own.time_pct)} (left out {_cell(own.time_left_out_pct)}), "
-            f"power {_cell(own.power_pct)} ({_cell(own.power_left_out_pct)})"
+        f"{error.kind}, {error.programs} programs": (
+            f"time {_cell(error.time_pct)} (left out {_cell(error.time_left_out_pct)}), "
+            f"power {_cell(error.power_pct)} ({_cell(error.power_left_out_pct)})"
         )
-        for own in errors
+        for error in errors
     }
 
 
@@ -64,9 +64,9 @@ def error_lines(errors: Sequence[KindErrors]) -> list[str]:
     """Return the table of errors for a terminal."""
     lines = [f"{'mean absolute errors':<26} {'programs':>8} {'time':>8} {'left out':>9} {'power':>8} {'left out':>9}"]
     lines += [
-        f"{own.kind:<26} {own.programs:>8} {_cell(own.time_pct):>8} {_cell(own.time_left_out_pct):>9} "
-        f"{_cell(own.power_pct):>8} {_cell(own.power_left_out_pct):>9}"
-        for own in errors
+        f"{error.kind:<26} {error.programs:>8} {_cell(error.time_pct):>8} {_cell(error.time_left_out_pct):>9} "
+        f"{_cell(error.power_pct):>8} {_cell(error.power_left_out_pct):>9}"
+        for error in errors
     ]
     return lines
 
@@ -75,9 +75,9 @@ def missed_lines(missed: Sequence[Missed]) -> list[str]:
     """Return what a rehearsal missed of kernels that it did not measure, for a terminal."""
     lines = ["", f"{'hidden GPU, not measured':<26} {'time':>8} {'worst':>8} {'power':>8} {'worst':>8}"]
     lines += [
-        f"{own.kind:<26} {own.time_mape_pct:>7.2f}% {own.worst_time_pct:>7.2f}% {own.power_mape_pct:>7.2f}% "
-        f"{own.worst_power_pct:>7.2f}%"
-        for own in missed
+        f"{miss.kind:<26} {miss.time_mape_pct:>7.2f}% {miss.worst_time_pct:>7.2f}% {miss.power_mape_pct:>7.2f}% "
+        f"{miss.worst_power_pct:>7.2f}%"
+        for miss in missed
     ]
     return lines
 

@@ -52,8 +52,8 @@ def space_of(priors: Mapping[str, FitPrior]) -> CoefficientSpace:
 
 def with_coefficients(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
     """Return the GPU with other coefficients."""
-    known: dict[str, Any] = dict(values)
-    return replace(gpu, coefficients=replace(gpu.coefficients, **known))
+    numbers: dict[str, Any] = dict(values)
+    return replace(gpu, coefficients=replace(gpu.coefficients, **numbers))
 
 
 def softened(errors: Array) -> Array:

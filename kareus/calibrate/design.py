@@ -92,8 +92,8 @@ def _covariance(
     probes: Sequence[Probe], clocks_mhz: Sequence[int], gpu: Gpu, expected: Mapping[str, Expected]
 ) -> Array:
     """A-priori covariance of the logarithms of all times, then of all powers, by probe and clock."""
-    logarithms = np.log([own.value for own in expected.values()])
-    spreads = np.array([own.spread for own in expected.values()])
+    logarithms = np.log([expectation.value for expectation in expected.values()])
+    spreads = np.array([expectation.spread for expectation in expected.values()])
     slopes = [log_costs_and_slopes(gpu, list(expected), logarithms, p.program, clocks_mhz)[1] for p in probes]
     scaled = np.concatenate(slopes, axis=1).reshape(-1, len(expected)) * spreads
     covariance: Array = scaled @ scaled.T

@@ -36,7 +36,7 @@ def origin_lines(bench: Bench, measured: Measured, heat: Heat, *, clocks_settabl
     """Return in sentences what was measured, where, and what that cannot tell."""
     today = datetime.datetime.now(datetime.UTC).date()
     identity, config = bench.testbed.identity, bench.config
-    with_energy = sum(own.power_w is not None for own in measured.observations)
+    with_energy = sum(observation.power_w is not None for observation in measured.observations)
     amount = (
         f"{with_energy} measurements and {len(measured.observations) - with_energy} of time alone in "
         f"{measured.spent_s:.0f} s of the testbed's clock; "

@@ -29,9 +29,9 @@ def fit_experts(data: IterationData) -> tuple[dict[str, float], Array, Array]:
     best = _best(logarithms, models)
     outside = np.empty(len(models))
     for model in dict.fromkeys(models):
-        own = np.array([name == model for name in models])
-        seen = best if own.all() else _best(logarithms[:, ~own], [name for name in models if name != model])
-        outside[own] = logarithms[seen, own]
+        of_model = np.array([name == model for name in models])
+        seen = best if of_model.all() else _best(logarithms[:, ~of_model], [name for name in models if name != model])
+        outside[of_model] = logarithms[seen, of_model]
     return grid[best], logarithms[best], outside
 
 

@@ -127,8 +127,10 @@ def _fit(observations: Sequence[ObservedProbe], gpu: Gpu, expected: Mapping[str,
     from scipy.optimize import least_squares  # noqa: PLC0415 - only fitting needs it
 
     names, expectations = list(expected), list(expected.values())
-    values, lower, upper = (np.log([getattr(own, of) for own in expectations]) for of in ("value", "lower", "upper"))
-    spreads = np.array([own.spread for own in expectations])
+    values, lower, upper = (
+        np.log([getattr(expectation, of) for expectation in expectations]) for of in ("value", "lower", "upper")
+    )
+    spreads = np.array([expectation.spread for expectation in expectations])
     measured = np.log(np.concatenate(_measured(observations, gpu)))
     read = np.isfinite(measured)
     computed = dict[bytes, tuple[Array, Array]]()
@@ -144,8 +146,8 @@ def _fit(observations: Sequence[ObservedProbe], gpu: Gpu, expected: Mapping[str,
             )
         return computed[x.tobytes()]
 
-    own = np.log([getattr(gpu.coefficients, name) for name in names])
-    start = np.clip(own, lower + 1e-6, upper - 1e-6)
+    logarithms = np.log([getattr(gpu.coefficients, name) for name in names])
+    start = np.clip(logarithms, lower + 1e-6, upper - 1e-6)
     solved = least_squares(
         lambda x: residuals_and_slopes(x)[0],
         start,

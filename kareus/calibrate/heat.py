@@ -62,9 +62,9 @@ class Heat:
 
     def applied(self, gpu: Gpu) -> Gpu:
         """Return `gpu` with what is told."""
-        known: dict[str, Any] = dict(self.coefficients)
+        numbers: dict[str, Any] = dict(self.coefficients)
         static_power_w = gpu.static_power_w if self.static_power_w is None else self.static_power_w
-        return replace(gpu, static_power_w=static_power_w, coefficients=replace(gpu.coefficients, **known))
+        return replace(gpu, static_power_w=static_power_w, coefficients=replace(gpu.coefficients, **numbers))
 
 
 def heat_readings(
@@ -78,9 +78,9 @@ def heat_readings(
         frequency_mhz: clock of the load.
         shelf: shelf of `HEAT_READINGS`.
     """
-    known = [row for reading in range(2 * STEPS + 2) if (row := shelf.get((reading,))) is not None]
-    if len(known) == 2 * STEPS + 2:
-        return known, False
+    stored = [row for reading in range(2 * STEPS + 2) if (row := shelf.get((reading,))) is not None]
+    if len(stored) == 2 * STEPS + 2:
+        return stored, False
     with testbed.session(LOAD, "heat") as session:
         session.set_clock(frequency_mhz)
         session.execute(1)

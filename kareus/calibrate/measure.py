@@ -90,8 +90,8 @@ def measure_trials(
     for trial in trials:
         if spent_s >= budget_s:
             break
-        known, row = _row(profiler, shelves, trial)
-        reused += known
+        is_stored, row = _row(profiler, shelves, trial)
+        reused += is_stored
         spent_s += row["duration_s"]
         observations.append(observed(trial.probe, row))
         say(len(observations), spent_s)
@@ -103,11 +103,11 @@ def _row(profiler: Profiler, shelves: Shelves, trial: CalibrationTrial) -> tuple
     program, frequency_mhz = trial.probe.program, trial.frequency_mhz
     key = (identity_of(program), frequency_mhz)
     shelf, whole_key = (shelves.measurements, (*key, 0)) if trial.with_energy else (shelves.times, key)
-    known = shelf.get(whole_key) is not None
+    is_stored = shelf.get(whole_key) is not None
     if trial.with_energy:
         profiler.measure(program, frequency_mhz)
     else:
         profiler.measure_time(program, frequency_mhz)
     row = shelf.get(whole_key)
     assert row is not None, "the profiler keeps what it measures"
-    return known, row
+    return is_stored, row

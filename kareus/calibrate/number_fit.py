@@ -58,8 +58,8 @@ class FittedNumbers:
         place = list(self.priors).index(name)
         prior, (low, high) = self.priors[name], self.intervals[name]
         untold = np.sqrt(self.covariance[place, place]) > UNTOLD * prior.spread
-        told = ", no run tells it" if untold else bound_note(prior, self.values[name])
-        return f"90 %: {low:.3g} to {high:.3g}{told}"
+        bound = ", no run tells it" if untold else bound_note(prior, self.values[name])
+        return f"90 %: {low:.3g} to {high:.3g}{bound}"
 
 
 def fit_numbers(

@@ -90,11 +90,11 @@ def _tables(folder: Path, schemas: Sequence[TableSchema]) -> dict[Path, TableSch
 
 
 def _one_testbed(tables: Mapping[Path, TableSchema]) -> TestbedIdentity:
-    found = {path: read_provenance(path, schema).testbed for path, schema in tables.items()}
-    testbeds = {testbed for testbed in found.values() if testbed is not None}
+    by_path = {path: read_provenance(path, schema).testbed for path, schema in tables.items()}
+    testbeds = {testbed for testbed in by_path.values() if testbed is not None}
     if len(testbeds) != 1:
         listed = "; ".join(sorted(f"{testbed.gpu}, {testbed.detail}" for testbed in testbeds)) or "none"
-        raise ArtifactError(f"{next(iter(found))}: measurements of one testbed are needed; there are: {listed}.")
+        raise ArtifactError(f"{next(iter(by_path))}: measurements of one testbed are needed; there are: {listed}.")
     return testbeds.pop()
 
 

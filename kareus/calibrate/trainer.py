@@ -135,10 +135,10 @@ def _left_out(posterior: FittedNumbers, times: TimesOf, chosen: Sequence[int], m
     logarithms = []
     for place, run in enumerate(chosen):
         others = np.delete(slopes, place, axis=0)
-        own = slopes[place]
+        slope = slopes[place]
         inverse = np.linalg.inv(others.T @ others + prior)
         residual = softened((np.log(times(posterior.values, [run])) - measured[place]) / ERROR_SCALE)
-        moved = space.clipped(posterior.logarithms + inverse @ own * residual[0], 0.0)
+        moved = space.clipped(posterior.logarithms + inverse @ slope * residual[0], 0.0)
         logarithms.append(float(np.log(times(space.values(moved), [run])[0]) - measured[place]))
     return np.array(logarithms)
 

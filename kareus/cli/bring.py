@@ -66,20 +66,23 @@ def run(arguments: argparse.Namespace) -> None:
 def verdicts(files: Sequence[Path], overrides: Sequence[str], config_dir: Path) -> Iterator[str]:
     """Yield whether what is trained can run; where no GPU is named, on which: the default one may be another's."""
     if names_gpu(overrides):
-        for one in resolve(overrides, config_dir):
-            yield f"as it is refused: {one.refusal}" if one.refusal else f"workload: {one.name}"
+        for resolved in resolve(overrides, config_dir):
+            yield f"as it is refused: {resolved.refusal}" if resolved.refusal else f"workload: {resolved.name}"
         return
     names = options(GPU, config_dir)
     on_each = resolve([*overrides, f"{GPU}={','.join(names)}"], config_dir)
     fitting = [
-        text.partition("=")[2] for one in on_each for text in one.overrides if not one.refusal and names_gpu([text])
+        text.partition("=")[2]
+        for resolved in on_each
+        for text in resolved.overrides
+        if not resolved.refusal and names_gpu([text])
     ]
     yield (
         f"GPU: not named in {' '.join(map(str, files))}; add {GPU}=NAME to the command, "
         + (f"which as it is fits {', '.join(fitting)}" if fitting else f"of {', '.join(names)}")
     )
     if not fitting:
-        largest = max(on_each, key=lambda one: one.composed.gpu.memory_gib)
+        largest = max(on_each, key=lambda resolved: resolved.composed.gpu.memory_gib)
         yield f"as it is refused, on {largest.composed.gpu.name} too: {largest.refusal}"
 
 
@@ -93,11 +96,11 @@ def lines(files: Sequence[Path], training: Training, overrides: Sequence[str], g
     yield f"{' '.join(map(str, files))}: {training.says}"
     if training.understood:
         yield "understood:"
-        width = max(len(one.key) for one in training.understood)
-        yield from (f"  {one.key:<{width}}  {one.shown} -> {one.words}" for one in training.understood)
+        width = max(len(term.key) for term in training.understood)
+        yield from (f"  {term.key:<{width}}  {term.shown} -> {term.words}" for term in training.understood)
     if training.lost:
         yield "matters, and cannot be said:"
-        yield from (f"  {one.lost_words}" for one in training.lost)
+        yield from (f"  {term.lost_words}" for term in training.lost)
     if missing := unsaid(training, given):
         yield "not said:"
         yield from (f"  {text}" for text in missing)
@@ -120,7 +123,7 @@ def workload_file(files: Sequence[Path], training: Training, overrides: Sequence
         f"# What {names} trains ({training.says}), by `kareus from`. Use it with",
         "# --from FILE, or as config/campaign/NAME.yaml with snakemake --config campaign=NAME. Left out of it:",
     ]
-    notes = [f"# - {printable(one.lost_words)}" for one in training.lost] or ["# - nothing that matters"]
+    notes = [f"# - {printable(term.lost_words)}" for term in training.lost] or ["# - nothing that matters"]
     words = [f"    {shlex.quote(text)}" for text in overrides]
     return "\n".join([*head, *notes, f"{WORKLOADS}:", "  - >-", *words]) + "\n"
 

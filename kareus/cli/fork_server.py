@@ -63,7 +63,7 @@ class ForkRequest:
     connection: socket.socket
     """Stays open as long as who asked is there; takes the exit code."""
     argv: list[str]
-    own: dict[str, str]
+    variables: dict[str, str]
     """Environment variables that may differ from the server's."""
     streams: list[int]
     """Descriptors of its standard input, output and error."""
@@ -101,13 +101,13 @@ def _end(server: "subprocess.Popen[bytes]") -> None:
 
 def serve(listener: socket.socket) -> ForkRequest:
     """Fork a process for each command; returns in these processes, and in no other."""
-    own = situation()
+    expected = situation()
     silent: dict[socket.socket, float] = {}
     while True:
         for connection in _asking(listener, silent):
             streams: list[int] = []
             try:
-                request = _received(connection, streams, own)
+                request = _received(connection, streams, expected)
                 if request is not None and _can_fork(request.argv) and os.fork() == 0:
                     for other in (listener, *silent):
                         other.close()
@@ -150,10 +150,10 @@ def _asking(listener: socket.socket, silent: dict[socket.socket, float]) -> list
 def _ready(sockets: list[socket.socket], timeout_s: float | None) -> list[socket.socket]:
     """Return the sockets that have something to be received; unlike `select`, whatever their numbers are."""
     with selectors.PollSelector() as selector:
-        for one in sockets:
-            selector.register(one, selectors.EVENT_READ)
+        for listener in sockets:
+            selector.register(listener, selectors.EVENT_READ)
         ready = {key.fd for key, _ in selector.select(timeout_s)}
-    return [one for one in sockets if one.fileno() in ready]
+    return [listener for listener in sockets if listener.fileno() in ready]
 
 
 def _user_of(connection: socket.socket) -> int:
@@ -172,7 +172,7 @@ def _reap(*_: object) -> None:
         pass
 
 
-def _received(connection: socket.socket, streams: list[int], own: dict[str, object]) -> ForkRequest | None:
+def _received(connection: socket.socket, streams: list[int], expected: dict[str, object]) -> ForkRequest | None:
     """Return what is asked for, if it would run as the server does; descriptors go to `streams`."""
     connection.settimeout(0.0)  # it has something to be received
     content, received, _, _ = socket.recv_fds(connection, MOST_BYTES, len(STANDARD_STREAMS))
@@ -180,9 +180,9 @@ def _received(connection: socket.socket, streams: list[int], own: dict[str, obje
     if len(streams) != len(STANDARD_STREAMS):
         return None
     asked = json.loads(content)
-    if asked["situation"] != own or not all(isinstance(word, str) for word in asked["argv"]):
+    if asked["situation"] != expected or not all(isinstance(word, str) for word in asked["argv"]):
         return None
-    return ForkRequest(connection=connection, argv=asked["argv"], own=asked["own"], streams=streams)
+    return ForkRequest(connection=connection, argv=asked["argv"], variables=asked["own"], streams=streams)
 
 
 def _can_fork(argv: list[str]) -> bool:
@@ -247,7 +247,7 @@ def _become(request: ForkRequest) -> None:
     )
     for name in OF_EACH_PROCESS:
         os.environ.pop(name, None)
-    os.environ.update(request.own)
+    os.environ.update(request.variables)
     tempfile.tempdir = None
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),

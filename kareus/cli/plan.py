@@ -76,13 +76,13 @@ def run(arguments: argparse.Namespace) -> None:
     workloads = described(arguments)
     for line in workloads.left_out:
         logger.info("%s", line)
-    for one in _resolved(workloads, arguments.config_dir):
-        if one.workload is None:
-            logger.info("%s: refused: %s", one.name, one.refusal)
+    for resolved in _resolved(workloads, arguments.config_dir):
+        if resolved.workload is None:
+            logger.info("%s: refused: %s", resolved.name, resolved.refusal)
         else:
-            for line in proposals([one]):
+            for line in proposals([resolved]):
                 logger.info("%s", line)
-            _plan(one.name, one.workload, arguments)
+            _plan(resolved.name, resolved.workload, arguments)
 
 
 def _resolved(workloads: Described, config_dir: Path | None) -> Sequence[Resolved]:
@@ -94,7 +94,7 @@ def _resolved(workloads: Described, config_dir: Path | None) -> Sequence[Resolve
     for searched in (text for text in searches if text in given):
         if again := next((text for text in overrides if _is_searched(text, searched)), None):
             raise ConfigError(f"{searched}: cannot be given beside {again}; leave one of them out.")
-        resolved = [searches[searched](one, config_dir) for one in resolved]
+        resolved = [searches[searched](entry, config_dir) for entry in resolved]
     check_any_accepted(resolved, workloads.without_gpu)
     return resolved
 
@@ -105,57 +105,57 @@ def _is_searched(override: str, searched: str) -> bool:
     return f"{key}.".startswith(f"{key_of(searched)}.") and not key.endswith(".nvls")
 
 
-def _with_searched_split(one: Resolved, config_dir: Path | None) -> Resolved:
+def _with_searched_split(entry: Resolved, config_dir: Path | None) -> Resolved:
     """Return a combination with the blocks on its stages that are best, and say which; as it is if none can run."""
-    if one.memory is None:
-        return one
+    if entry.memory is None:
+        return entry
     from kareus.adviser.stages import with_searched_split  # noqa: PLC0415 - the adviser, which few need
 
     try:
-        workload, words = with_searched_split(one.workload or checked_but_for_memory(one.composed))
+        workload, words = with_searched_split(entry.workload or checked_but_for_memory(entry.composed))
     except RefusedWorkloadError:  # as it was for its usual blocks
-        return one
-    logger.info("%s: %s", one.name, words)
+        return entry
+    logger.info("%s: %s", entry.name, words)
     split = f"parallelism.layers_per_stage={list(workload.parallelism.placed)}"
-    return replace(resolve([*one.overrides, split], config_dir)[0], proposed=one.proposed)
+    return replace(resolve([*entry.overrides, split], config_dir)[0], proposed=entry.proposed)
 
 
-def _with_best_exchanges(one: Resolved, config_dir: Path | None) -> Resolved:
+def _with_best_exchanges(entry: Resolved, config_dir: Path | None) -> Resolved:
     """Return a combination whose replicas exchange weights best; as it is if it is refused, or nothing is better."""
-    if one.workload is None:
-        return one
+    if entry.workload is None:
+        return entry
     from kareus.plans.exchanges import shares_out, with_best_exchanges  # noqa: PLC0415 - the GPU model
 
-    if not shares_out(one.workload):
+    if not shares_out(entry.workload):
         logger.info(
             "%s: %s: nothing to search, since replicas share out no gradients or there is a pipeline; give "
             "parallelism.sharding=full or hybrid and pp=1",
-            one.name,
+            entry.name,
             EXCHANGES,
         )
-        return one
-    return _exchanging(one, with_best_exchanges(one.workload), config_dir)
+        return entry
+    return _exchanging(entry, with_best_exchanges(entry.workload), config_dir)
 
 
-def _with_best_dispatch(one: Resolved, config_dir: Path | None) -> Resolved:
+def _with_best_dispatch(entry: Resolved, config_dir: Path | None) -> Resolved:
     """Return a combination whose tokens are dispatched on the best number of SMs, as `_with_best_exchanges`."""
-    if one.workload is None:
-        return one
+    if entry.workload is None:
+        return entry
     from kareus.plans.exchanges import with_best_dispatch  # noqa: PLC0415 - the GPU model
 
-    return _exchanging(one, with_best_dispatch(one.workload), config_dir)
+    return _exchanging(entry, with_best_dispatch(entry.workload), config_dir)
 
 
-def _exchanging(one: Resolved, best: Workload, config_dir: Path | None) -> Resolved:
+def _exchanging(entry: Resolved, best: Workload, config_dir: Path | None) -> Resolved:
     """Return a combination with the settings of its best exchanges, and say which."""
     from kareus.plans.exchanges import exchange_overrides  # noqa: PLC0415 - the GPU model
 
-    assert one.workload is not None
-    given = exchange_overrides(one.workload)
-    sm_count = one.workload.testbed.default_collective_sm_count
+    assert entry.workload is not None
+    given = exchange_overrides(entry.workload)
+    sm_count = entry.workload.testbed.default_collective_sm_count
     better = [text for text in exchange_overrides(best, sm_count) if text not in given]
-    logger.info("%s: exchanges: %s", one.name, " ".join(better) or "no others are better than those it has")
-    return replace(resolve(replaced(one.overrides, better), config_dir)[0], proposed=one.proposed)
+    logger.info("%s: exchanges: %s", entry.name, " ".join(better) or "no others are better than those it has")
+    return replace(resolve(replaced(entry.overrides, better), config_dir)[0], proposed=entry.proposed)
 
 
 def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
@@ -180,7 +180,9 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
     if actuator.kind is ActuatorKind.POWER:
         with quietly():
             limited = plans_at_limits(actuator, *locked, selectors, arguments.method, name, plan_tables)
-        written = [(one.name, one.workload, one.planned, one.planned.frontiers, one.plans) for one in limited]
+        written = [
+            (entry.name, entry.workload, entry.planned, entry.planned.frontiers, entry.plans) for entry in limited
+        ]
     else:
         plans = [plan_for(actuator, workload, frontiers, text, arguments.method, name) for text in selectors]
         written = [(name, workload, planned or frontiers, frontiers, plans)]
@@ -273,7 +275,7 @@ def _write_report(folder: WorkloadFolder, plans: list[Path], searches: list[str]
 
     output = folder.path / "report"
     check_report_folder(output, force=force)
-    found = {
+    pages = {
         table: [folder.path / "search" / name / f"{table}.parquet" for name in searches]
         for table in ("candidates", "rounds", "proposals")
     }
@@ -282,7 +284,7 @@ def _write_report(folder: WorkloadFolder, plans: list[Path], searches: list[str]
         iteration=folder.iteration,
         microbatch=folder.microbatch,
         plans=plans,
-        **found,
+        **pages,
     )
     write_report(folder.name, paths, output)
     return output / "page.html"

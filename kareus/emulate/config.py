@@ -128,10 +128,10 @@ def _check_distinct(name: str, values: Sequence[str] | Sequence[float]) -> None:
 
 
 def _check_methods(methods: Sequence[str]) -> None:
-    known = [method.name for method in METHODS]
+    names = [method.name for method in METHODS]
     for method in methods:
-        if method not in known:
-            raise ConfigError(f"methods: '{method}' is not known; allowed: {', '.join(known)}.")
+        if method not in names:
+            raise ConfigError(f"methods: '{method}' is not known; allowed: {', '.join(names)}.")
     for baseline in (THROUGHPUT_BASELINE, FRONTIER_BASELINE):
         if baseline not in methods:
             raise ConfigError(f"methods: reductions are against '{baseline}'; add it.")

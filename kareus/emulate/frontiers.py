@@ -49,14 +49,14 @@ def method_frontiers(fleet: Fleet, microbatch: pl.DataFrame) -> list[MethodFront
     baseline = plans[FRONTIER_BASELINE]
     joined = joining(config) if fleet.joins else frozenset()
     idle_w = _idle_power_w(fleet)
-    compared = {name: with_iso_plans(own, problems[name], baseline) for name, own in plans.items()}
+    compared = {name: with_iso_plans(of_method, problems[name], baseline) for name, of_method in plans.items()}
     slower = {
         method.name: with_slower_plans(compared[method.name], problems[method.name], idle_w)
         if method.has_frontier
         else compared[method.name]
         for method in methods
     }
-    others = [(problems[name], own) for name, own in slower.items()]
+    others = [(problems[name], of_method) for name, of_method in slower.items()]
     return [
         MethodFrontier(
             method.name,
@@ -82,7 +82,7 @@ def _of_one(problem: Problem, pipelines: int) -> Problem:
     """Return the problem of one of so many pipelines, whose energies `problem` has in all."""
     if pipelines == 1:
         return problem
-    own = {
+    averaged = {
         id(points): replace(
             points,
             energies_j=tuple(energy_j / pipelines for energy_j in points.energies_j),
@@ -92,7 +92,7 @@ def _of_one(problem: Problem, pipelines: int) -> Problem:
     }
     return replace(
         problem,
-        point_sets=tuple(own[id(points)] for points in problem.point_sets),
+        point_sets=tuple(averaged[id(points)] for points in problem.point_sets),
         waiting_power_w=problem.waiting_power_w / pipelines,
     )
 
@@ -118,5 +118,5 @@ def with_iso_plans(
         ends = ((plan.time_s, plan.energy_j) for plan in plans[within - 1 : within + 1])
         fastest = fastest_under(problem, (energy_j, 0.0), *ends)
         added += [fastest] if fastest is not None else []
-    found = [*plans, *added]
-    return tuple(found[n] for n in pareto_order([(plan.time_s, plan.energy_j) for plan in found]))
+    candidates = [*plans, *added]
+    return tuple(candidates[n] for n in pareto_order([(plan.time_s, plan.energy_j) for plan in candidates]))

@@ -54,9 +54,9 @@ def plan_beside_slow_pipeline(
     """
     beside = beside_slow_pipeline(problem, joined, _choice(problem, fastest.points), slowdown)
     time_s = slowdown * fastest.time_s
-    found = cheapest_within(beside, time_s * (1 + ROUNDING) if joined else time_s)
-    points = found.points[: len(problem.point_sets)]
-    return replace(found, points=points, time_s=makespan(problem.dag, problem.times_s(_choice(problem, points))))
+    cheapest = cheapest_within(beside, time_s * (1 + ROUNDING) if joined else time_s)
+    points = cheapest.points[: len(problem.point_sets)]
+    return replace(cheapest, points=points, time_s=makespan(problem.dag, problem.times_s(_choice(problem, points))))
 
 
 def beside_slow_pipeline(problem: Problem, joined: frozenset[int], choice: Sequence[int], slowdown: float) -> Problem:
@@ -109,13 +109,13 @@ def beside_slow_pipeline(problem: Problem, joined: frozenset[int], choice: Seque
 
 def _with_successors(dag: Dag, joined: frozenset[int]) -> set[int]:
     """Return the joined instructions and all that follow from one."""
-    found = set(joined)
+    reached = set(joined)
     for i in dag.order:
-        if any(before in found for before, _ in dag.predecessors[i]):
-            found.add(i)
-    return found
+        if any(before in reached for before, _ in dag.predecessors[i]):
+            reached.add(i)
+    return reached
 
 
 def _choice(problem: Problem, points: Sequence[int]) -> list[int]:
     """Return the index into the point set of each instruction of its `point`."""
-    return [own.points.index(point) for own, point in zip(problem.point_sets, points, strict=True)]
+    return [point_set.points.index(point) for point_set, point in zip(problem.point_sets, points, strict=True)]

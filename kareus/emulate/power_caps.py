@@ -59,13 +59,13 @@ def crossing_plan(
     idle_w, pipeline_cap_w = scale.idle_power_w * scale.pipeline_gpus, gpu_cap_w * scale.pipeline_gpus
     allowance = (pipeline_cap_w * scale.exposed_s - scale.reduction_energy_j, pipeline_cap_w - idle_w)
     thirsty, frugal = (dynamic_plan(plan, idle_w) for plan in plans[first - 1 : first + 1])
-    found = fastest_under(
+    fastest = fastest_under(
         dynamic_problem(problem, idle_w),
         allowance,
         (thirsty.time_s, thirsty.energy_j),
         (frugal.time_s, frugal.energy_j),
     )
-    return [] if found is None else [total_plan(found, idle_w)]
+    return [] if fastest is None else [total_plan(fastest, idle_w)]
 
 
 def _waiting_s(time_s: float, energy_j: float, cap_w: float, idle_w: float) -> float:

@@ -130,8 +130,8 @@ def _fleet(composition: ComposedWorkload, named: Sequence[str]) -> Fleet:
         refusal=refusal,
     )
     check_series(fleet)
-    own = {key: value for key, value in composition.changes.items() if key.startswith(f"{GROUP}.")}
-    return dataclasses.replace(fleet, name=fleet_name(composition.options[GROUP], named, fleet.gpus, own))
+    changes = {key: value for key, value in composition.changes.items() if key.startswith(f"{GROUP}.")}
+    return dataclasses.replace(fleet, name=fleet_name(composition.options[GROUP], named, fleet.gpus, changes))
 
 
 def fleet_name(option: str, named: Sequence[str], gpus: int, changes: Mapping[str, Any]) -> str:

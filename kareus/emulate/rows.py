@@ -21,22 +21,25 @@ def fleet_rows(fleet: Fleet, frontiers: Iterable[MethodFrontier]) -> list[Row]:
     """Rows of `FLEET`."""
     scale = scale_of(fleet)
     return [
-        {**identity(fleet, own.method), "plan": number, **fleet_columns(scale, plan), "on_frontier": bool(is_best)}
-        for own in frontiers
-        for number, (plan, is_best) in enumerate(zip(own.plans, _on_frontier(own), strict=True))
+        {**identity(fleet, frontier.method), "plan": number, **fleet_columns(scale, plan), "on_frontier": bool(is_best)}
+        for frontier in frontiers
+        for number, (plan, is_best) in enumerate(zip(frontier.plans, _on_frontier(frontier), strict=True))
     ]
 
 
-def _on_frontier(own: MethodFrontier) -> Mask:
-    return pareto_mask(np.array([(plan.time_s, plan.energy_j) for plan in own.plans]))
+def _on_frontier(frontier: MethodFrontier) -> Mask:
+    return pareto_mask(np.array([(plan.time_s, plan.energy_j) for plan in frontier.plans]))
 
 
 def straggler_rows(fleet: Fleet, frontiers: Iterable[MethodFrontier]) -> list[Row]:
     """Rows of `STRAGGLERS`."""
     scale = scale_of(fleet)
     return [
-        {**identity(fleet, own.method), **straggler_columns(slowdown, own.plans[0], own.problem, scale, own.joined)}
-        for own in frontiers
+        {
+            **identity(fleet, frontier.method),
+            **straggler_columns(slowdown, frontier.plans[0], frontier.problem, scale, frontier.joined),
+        }
+        for frontier in frontiers
         for slowdown in fleet.emulation.stragglers
     ]
 
@@ -45,30 +48,32 @@ def power_cap_rows(fleet: Fleet, frontiers: Sequence[MethodFrontier]) -> list[Ro
     """Rows of `POWER_CAPS`; those of a cap that nothing keeps are empty."""
     scale, rows = scale_of(fleet), []
     for gpu_cap_w in fleet.gpu_caps_w:
-        crossing = {own.method: crossing_plan(gpu_cap_w, own.plans, own.problem, scale) for own in frontiers}
-        for own in frontiers:
-            plans = [*own.plans, *crossing[own.method]]
-            if method_named(own.method).has_frontier:
+        crossing = {
+            frontier.method: crossing_plan(gpu_cap_w, frontier.plans, frontier.problem, scale) for frontier in frontiers
+        }
+        for frontier in frontiers:
+            plans = [*frontier.plans, *crossing[frontier.method]]
+            if method_named(frontier.method).has_frontier:
                 plans += [
                     run
                     for other in frontiers
                     for plan in crossing[other.method]
-                    for run in adopted(plan, other.problem, own.problem)
+                    for run in adopted(plan, other.problem, frontier.problem)
                 ]
-            rows.append({**identity(fleet, own.method), **power_cap_columns(gpu_cap_w, plans, scale)})
+            rows.append({**identity(fleet, frontier.method), **power_cap_columns(gpu_cap_w, plans, scale)})
     return rows
 
 
 def hour_rows(fleet: Fleet, frontiers: Sequence[MethodFrontier], series: HourlySeries) -> list[Row]:
     """Rows of `HOURS`; one of the policy `none` for a method that is too slow, with the most that it can do."""
     rows: list[Row] = []
-    for own in frontiers:
-        work = _work(fleet, own)
+    for frontier in frontiers:
+        work = _work(fleet, frontier)
         if work.iterations > reachable(work, series):
-            rows.append({**identity(fleet, own.method), **_too_slow(work, series)})
+            rows.append({**identity(fleet, frontier.method), **_too_slow(work, series)})
             continue
         for policy, slots in (("hourly", hourly(work, series)), ("steady", steady(work, series))):
-            of_policy = {**identity(fleet, own.method), "policy": policy}
+            of_policy = {**identity(fleet, frontier.method), "policy": policy}
             rows += [{**of_policy, **_hour_columns(work, series, slot)} for slot in slots]
     return rows
 
@@ -78,9 +83,9 @@ def _too_slow(work: HourlyProblem, series: HourlySeries) -> Row:
     return {"policy": "none", **empty, "iterations": float(int(reachable(work, series))), "unit": series.unit}
 
 
-def _work(fleet: Fleet, own: MethodFrontier) -> HourlyProblem:
+def _work(fleet: Fleet, frontier: MethodFrontier) -> HourlyProblem:
     scale = scale_of(fleet)
-    costs = [scale.cost(plan.time_s, plan.energy_j) for plan in own.plans]
+    costs = [scale.cost(plan.time_s, plan.energy_j) for plan in frontier.plans]
     return HourlyProblem(
         times_s=tuple(time_s for time_s, _ in costs),
         energies_j=tuple(energy_j for _, energy_j in costs),

@@ -62,7 +62,7 @@ def constant_counts(plan: Plan, workload: Workload, graphs: Graphs) -> ConstantC
     Raises:
         ConfigError: no instruction of the plan overlaps, so that no SM count is planned.
     """
-    known: KnownSteps = {}
+    step_costs: KnownSteps = {}
     partitions = {p.name: p.collective for p in partitions_of(dict(graphs), workload)}
     groups = {name: partitions[name].group for name in overlapping(plan)}
     sizes = {partitions[name].group: partitions[name].group_size for name in groups}
@@ -70,7 +70,7 @@ def constant_counts(plan: Plan, workload: Workload, graphs: Graphs) -> ConstantC
     allowed = [sm_allocations(sizes[name], workload.space) for name in names]
 
     def cost(changed: Plan, at: Workload = workload) -> ComposedIteration:
-        return plan_cost(changed, at, graphs, known)
+        return plan_cost(changed, at, graphs, step_costs)
 
     constants = [dict(zip(names, counts, strict=True)) for counts in itertools.product(*allowed)]
     costs = [cost(with_counts(plan, groups, counts)) for counts in constants]

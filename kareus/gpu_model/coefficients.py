@@ -441,9 +441,12 @@ class GpuCoefficients:
 
     def __post_init__(self) -> None:
         not_negative(self, *COEFFICIENTS)
-        share(self, *(name for name, known in COEFFICIENTS.items() if known.is_share and known.least > 0))
-        for name, known in COEFFICIENTS.items():
-            within(self, known.least, known.most, known.unit, name)
+        share(
+            self,
+            *(name for name, law in COEFFICIENTS.items() if law.is_share and law.least > 0),
+        )
+        for name, law in COEFFICIENTS.items():
+            within(self, law.least, law.most, law.unit, name)
 
 
 COEFFICIENTS: Mapping[str, Coefficient] = {f.name: declaration_of(f.metadata) for f in fields(GpuCoefficients)}
@@ -463,18 +466,18 @@ OF_SOFTWARE = (
 """Coefficients that the software sets which drives a GPU, by its own numbers of these names (`kareus.software`)."""
 OF_GROUPS = tuple(name for name in COEFFICIENTS if name.startswith(("grouped_", "routing_", "fp4_")))
 """Coefficients of grouped GEMMs, and of products of 4 bits: no other kernel depends on them."""
-SHARES = frozenset(name for name, known in COEFFICIENTS.items() if known.is_share)
+SHARES = frozenset(name for name, law in COEFFICIENTS.items() if law.is_share)
 """Coefficients that cannot exceed 1."""
 
 
-def coefficients_of_many(shared: GpuCoefficients, own: Mapping[str, "Array"]) -> GpuCoefficients:
+def coefficients_of_many(shared: GpuCoefficients, of_each: Mapping[str, "Array"]) -> GpuCoefficients:
     """Return the coefficients of many GPUs, for laws that broadcast; ranges are not checked.
 
     Args:
         shared: coefficients that all of them have, where `own` has none.
-        own: coefficients by name, each an array with an axis of GPUs.
+        of_each: coefficients by name, each an array with an axis of GPUs.
     """
-    values = {name: getattr(shared, name) for name in COEFFICIENTS} | dict(own)
+    values = {name: getattr(shared, name) for name in COEFFICIENTS} | dict(of_each)
     return cast(GpuCoefficients, SimpleNamespace(**values))
 
 

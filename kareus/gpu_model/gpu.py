@@ -195,8 +195,8 @@ class Gpu:
 
     def with_library(self, name: str) -> "Gpu":
         """Return this GPU with the coefficients of a kernel library; of one that is not listed, this GPU itself."""
-        known: dict[str, Any] = dict(self.libraries.get(name, {}))
-        return replace(self, coefficients=replace(self.coefficients, **known)) if known else self
+        numbers: dict[str, Any] = dict(self.libraries.get(name, {}))
+        return replace(self, coefficients=replace(self.coefficients, **numbers)) if numbers else self
 
     def linked_gpus(self, gpus: int) -> int:
         """Return how many consecutive ranks of a job of `gpus` GPUs NVLink connects; the network is between these.
@@ -331,11 +331,13 @@ class Gpu:
                 raise ConfigError(f"{name}={list(tile)}: a tile has two sides, such as [128, 128].")
             for side in tile:
                 check_within(name, side, 1, MOST_TILE, "values")
-        for library, own in self.libraries.items():
-            for name, value in own.items():
+        for library, numbers in self.libraries.items():
+            for name, value in numbers.items():
                 if name not in COEFFICIENTS:
                     raise ConfigError(
                         f"libraries.{library}: unknown coefficient {name}; {suggest(name, COEFFICIENTS)}."
                     )
-                known = COEFFICIENTS[name]
-                check_within(f"libraries.{library}.{name}", value, known.least, known.most, known.unit)
+                coefficient = COEFFICIENTS[name]
+                check_within(
+                    f"libraries.{library}.{name}", value, coefficient.least, coefficient.most, coefficient.unit
+                )

@@ -116,12 +116,14 @@ def without_collectives(counted: Tally) -> Tally:
     return replace(counted, blocks=operators_alone(counted.blocks), outer=operators_alone(counted.outer))
 
 
-def run_program(gpu: Gpu, program: Program, frequency_mhz: Array | float, known: KnownSteps | None = None) -> Behaviour:
+def run_program(
+    gpu: Gpu, program: Program, frequency_mhz: Array | float, step_costs: KnownSteps | None = None
+) -> Behaviour:
     """Return what one execution of `program` does at each requested clock; `known` as in `run_tally`."""
-    return run_tally(gpu, tally(program), frequency_mhz, {} if known is None else known)
+    return run_tally(gpu, tally(program), frequency_mhz, {} if step_costs is None else step_costs)
 
 
-def run_tally(gpu: Gpu, counted: Tally, frequency_mhz: Array | float, known: KnownSteps) -> Behaviour:
+def run_tally(gpu: Gpu, counted: Tally, frequency_mhz: Array | float, step_costs: KnownSteps) -> Behaviour:
     """Return what `run_program` does, for a program whose steps have been counted.
 
     In this order: the work of its steps, the power limit, the host, and what isolated steps miss of an instruction.
@@ -130,41 +132,41 @@ def run_tally(gpu: Gpu, counted: Tally, frequency_mhz: Array | float, known: Kno
         gpu: GPU that runs it.
         counted: steps of the program.
         frequency_mhz: requested clocks.
-        known: costs of steps on this GPU, read and extended; programs of one workload share most of their steps.
+        step_costs: costs of steps on this GPU, read and extended; programs of one workload share most of their steps.
     """
     requested_mhz = np.asarray(frequency_mhz, dtype=np.float64)
-    return run_sums(gpu, sums_of(gpu, counted, requested_mhz, known), requested_mhz)
+    return run_sums(gpu, sums_of(gpu, counted, requested_mhz, step_costs), requested_mhz)
 
 
-def sums_of(gpu: Gpu, counted: Tally, requested_mhz: Array, known: KnownSteps, fewer: Tally | None = None) -> Sums:
+def sums_of(gpu: Gpu, counted: Tally, requested_mhz: Array, step_costs: KnownSteps, fewer: Tally | None = None) -> Sums:
     """Return what the steps of a tally take at requested clocks.
 
     Args:
         gpu: GPU that runs them.
         counted: the tally; of `REPEATING` blocks, where more are asked for.
         requested_mhz: clocks.
-        known: as of `run_tally`.
+        step_costs: as of `run_tally`.
         fewer: the tally of one block less. From `REPEATING` on each further block adds the same steps: only the first
             and the last blocks differ from others, by what is beside them.
     """
 
     def costs(steps: Callable[[Tally], Counter[Step]], clocks_mhz: Array) -> CountedCosts:
-        own, less = steps(counted), steps(counted if fewer is None else fewer)
-        shape = (len(own), 3, *clocks_mhz.shape)
+        repeats, less = steps(counted), steps(counted if fewer is None else fewer)
+        shape = (len(repeats), 3, *clocks_mhz.shape)
         return CountedCosts(
-            np.array(list(own.values()), dtype=np.int64),
-            np.array([count - less[step] for step, count in own.items()], dtype=np.int64),
-            np.array([known_step_cost(gpu, step, clocks_mhz, known) for step in own]).reshape(shape),
-            [sum(host_time_s(gpu, part.operators, part.collective) for part in step.parts) for step in own],
+            np.array(list(repeats.values()), dtype=np.int64),
+            np.array([count - less[step] for step, count in repeats.items()], dtype=np.int64),
+            np.array([known_step_cost(gpu, step, clocks_mhz, step_costs) for step in repeats]).reshape(shape),
+            [sum(host_time_s(gpu, part.operators, part.collective) for part in step.parts) for step in repeats],
         )
 
     isolates = counted.whole_instruction and gpu.isolates
     return Sums(
-        costs(lambda own: own.blocks, requested_mhz),
-        costs(lambda own: own.outer, requested_mhz),
-        costs(lambda own: operators_alone(own.blocks) if isolates else Counter(), requested_mhz),
+        costs(lambda tallied: tallied.blocks, requested_mhz),
+        costs(lambda tallied: tallied.outer, requested_mhz),
+        costs(lambda tallied: operators_alone(tallied.blocks) if isolates else Counter(), requested_mhz),
         counted.whole_instruction,
-        lambda: costs(lambda own: own.steps, _grid_mhz(gpu, requested_mhz)),
+        lambda: costs(lambda tallied: tallied.steps, _grid_mhz(gpu, requested_mhz)),
     )
 
 
@@ -258,16 +260,16 @@ def operators_alone(steps: Counter[Step]) -> Counter[Step]:
     return alone
 
 
-def known_step_cost(gpu: Gpu, step: Step, requested_mhz: Array, known: KnownSteps) -> CostRows:
+def known_step_cost(gpu: Gpu, step: Step, requested_mhz: Array, step_costs: KnownSteps) -> CostRows:
     """Return what `step_cost` does, taken from `known` or added to it."""
     key = (step, requested_mhz.shape, requested_mhz.tobytes())
-    if key not in known:
+    if key not in step_costs:
         if step.along:
             host_s = sum(host_time_s(gpu, part.operators, part.collective) for part in step.parts)
-            known[key] = _phases_cost(gpu, along_phases(gpu, step, requested_mhz), requested_mhz, host_s)
+            step_costs[key] = _phases_cost(gpu, along_phases(gpu, step, requested_mhz), requested_mhz, host_s)
         else:
-            known[key] = step_cost(gpu, step.operators, step.collective, requested_mhz, step.sm_count, step.launch)
-    return known[key]
+            step_costs[key] = step_cost(gpu, step.operators, step.collective, requested_mhz, step.sm_count, step.launch)
+    return step_costs[key]
 
 
 def run_schedules(

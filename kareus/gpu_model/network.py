@@ -89,13 +89,13 @@ def _exchange_s(gpu: Gpu, collective: Collective, placement: Placement, frequenc
     Links move the rest, and beside it what one copy for a whole node has to become there. Messages to several GPUs are
     under way at once.
     """
-    size, own = collective.group_size, placement.per_node
+    size, on_node = collective.group_size, placement.per_node
     share = collective.between_share if isinstance(collective, TokenExchange) else 1.0
-    others_bytes = collective.message_bytes * (size - own) / size
+    others_bytes = collective.message_bytes * (size - on_node) / size
     forwarded = others_bytes if share < 1 else 0.0
     on_links_s = ring_moving_s(
         gpu,
-        bus_bytes=collective.message_bytes * (own - 1) / size + forwarded,
+        bus_bytes=collective.message_bytes * (on_node - 1) / size + forwarded,
         message_bytes=collective.message_bytes,
         group_size=size,
         frequency_mhz=frequency_mhz,

@@ -87,34 +87,34 @@ def known_uncertainty(gpu: Gpu) -> Uncertainty | None:
 
     An estimate that names no numbers holds for none.
     """
-    known = gpu.uncertainty
-    return known if known is not None and known.estimated_for == numbers_of(gpu) else None
+    uncertainty = gpu.uncertainty
+    return uncertainty if uncertainty is not None and uncertainty.estimated_for == numbers_of(gpu) else None
 
 
 def known_kernel_uncertainty(gpu: Gpu) -> KernelUncertainty | None:
     """Return how far predicted kernels of `gpu` are off, or None if not estimated for the numbers that it has."""
-    known = gpu.kernel_uncertainty
-    return known if known is not None and known.estimated_for == kernel_numbers_of(gpu) else None
+    uncertainty = gpu.kernel_uncertainty
+    return uncertainty if uncertainty is not None and uncertainty.estimated_for == kernel_numbers_of(gpu) else None
 
 
 def trust(gpu: Gpu) -> str:
     """Return in words how far predictions for `gpu` are off, if that was estimated for the numbers that it has."""
-    known = known_uncertainty(gpu)
-    if known is None:
+    error = known_uncertainty(gpu)
+    if error is None:
         return _kernel_trust(gpu)
     return (
-        f"9 of 10 planned iterations are within {known.time_percent:.1f} % of time and {known.energy_percent:.1f} % of "
+        f"9 of 10 planned iterations are within {error.time_percent:.1f} % of time and {error.energy_percent:.1f} % of "
         "energy, of workloads that the fit had not seen"
     )
 
 
 def _kernel_trust(gpu: Gpu) -> str:
     """What is known of a GPU that was fitted to single kernels."""
-    known = known_kernel_uncertainty(gpu)
-    if known is None:
+    error = known_kernel_uncertainty(gpu)
+    if error is None:
         return "errors not measured for this GPU"
-    energy = "" if known.energy_percent is None else f" and {known.energy_percent:.1f} % of energy"
+    energy = "" if error.energy_percent is None else f" and {error.energy_percent:.1f} % of energy"
     return (
-        f"9 of 10 single kernels are within {known.time_percent:.1f} % of time{energy}, of shapes that the fit had not "
+        f"9 of 10 single kernels are within {error.time_percent:.1f} % of time{energy}, of shapes that the fit had not "
         "seen; planned iterations were not measured (docs/trust.md)"
     )

@@ -98,7 +98,7 @@ def block_segments(
 ) -> list[Segment]:
     """Return the segments of one nanobatch through `layers` blocks of a stage, in the order of execution."""
     passes = block_passes(graph, layers, direction, recomputation=recomputation, dense=dense)
-    return [segment for own in passes for segment in own]
+    return [segment for one_pass in passes for segment in one_pass]
 
 
 def block_passes(
@@ -122,12 +122,12 @@ def _passes(
     graph: BlockGraph, layers: int, direction: Direction, recomputation: Recomputation
 ) -> tuple[list[tuple[Segment, ...]], list[tuple[Segment, ...]]]:
     """Return the forwards that a pass through equal blocks begins with, and what follows."""
-    own = pass_segments(graph.forward, block_backward(graph, recomputation), direction)
+    backward = pass_segments(graph.forward, block_backward(graph, recomputation), direction)
     if direction not in RECOMPUTING or recomputation is Recomputation.NONE:
-        return [], [own] * layers
+        return [], [backward] * layers
     if recomputation is Recomputation.STAGE:
-        return [graph.forward] * layers, [own] * layers
-    again = (*graph.forward, *own) if recomputation is Recomputation.FULL else own
+        return [graph.forward] * layers, [backward] * layers
+    again = (*graph.forward, *backward) if recomputation is Recomputation.FULL else backward
     keeping = pass_segments(graph.forward, graph.backward, direction)
     chosen = recomputed_blocks(layers)
     if isinstance(graph, PartlyRecomputedGraph):
@@ -143,8 +143,8 @@ def staggered(
     Each block is a cycle: attention and experts in turn, where there are experts.
     """
     passes = block_passes(graph, layers, direction, recomputation=recomputation, dense=dense)
-    cycles = {own: _cycle(own) for own in dict.fromkeys(passes)}
-    return interleave([segment for own in passes for segment in cycles[own]])
+    cycles = {one_pass: _cycle(one_pass) for one_pass in dict.fromkeys(passes)}
+    return interleave([segment for one_pass in passes for segment in cycles[one_pass]])
 
 
 def stages_with_all_pairs(graph: BlockGraph) -> tuple[tuple[int, int], ...]:

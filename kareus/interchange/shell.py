@@ -248,7 +248,7 @@ def _pattern(script: Script, n: int) -> int:
         return n
     end, branch = script.place_of((")",), n), script.branches[-1]
     patterns = [word for word in script.words[n:end] if word != "|"]
-    branch.is_taken = not branch.was_taken and any(fnmatch.fnmatchcase(branch.subject, one) for one in patterns)
+    branch.is_taken = not branch.was_taken and any(fnmatch.fnmatchcase(branch.subject, pattern) for pattern in patterns)
     branch.was_taken = branch.was_taken or branch.is_taken
     return end + 1
 

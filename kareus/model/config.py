@@ -223,8 +223,8 @@ class Model:
         within(self, 1e-30, 1, "mean square", "norm_epsilon")
         within(self, 1e-3, 1e15, "base", "rotary_base")
         if (self.max_positions is not None) is not (self.positions is PositionKind.LEARNED):
-            known = self.max_positions is not None
-            expected = f"expected null with positions={self.positions}" if known else "expected a number"
+            given = self.max_positions is not None
+            expected = f"expected null with positions={self.positions}" if given else "expected a number"
             raise ConfigError(f"max_positions={self.max_positions}: {expected}; learned positions alone have a table.")
         if self.max_positions is not None:
             within(self, 1, MOST_TOKENS, "tokens", "max_positions")
@@ -658,7 +658,9 @@ def model_words(name: str) -> str:
         >>> [model_words(name) for name in ("llama3.2-3b", "qwen3-30b-a3b", "mixtral-8x7b", "gpt2-xl", "mine")]
         ['Llama 3.2 3B', 'Qwen3 30B A3B', 'Mixtral 8x7B', 'GPT-2 XL', 'mine']
     """
-    family = next((one for one in FAMILIES if re.match(rf"{re.escape(one)}v?[0-9]", name)), None)
+    family = next(
+        (known_family for known_family in FAMILIES if re.match(rf"{re.escape(known_family)}v?[0-9]", name)), None
+    )
     if family is None or "-" not in name:
         return name
     rest = name.removeprefix(family).replace("-", " ")

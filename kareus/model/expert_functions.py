@@ -184,8 +184,10 @@ class GroupedLinearFunction(Function):
         ctx.route, ctx.weight_gradient, ctx.splits = route, weight_gradient, (route.receives, route.sends)
         weights = weight.view(len(route.rows), -1, weight.shape[-1])
         product = x.new_empty(len(x), weights.shape[1])
-        for rows, own, out in zip(torch.split(x, route.rows), weights, torch.split(product, route.rows), strict=True):
-            torch.mm(rows, own.t(), out=out)
+        for rows, expert, out in zip(
+            torch.split(x, route.rows), weights, torch.split(product, route.rows), strict=True
+        ):
+            torch.mm(rows, expert.t(), out=out)
         return product
 
     @staticmethod
@@ -196,8 +198,8 @@ class GroupedLinearFunction(Function):
         shape = (len(counts), -1, weight.shape[-1])
         x_gradient = torch.empty_like(x)
         rows = torch.split(gradient, counts)
-        for each, own, out in zip(rows, weight.view(shape), torch.split(x_gradient, counts), strict=True):
-            torch.mm(each, own, out=out)
+        for each, expert, out in zip(rows, weight.view(shape), torch.split(x_gradient, counts), strict=True):
+            torch.mm(each, expert, out=out)
 
         def add() -> None:
             totals = weight_gradient.view(shape)

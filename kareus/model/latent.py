@@ -35,11 +35,11 @@ class LatentNormFunction(Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of latent vectors."""
         *vectors, turning = gradients
-        found: list[Any] = [
+        parts: list[Any] = [
             vector if part is None else RmsNormFunction.backward(part, vector)[0]
             for vector, part in zip(vectors, ctx.parts, strict=True)
         ]
-        return torch.cat([*found, turning], dim=-1), None, None
+        return torch.cat([*parts, turning], dim=-1), None, None
 
 
 class LatentRotateFunction(Function):

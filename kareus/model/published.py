@@ -246,7 +246,7 @@ def _turning_latents(model: Model, latent: LatentAttention, name: str) -> tuple[
 
 def _with(name: str, kind: WeightNames, part: re.Pattern[str], fused: str) -> str:
     """Return the name of the product that a weight is fused in."""
-    before, after = name[: (found := next(part.finditer(name))).start()], name[found.end() :]
+    before, after = name[: (match := next(part.finditer(name))).start()], name[match.end() :]
     for ours, theirs in kind.names.items():
         before = before.replace(ours, theirs)
     return f"{before}{fused}{after}"
@@ -267,9 +267,9 @@ def as_published(model: Model, weights: Mapping[str, Tensor]) -> dict[str, Tenso
         place = published(model, name)
         parts.setdefault(place.name, []).append((place.first_row, weight.t() if place.transposed else weight))
     merged = {}
-    for name, own in parts.items():
-        tensors = [tensor for _, tensor in sorted(own, key=lambda part: part[0])]
-        transposed = len(own) > 1 and model.positions is PositionKind.LEARNED and tensors[0].dim() > 1
+    for name, tensors_of in parts.items():
+        tensors = [tensor for _, tensor in sorted(tensors_of, key=lambda part: part[0])]
+        transposed = len(tensors_of) > 1 and model.positions is PositionKind.LEARNED and tensors[0].dim() > 1
         merged[name] = torch.cat(tensors, dim=1 if transposed else 0).contiguous()
     return merged
 

@@ -77,7 +77,7 @@ class LayerStep:
     def __post_init__(self) -> None:
         """Look up what every launch needs."""
         function = self.operator.function
-        found = {
+        sizes = {
             "run_forward": function.forward,
             "run_backward": function.backward,
             "settings": self.operator.settings(),
@@ -85,7 +85,7 @@ class LayerStep:
             "taken": itemgetter(*self.reads),
             "written": self.writes[0] if len(self.writes) == 1 else None,
         }
-        for name, value in found.items():
+        for name, value in sizes.items():
             object.__setattr__(self, name, value)
 
 

@@ -340,12 +340,12 @@ def adapters(model: Model, parallelism: Parallelism, options: TrainingOptions) -
         "down_proj": hidden,
     }
     inputs = {"o_proj": model.attended_width // tp, "down_proj": width}
-    found = []
+    layers = []
     for target in dict.fromkeys(options.lora_targets):
         name = SAME.get(target, target)
         parts = FUSED.get(name, (name,))
         made = sum(outputs[part] for part in parts)
         if made:
             operator, entering = OPERATORS[parts[0]], inputs.get(name, hidden)
-            found.append(Adapter(operator=operator, inputs=entering, outputs=made, rank=options.lora_rank))
-    return tuple(found)
+            layers.append(Adapter(operator=operator, inputs=entering, outputs=made, rank=options.lora_rank))
+    return tuple(layers)

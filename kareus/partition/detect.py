@@ -89,7 +89,7 @@ def detect_partitions(
     Raises:
         KareusError: two kinds of partition would have the same name.
     """
-    found: dict[str, Partition] = {}
+    partitions: dict[str, Partition] = {}
     counts: Counter[str] = Counter()
     dense_blocks = (0, 1) if graph.dense_forward else (0,)
     for direction in instruction_directions(split_backward=split_backward):
@@ -98,13 +98,13 @@ def detect_partitions(
             more, fewer = (walk(layers, layers * dense) for layers in (_STEADY + 1, _STEADY))
             others = [partition for stage in stages_with_all_pairs(graph)[1:] for partition in walk(*stage)]
             for partition in (*more, *others):
-                found[partition.name] = _together(found.get(partition.name, partition), partition)
+                partitions[partition.name] = _together(partitions.get(partition.name, partition), partition)
             per_block = Counter(p.name for p in more) - Counter(p.name for p in fewer)
-            counts.update({name: n for name, n in per_block.items() if found[name].direction is direction})
-    return {partition: counts[name] for name, partition in found.items()}
+            counts.update({name: n for name, n in per_block.items() if partitions[name].direction is direction})
+    return {partition: counts[name] for name, partition in partitions.items()}
 
 
-def _together(known: Partition, partition: Partition) -> Partition:
+def _together(former: Partition, partition: Partition) -> Partition:
     """Return what stands for two partitions of one name: the one that sends more bytes, or else more messages.
 
     Beside attention, say, runs the gather for the other nanobatch's attention, by sequence, or for its MLP, at once;
@@ -113,9 +113,9 @@ def _together(known: Partition, partition: Partition) -> Partition:
     Raises:
         KareusError: they differ in more.
     """
-    if _at_once(known) != _at_once(partition):
-        raise KareusError(f"{known.name}: two different partitions have this name; the graph is ambiguous.")
-    return max(known, partition, key=_sent)
+    if _at_once(former) != _at_once(partition):
+        raise KareusError(f"{former.name}: two different partitions have this name; the graph is ambiguous.")
+    return max(former, partition, key=_sent)
 
 
 def _sent(partition: Partition) -> tuple[int, bool]:

@@ -121,18 +121,18 @@ def with_experts(graph: BlockGraph, dense: BlockGraph | None, sizes: Routed) -> 
         sizes: of the experts.
     """
     shared = sizes.experts.shared_width > 0
-    found = replace(
+    routed_graph = replace(
         graph,
         forward=_spliced(graph.forward, _forward(sizes), shared=shared),
         backward=_spliced(graph.backward, _backward(sizes), shared=shared),
     )
     if dense is None:
-        return found
+        return routed_graph
     forward, backward = (
         tuple(replace(segment, scope=Scope.DENSE_BLOCK) for segment in segments)
         for segments in (dense.forward, dense.backward)
     )
-    return replace(found, dense_forward=forward, dense_backward=backward)
+    return replace(routed_graph, dense_forward=forward, dense_backward=backward)
 
 
 def _spliced(segments: tuple[Segment, ...], routed: Stream, *, shared: bool) -> tuple[Segment, ...]:
@@ -149,11 +149,11 @@ def _spliced(segments: tuple[Segment, ...], routed: Stream, *, shared: bool) -> 
     first, last = places[0], places[-1] + 1
     if _moves_tokens(stream[last]):
         first, last = (last + 1, last + 1) if shared else (first - 1, last + 1)
-        found = [*map(_renamed, stream[:first]), *routed, End(), *stream[last:]]
+        stream_with = [*map(_renamed, stream[:first]), *routed, End(), *stream[last:]]
     else:
         inside = stream[first:last] if shared else []
-        found = [*stream[:first], *routed, *map(_renamed, inside), *stream[last:]]
-    *others, ending = _segments(found, segments[0].direction)
+        stream_with = [*stream[:first], *routed, *map(_renamed, inside), *stream[last:]]
+    *others, ending = _segments(stream_with, segments[0].direction)
     begins = segments[0].direction is Direction.FORWARD and ending.collective is not None
     return (ending, *others) if begins else (*others, ending)
 

@@ -163,20 +163,20 @@ def partitions_of(graphs: dict[Batch, BlockGraph], workload: Extracted) -> dict[
     Raises:
         KareusError: they are not those that the workflow made jobs for.
     """
-    found: dict[Partition, int] = {}
+    partitions: dict[Partition, int] = {}
     if Batch.NANOBATCH in graphs:
-        found = detect_partitions(
+        partitions = detect_partitions(
             graphs[Batch.NANOBATCH],
             recomputation=workload.recomputation,
             split_backward=workload.split_backward,
         )
-    names, expected = {partition.name for partition in found}, set(expected_partitions(workload))
+    names, expected = {partition.name for partition in partitions}, set(expected_partitions(workload))
     if names != expected:
         raise KareusError(
             f"partitions: the operator graph has {', '.join(sorted(names)) or 'none'}, "
             f"kareus/partition/names.py predicts {', '.join(sorted(expected)) or 'none'}; correct the prediction."
         )
-    return found
+    return partitions
 
 
 @lru_cache(maxsize=256)  # the nanobatch of one layout is the microbatch of another

@@ -93,7 +93,7 @@ def _changed(
     segments: Sequence[Segment], model: Model, products: Sequence[Operator], gathered: Fraction
 ) -> tuple[Segment, ...]:
     """Put products in the place of the projection, and latent vectors in that of tokens around it."""
-    found = []
+    changed = []
     for number, segment in enumerate(segments):
         following, operators = segments[(number + 1) % len(segments)], list[Operator]()
         for operator in segment.operators:
@@ -106,8 +106,8 @@ def _changed(
         collective = segment.collective
         if collective is not None and _of_tokens(collective) and (scatters or gathers):
             collective = replace(collective, message_bytes=int(collective.message_bytes * gathered))
-        found.append(replace(segment, operators=tuple(operators), collective=collective))
-    return tuple(found)
+        changed.append(replace(segment, operators=tuple(operators), collective=collective))
+    return tuple(changed)
 
 
 def _of_tokens(collective: Collective) -> bool:

@@ -122,7 +122,7 @@ def operator_of(run: Run, trace_reads: Counter[int], lasting: frozenset[int]) ->
 def collective_of(exchange: CollectiveRun) -> AnyCollective:
     """Return one collective in the place of consecutive ones."""
     first = exchange.events[0]
-    found = Collective(
+    collective = Collective(
         kind=_COLLECTIVES[first.kernel],
         group=first.axis,
         group_size=first.axis_size,
@@ -131,8 +131,8 @@ def collective_of(exchange: CollectiveRun) -> AnyCollective:
     )
     sequences = _sequences(first)
     if sequences == 1:
-        return found
-    return SequenceCollective(**{f.name: getattr(found, f.name) for f in fields(found)}, sequences=sequences)
+        return collective
+    return SequenceCollective(**{f.name: getattr(collective, f.name) for f in fields(collective)}, sequences=sequences)
 
 
 def _sequences(event: TracedEvent) -> int:
@@ -185,8 +185,8 @@ def _batched(name: str, events: tuple[TracedEvent, ...], products: list[int]) ->
         return [Run(name, OperatorKind.GEMM, events, 1)]
     first, _ = products
     return [
-        Run(f"{name}{INPUT_GRADIENT_SUFFIX}", OperatorKind.GEMM, own, 1)
-        for own in (events[: first + 1], events[first + 1 :])
+        Run(f"{name}{INPUT_GRADIENT_SUFFIX}", OperatorKind.GEMM, part, 1)
+        for part in (events[: first + 1], events[first + 1 :])
     ]
 
 
@@ -219,7 +219,7 @@ def _entering(events: Sequence[TracedEvent]) -> list[Region]:
     Of a buffer that `events` make, nothing enters; of one that they change in place, all that is read before.
     """
     made: set[int] = set()
-    known: set[int] = set()
+    written: set[int] = set()
     changed: set[tuple[int, int, int]] = set()
     entering: dict[tuple[int, int, int], Region] = {}
     for event in events:
@@ -227,12 +227,12 @@ def _entering(events: Sequence[TracedEvent]) -> list[Region]:
             place = (region.buffer, region.offset, region.size_bytes)
             if region.buffer not in made and place not in changed:
                 entering[place] = region
-        known.update(region.buffer for region in event.reads)
+        written.update(region.buffer for region in event.reads)
         for region in event.writes:
             changed.add((region.buffer, region.offset, region.size_bytes))
-            if region.buffer not in known:
+            if region.buffer not in written:
                 made.add(region.buffer)
-        known.update(region.buffer for region in event.writes)
+        written.update(region.buffer for region in event.writes)
     return list(entering.values())
 
 

@@ -146,11 +146,11 @@ def _with_adapters(graph: BlockGraph, beside: Sequence[Adapter]) -> BlockGraph:
 def _adapted(operators: Sequence[Operator], beside: Sequence[Adapter]) -> Iterator[Operator]:
     for operator in operators:
         yield operator
-        for number, one in enumerate(one for one in beside if one.operator == operator.name):
+        for number, adapter in enumerate(adapter for adapter in beside if adapter.operator == operator.name):
             name, rows = f"{operator.name}.{ADAPTER}{number or ''}", operator.shape[0]
-            yield product(f"{name}.a", rows, one.rank, one.inputs)
-            yield product(f"{name}.b", rows, one.outputs, one.rank)
-            yield moved(f"{name}.sum", 2 * rows * one.outputs, rows * one.outputs)
+            yield product(f"{name}.a", rows, adapter.rank, adapter.inputs)
+            yield product(f"{name}.b", rows, adapter.outputs, adapter.rank)
+            yield moved(f"{name}.sum", 2 * rows * adapter.outputs, rows * adapter.outputs)
 
 
 def _with_gradients(segment: Segment, beside: Sequence[Adapter]) -> Segment:
@@ -173,17 +173,17 @@ def _gradients(operator: Operator, beside: Sequence[Adapter]) -> Iterator[Operat
     stem = operator.name.removesuffix(WEIGHT_GRADIENT_SUFFIX).removesuffix(INPUT_GRADIENT_SUFFIX)
     if stem == operator.name:
         return
-    for number, one in enumerate(one for one in beside if one.operator == stem):
+    for number, adapter in enumerate(adapter for adapter in beside if adapter.operator == stem):
         name = f"{stem}.{ADAPTER}{number or ''}"
         if frozen:
             tokens = operator.shape[2]
-            yield weight_gradient(f"{name}.b", one.outputs, one.rank, tokens)
-            yield weight_gradient(f"{name}.a", one.rank, one.inputs, tokens)
+            yield weight_gradient(f"{name}.b", adapter.outputs, adapter.rank, tokens)
+            yield weight_gradient(f"{name}.a", adapter.rank, adapter.inputs, tokens)
         else:
             rows = operator.shape[0]
-            yield product(f"{name}.b{INPUT_GRADIENT_SUFFIX}", rows, one.rank, one.outputs)
-            yield product(f"{name}.a{INPUT_GRADIENT_SUFFIX}", rows, one.inputs, one.rank)
-            yield moved(f"{name}.sum{INPUT_GRADIENT_SUFFIX}", 2 * rows * one.inputs, rows * one.inputs)
+            yield product(f"{name}.b{INPUT_GRADIENT_SUFFIX}", rows, adapter.rank, adapter.outputs)
+            yield product(f"{name}.a{INPUT_GRADIENT_SUFFIX}", rows, adapter.inputs, adapter.rank)
+            yield moved(f"{name}.sum{INPUT_GRADIENT_SUFFIX}", 2 * rows * adapter.inputs, rows * adapter.inputs)
 
 
 def _of_cast_weights(frozen: FrozenWeights, operator: Operator) -> Operator:
@@ -235,12 +235,12 @@ def _again(forward: Sequence[Segment], modules: Sequence[RecomputedModule]) -> t
     places = {module: set(_of_module(forward, module)) for module in modules}
     chosen = set[int]().union(*places.values())
     sending = set[int]().union(*(places[module] for module in WHOLE_MODULES if module in places))
-    found, end = list[Segment](), 0
+    segments_again, end = list[Segment](), 0
     for segment in forward:
         begin, end = end, end + len(segment.operators)
         again = [place for place in range(begin, end) if place in chosen]
         if again:
-            found.append(
+            segments_again.append(
                 replace(
                     segment,
                     direction=Direction.BACKWARD,
@@ -252,7 +252,7 @@ def _again(forward: Sequence[Segment], modules: Sequence[RecomputedModule]) -> t
                     independent_tail=0,
                 )
             )
-    return tuple(found)
+    return tuple(segments_again)
 
 
 def _of_module(forward: Sequence[Segment], module: RecomputedModule) -> list[int]:

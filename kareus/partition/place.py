@@ -57,7 +57,7 @@ def placed(
         EXPERT_PARALLEL: parallelism.expert_ranks(0),
         EXPERT_TENSOR_PARALLEL: list(range(parallelism.etp)),
     }
-    places = {group: placement_of(own, linked_gpus) for group, own in ranks.items()}
+    places = {group: placement_of(group_ranks, linked_gpus) for group, group_ranks in ranks.items()}
     if all(place.nodes == 1 for place in places.values()):
         return graph
     parts = {f.name: tuple(_placed(s, places, copies) for s in getattr(graph, f.name)) for f in fields(BlockGraph)}
@@ -73,7 +73,7 @@ def _placed(segment: Segment, places: Places, copies: ExchangedCopies | None) ->
 
 def _on_nodes(collective: Collective, placement: Placement, copies: ExchangedCopies | None) -> PlacedCollective:
     """Several messages of a launch share the network, so that they count as one."""
-    own = PlacedCollective(
+    on_nodes = PlacedCollective(
         kind=collective.kind,
         group=collective.group,
         group_size=collective.group_size,
@@ -83,6 +83,6 @@ def _on_nodes(collective: Collective, placement: Placement, copies: ExchangedCop
         per_node=placement.per_node,
     )
     if collective.kind is not CollectiveKind.ALL_TO_ALL or copies is None:
-        return own
-    values = {f.name: getattr(own, f.name) for f in fields(PlacedCollective)}
+        return on_nodes
+    values = {f.name: getattr(on_nodes, f.name) for f in fields(PlacedCollective)}
     return TokenExchange(**values, between_share=copies.share(placement.nodes))

@@ -31,10 +31,12 @@ def modules_of(argv: Sequence[str]) -> tuple[str, ...]:
         ValueError: the command names none.
     """
     config = load_slice(Path(argv[argv.index("--config") + 1]), PartitionSlice)
-    own = config.model, config.parallelism
-    sizes = batch_sizes(*own, config.microbatch_size).values()  # of one sequence the structure is another
+    sharded = config.model, config.parallelism
+    sizes = batch_sizes(*sharded, config.microbatch_size).values()  # of one sequence the structure is another
     kernel = config.software.attention_kernel
-    structures = {structure_of(*own, dimensions_of(*own, size, config.sequence_length), kernel) for size in sizes}
+    structures = {
+        structure_of(*sharded, dimensions_of(*sharded, size, config.sequence_length), kernel) for size in sizes
+    }
     return () if all(map(is_kept, structures)) else TRACING
 
 

@@ -78,9 +78,9 @@ def template_of(traced: Sequence[tuple[Trace, Dimensions]]) -> TraceTemplate:
     """
     outlines = [_outline(trace, dimensions) for trace, dimensions in traced]
     for other in outlines[1:]:
-        for one, another in itertools.zip_longest(outlines[0].events, other.events):
-            if one is None or one != another:
-                kernel = f"{one.path} {one.kernel}" if one else "more kernels"
+        for event, another in itertools.zip_longest(outlines[0].events, other.events):
+            if event is None or event != another:
+                kernel = f"{event.path} {event.kernel}" if event else "more kernels"
                 raise KareusError(f"tracing: {kernel} depends on the sizes of dimensions; {_TELL_APART}")
         for place, (mine, its) in enumerate(zip(outlines[0].regions, other.regions, strict=True)):
             if mine != its:
@@ -150,15 +150,15 @@ def _whole(number: Any) -> int:
 
 def _evaluator(dimensions: Dimensions) -> Callable[[Product], int]:
     """Return what evaluates a product, each once."""
-    sizes, known = dimensions.named(), dict[Product, int]()
+    sizes, sizes_of = dimensions.named(), dict[Product, int]()
 
     def size_of(product: Product) -> int:
-        if product not in known:
+        if product not in sizes_of:
             size, names = product
             for name in names:
                 size *= sizes[name]
-            known[product] = size
-        return known[product]
+            sizes_of[product] = size
+        return sizes_of[product]
 
     return size_of
 

@@ -225,16 +225,16 @@ class _TracedCommunicator(ProcessGroupCommunicator):
     def _gather(self, sent: Sequence[Tensor], wholes: Tensors) -> Works:
         """Gather into `wholes`, recorded in the shapes of `sent`."""
         works = [
-            self.group._allgather_base(whole.view(-1, *own.shape[1:]), own)
-            for whole, own in zip(wholes, sent, strict=True)
+            self.group._allgather_base(whole.view(-1, *part.shape[1:]), part)
+            for whole, part in zip(wholes, sent, strict=True)
         ]
         return Works(works, wholes)
 
     def _scatter(self, wholes: Sequence[Tensor], shards: Tensors, received: Sequence[Tensor]) -> Works:
         """Scatter `wholes` into `shards`, recorded in the shapes of `received`."""
         works = [
-            self.group._reduce_scatter_base(own, whole.view(-1, *own.shape[1:]), dist.ReduceScatterOptions())
-            for own, whole in zip(received, wholes, strict=True)
+            self.group._reduce_scatter_base(part, whole.view(-1, *part.shape[1:]), dist.ReduceScatterOptions())
+            for part, whole in zip(received, wholes, strict=True)
         ]
         return Works(works, shards)
 
@@ -297,9 +297,9 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return TracedEvent(*self._current, kernel, (source,), (target,), group.group_desc, group.size())
         arguments = zip(args, func._schema.arguments, strict=False)
         changed = _tensors([value for value, declared in arguments if declared.is_write])
-        known = {_buffer(t) for t in inputs}
+        read = {_buffer(t) for t in inputs}
         reads = [_region(t) for t in inputs]
-        writes = [_region(t) for t in changed or outputs if changed or _buffer(t) not in known]
+        writes = [_region(t) for t in changed or outputs if changed or _buffer(t) not in read]
         if not writes or kernel in _ALLOCATIONS:
             return None  # a view, or memory without content
         return TracedEvent(*self._current, kernel, *_exact(kernel, reads, writes))

@@ -135,15 +135,15 @@ class ClockedPoints:
 
     def _too_close(self, is_change: Mask, times_s: Array) -> Indices:
         """Return how many changes of each plan come too soon after the one before them."""
-        found = np.zeros(times_s.shape[1], dtype=np.int64)
+        counts = np.zeros(times_s.shape[1], dtype=np.int64)
         for stage in range(self.stages.max() + 1):
-            own = np.flatnonzero(self.stages == stage)
+            places = np.flatnonzero(self.stages == stage)
             worked_s = np.full(times_s.shape[1], np.inf)
             for turn in range(2):  # the second time round, the first change follows the last one
-                for i in own:
-                    found += is_change[i] & (worked_s < self.interval_s) & (turn == 1)
+                for i in places:
+                    counts += is_change[i] & (worked_s < self.interval_s) & (turn == 1)
                     worked_s = np.where(is_change[i], 0.0, worked_s) + times_s[i]
-        return found
+        return counts
 
 
 def clocked_points(config: PipelineSlice, microbatch: pl.DataFrame, method: str) -> ClockedPoints:
@@ -169,10 +169,17 @@ def clocked_points(config: PipelineSlice, microbatch: pl.DataFrame, method: str)
     on_frontier = np.zeros(shape, dtype=bool)
     seconds, joules = np.full(shape, NOWHERE), np.full(shape, NOWHERE)
     for kind, n in number.items():
-        own = np.array(options[kind])
-        points[n, : len(own)], clocks[n, : len(own)] = own[:, 1], np.searchsorted(clocks_mhz, own[:, 0])
-        seconds[n, : len(own)], joules[n, : len(own)], offered[n, : len(own)] = own[:, 2], own[:, 3], _offered(own)
-        on_frontier[n, : len(own)] = own[:, 4] > 0
+        costs_of = np.array(options[kind])
+        points[n, : len(costs_of)], clocks[n, : len(costs_of)] = (
+            costs_of[:, 1],
+            np.searchsorted(clocks_mhz, costs_of[:, 0]),
+        )
+        seconds[n, : len(costs_of)], joules[n, : len(costs_of)], offered[n, : len(costs_of)] = (
+            costs_of[:, 2],
+            costs_of[:, 3],
+            _offered(costs_of),
+        )
+        on_frontier[n, : len(costs_of)] = costs_of[:, 4] > 0
     stages = np.array([i.key.stage for i in instructions])
     before = np.empty_like(stages)
     for stage in range(config.parallelism.pp):
@@ -229,13 +236,15 @@ ClockedOption = tuple[int, int, float, float, bool]
 
 def _options(rows: pl.DataFrame, gpus: int, least_w: float) -> dict[InstructionKind, list[ClockedOption]]:
     """Return the options of each kind, by rising clock and time."""
-    found: dict[InstructionKind, list[ClockedOption]] = {}
+    options: dict[InstructionKind, list[ClockedOption]] = {}
     names = ("stage", "chunk", "direction", "frequency_mhz", "point", "time_s", "energy_j", "on_frontier")
     for stage, chunk, direction, mhz, point, time_s, energy_j, is_on in rows.select(names).iter_rows():
         kind = InstructionKind(stage, chunk, Direction(direction))
         effective_j = gpus * effective_energy_j(energy_j, time_s, least_w)
-        found.setdefault(kind, []).append((mhz, point, time_s, effective_j, is_on))
-    return {kind: sorted(own, key=lambda option: (option[0], option[2], option[1])) for kind, own in found.items()}
+        options.setdefault(kind, []).append((mhz, point, time_s, effective_j, is_on))
+    return {
+        kind: sorted(of_kind, key=lambda option: (option[0], option[2], option[1])) for kind, of_kind in options.items()
+    }
 
 
 def _offered(options: Array) -> Mask:
@@ -256,14 +265,14 @@ def _changes(
     """Return what every option takes longer and uses more after each of `count` clocks."""
     change_s, change_j = np.zeros((2, len(points), count, points.shape[1]))
     for kind in range(len(points)):
-        own = np.flatnonzero(points[kind] >= 0)
-        present, first = np.unique(clocks[kind, own], return_index=True)  # the fastest point at each clock
+        offered = np.flatnonzero(points[kind] >= 0)
+        present, first = np.unique(clocks[kind, offered], return_index=True)  # the fastest point at each clock
         nearest = first[np.abs(present - np.arange(count)[:, np.newaxis]).argmin(axis=1)]
         former_s, former_j = seconds[kind, nearest][:, np.newaxis], joules[kind, nearest][:, np.newaxis]
         share = np.minimum(1.0, price.latency_s / former_s)  # of the work that is done as at the former clock
-        is_change = clocks[kind, own] != np.arange(count)[:, np.newaxis]
-        missed_s = np.maximum(0.0, share * (former_s - seconds[kind, own]))
-        missed_j = np.maximum(0.0, share * (former_j - joules[kind, own]))
-        change_s[kind][:, own] = np.where(is_change, price.pause_s + missed_s, 0.0)
-        change_j[kind][:, own] = np.where(is_change, gpus * price.energy_j + missed_j, 0.0)
+        is_change = clocks[kind, offered] != np.arange(count)[:, np.newaxis]
+        missed_s = np.maximum(0.0, share * (former_s - seconds[kind, offered]))
+        missed_j = np.maximum(0.0, share * (former_j - joules[kind, offered]))
+        change_s[kind][:, offered] = np.where(is_change, price.pause_s + missed_s, 0.0)
+        change_j[kind][:, offered] = np.where(is_change, gpus * price.energy_j + missed_j, 0.0)
     return change_s, change_j

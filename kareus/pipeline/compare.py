@@ -57,7 +57,7 @@ def with_reductions(plans: pl.DataFrame, iteration: pl.DataFrame) -> pl.DataFram
 
 
 def _compared(iteration: pl.DataFrame, method: str) -> MethodComparison:
-    own, baseline = _plans(iteration, method), _plans(iteration, FRONTIER_BASELINE)
+    plans, baseline = _plans(iteration, method), _plans(iteration, FRONTIER_BASELINE)
     fastest, throughput = max_throughput_plan(iteration, method), max_throughput_plan(iteration, THROUGHPUT_BASELINE)
     ours = max_throughput_plan(iteration, OURS) if method != OURS and OURS in iteration["method"] else None
     is_first, is_frontier = method == THROUGHPUT_BASELINE, method == FRONTIER_BASELINE
@@ -66,17 +66,21 @@ def _compared(iteration: pl.DataFrame, method: str) -> MethodComparison:
         **{name: fastest[name] for name in COSTS},
         time_reduction_percent=None if is_first else _reduction_percent(fastest["time_s"], throughput["time_s"]),
         energy_reduction_percent=None if is_first else _reduction_percent(fastest["energy_j"], throughput["energy_j"]),
-        iso_time_energy_reduction_percent=None if is_frontier else _iso_reduction(own, baseline, "time_s", "energy_j"),
-        iso_energy_time_reduction_percent=None if is_frontier else _iso_reduction(own, baseline, "energy_j", "time_s"),
+        iso_time_energy_reduction_percent=None
+        if is_frontier
+        else _iso_reduction(plans, baseline, "time_s", "energy_j"),
+        iso_energy_time_reduction_percent=None
+        if is_frontier
+        else _iso_reduction(plans, baseline, "energy_j", "time_s"),
         time_increase_percent=None if ours is None else -_reduction_percent(fastest["time_s"], ours["time_s"]),
         energy_increase_percent=None if ours is None else -_reduction_percent(fastest["energy_j"], ours["energy_j"]),
     )
 
 
-def _iso_reduction(own: pl.DataFrame, baseline: pl.DataFrame, budget: str, cost: str) -> float | None:
+def _iso_reduction(plans: pl.DataFrame, baseline: pl.DataFrame, budget: str, cost: str) -> float | None:
     """Cost saved at the baseline's least budget, in percent; None where no plan keeps to it."""
     least = baseline.sort(budget, cost).row(0, named=True)
-    within = own.filter(pl.col(budget) <= least[budget] * (1 + ROUNDING))
+    within = plans.filter(pl.col(budget) <= least[budget] * (1 + ROUNDING))
     if within.is_empty():
         return None
     return float(_reduction_percent(within.sort(cost).row(0, named=True)[cost], least[cost]))

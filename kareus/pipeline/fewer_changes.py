@@ -79,11 +79,11 @@ def fewer_changes(
     worth_w = np.column_stack([starts.worth_w(deadline_s) for deadline_s in guided])
     at_clock = _at_clock(clocked, worth_w)
     toll_j = min(plan.energy_j for plan in plans) / (clocked.stages.max() + 1)
-    known = np.column_stack([clocked.option(plan.points) for plan in plans])
+    frontier = np.column_stack([clocked.option(plan.points) for plan in plans])
     nearest = np.abs(guided[:, np.newaxis] - [plan.time_s for plan in plans]).argmin(axis=0)
     chains = [_chains(clocked, dearer * worth_w, toll * toll_j) for dearer, toll in SEEDS]
     tolled = np.tile(np.arange(len(guided)), len(SEEDS))
-    options = _calmed(clocked, np.hstack([known, *chains]), np.concatenate([nearest, tolled]), at_clock)
+    options = _calmed(clocked, np.hstack([frontier, *chains]), np.concatenate([nearest, tolled]), at_clock)
     grid_s = _grid(deadlines_s)
     kept = _kept(_costed(clocked, options, np.concatenate([nearest, tolled])), grid_s, toll_j)
     for turn in range(GENERATIONS):
@@ -99,7 +99,7 @@ def _selected(
     starts: Starts, clocked: ClockedPoints, kept: _Plans, deadlines_s: Sequence[float], toll_j: float
 ) -> list[PlannedIteration]:
     """Return for each deadline the plan of the least energy and tolls."""
-    found: list[PlannedIteration] = []
+    selected: list[PlannedIteration] = []
     least_s = float(kept.time_s.min())
     wanted_s = {least_s, least_s * (1 + AS_FAST), *(float(deadline_s) for deadline_s in deadlines_s)}
     for deadline_s in sorted(deadline_s for deadline_s in wanted_s if deadline_s >= least_s):
@@ -109,7 +109,7 @@ def _selected(
         options = kept.options[:, n]
         # A point off the frontier has one on it that costs at most so much more: bounds are of the latter.
         more = 1.0 if clocked.on_frontier[clocked.kinds, options].all() else 1 + ALIKE
-        found.append(
+        selected.append(
             PlannedIteration(
                 time_s=time_s,
                 energy_j=energy_j,
@@ -118,7 +118,7 @@ def _selected(
                 points=tuple(clocked.points[clocked.kinds, options].tolist()),
             )
         )
-    return found
+    return selected
 
 
 def _grid(deadlines_s: Sequence[float]) -> Array:
@@ -173,28 +173,28 @@ def _at_clock(clocked: ClockedPoints, worth_w: Array) -> Indices:
         Shape (clocks, instructions, guides).
     """
     count = clocked.change_s.shape[1]
-    found = np.full((count, *worth_w.shape), -1)
+    cheapest = np.full((count, *worth_w.shape), -1)
     for i, kind in enumerate(clocked.kinds):
         costs_j = clocked.joules[kind] + worth_w[i][:, np.newaxis] * clocked.seconds[kind]
         for clock in np.unique(clocked.clocks[kind][clocked.offered[kind]]):
-            own = np.flatnonzero((clocked.clocks[kind] == clock) & clocked.offered[kind])
-            found[clock, i] = own[costs_j[:, own].argmin(axis=1)]
-    return found
+            places = np.flatnonzero((clocked.clocks[kind] == clock) & clocked.offered[kind])
+            cheapest[clock, i] = places[costs_j[:, places].argmin(axis=1)]
+    return cheapest
 
 
 def _chains(clocked: ClockedPoints, worth_w: Array, toll_j: float) -> Indices:
     """Return the plans of least energy where time has a price and each change a toll; shape (instructions, guides)."""
     options = np.empty(worth_w.shape, dtype=np.int64)
     for stage in range(clocked.stages.max() + 1):
-        own = np.flatnonzero(clocked.stages == stage)
-        options[own] = _chain(clocked, own, worth_w[own], toll_j)
+        places = np.flatnonzero(clocked.stages == stage)
+        options[places] = _chain(clocked, places, worth_w[places], toll_j)
     return options
 
 
-def _chain(clocked: ClockedPoints, own: Indices, worth_w: Array, toll_j: float) -> Indices:
+def _chain(clocked: ClockedPoints, places: Indices, worth_w: Array, toll_j: float) -> Indices:
     """Return the cheapest cycle of clocks of one stage's instructions `own`: exact, over each clock to begin after."""
     count, guides = clocked.change_s.shape[1], worth_w.shape[1]
-    steps = [_step(clocked, clocked.kinds[i], worth, toll_j) for i, worth in zip(own, worth_w, strict=True)]
+    steps = [_step(clocked, clocked.kinds[i], worth, toll_j) for i, worth in zip(places, worth_w, strict=True)]
     costs_j, ways = steps[0][0], []  # by guide, the clock before the first instruction, and the last one's so far
     for step_j, _ in steps[1:]:
         sums_j = costs_j[:, :, :, np.newaxis] + step_j[:, np.newaxis]
@@ -202,8 +202,8 @@ def _chain(clocked: ClockedPoints, own: Indices, worth_w: Array, toll_j: float) 
         costs_j = sums_j.min(axis=2)
     rows = np.arange(guides)
     begun = costs_j[:, np.arange(count), np.arange(count)].argmin(axis=1)  # a cycle ends at the clock that it follows
-    clock, chosen = begun, np.empty((len(own), guides), dtype=np.int64)
-    for n in range(len(own) - 1, -1, -1):
+    clock, chosen = begun, np.empty((len(places), guides), dtype=np.int64)
+    for n in range(len(places) - 1, -1, -1):
         former = ways[n - 1][rows, begun, clock] if n else begun
         chosen[n] = steps[n][1][rows, former, clock]
         clock = former
@@ -220,12 +220,12 @@ def _step(clocked: ClockedPoints, kind: int, worth_w: Array, toll_j: float) -> t
     least_j, best = np.full(shape, NOWHERE), np.zeros(shape, dtype=np.int64)
     worth_w = worth_w[:, np.newaxis, np.newaxis]
     for clock in np.unique(clocked.clocks[kind][clocked.offered[kind]]):
-        own = np.flatnonzero((clocked.clocks[kind] == clock) & clocked.offered[kind])
-        seconds = clocked.seconds[kind, own] + clocked.change_s[kind][:, own]
+        places = np.flatnonzero((clocked.clocks[kind] == clock) & clocked.offered[kind])
+        seconds = clocked.seconds[kind, places] + clocked.change_s[kind][:, places]
         tolls_j = toll_j * (np.arange(count) != clock)[:, np.newaxis]
-        costs_j = clocked.joules[kind, own] + clocked.change_j[kind][:, own] + tolls_j + worth_w * seconds
+        costs_j = clocked.joules[kind, places] + clocked.change_j[kind][:, places] + tolls_j + worth_w * seconds
         at = costs_j.argmin(axis=2)
-        best[:, :, clock] = own[at]
+        best[:, :, clock] = places[at]
         least_j[:, :, clock] = costs_j.min(axis=2)
     return least_j, best
 
@@ -234,9 +234,9 @@ def _calmed(clocked: ClockedPoints, options: Indices, guides: Indices, at_clock:
     """Return plans without changes that follow too soon on another: what would change goes on at the clock before."""
     options = options.copy()
     for stage in range(clocked.stages.max() + 1):
-        own = np.flatnonzero(clocked.stages == stage)
+        places = np.flatnonzero(clocked.stages == stage)
         worked_s = np.full(options.shape[1], np.inf)
-        for i in [*own, *own]:  # the second time round, the first change follows the last one
+        for i in [*places, *places]:  # the second time round, the first change follows the last one
             former = clocked.clocks[clocked.kinds[clocked.before[i]], options[clocked.before[i]]]
             clock = clocked.clocks[clocked.kinds[i], options[i]]
             on = at_clock[former, i, guides]
@@ -320,14 +320,14 @@ def _moved(clocked: ClockedPoints, kept: _Plans, at_clock: Indices, most: int, t
 
     sparse = max(1, -(-7 * len(starts) // most))
     starts, plans = starts[turn % sparse :: sparse], plans[turn % sparse :: sparse]
-    own, former = clocks[starts, plans], clocks[clocked.before[starts], plans]
+    clock_now, former = clocks[starts, plans], clocks[clocked.before[starts], plans]
     in_run = runs[:, plans] == runs[starts, plans]
     last = (in_run & ends[:, plans]).argmax(axis=0)
     following = clocks[after[last], plans]
     position = np.arange(len(clocks))[:, np.newaxis]
-    for clock in (own - 1, own + 1, former, following):
+    for clock in (clock_now - 1, clock_now + 1, former, following):
         add(plans, in_run, clock)
     add(plans, position == starts, former)
     add(plans, position == last, following)
-    add(plans, position == clocked.before[starts], own)
+    add(plans, position == clocked.before[starts], clock_now)
     return np.hstack(made), kept.guides[np.concatenate(lanes)]

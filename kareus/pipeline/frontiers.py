@@ -56,10 +56,10 @@ def iteration_rows(
     Raises:
         ArtifactError: a stage or direction of a method has no points.
     """
-    known = set(microbatch["method"])
+    measured = set(microbatch["method"])
     rows: list[dict[str, Any]] = []
     for method in methods:
-        if method.points_of not in known and method.points_of not in REQUIRED:
+        if method.points_of not in measured and method.points_of not in REQUIRED:
             continue
         plans = _plans(config, microbatch, method)
         rows += [
@@ -145,4 +145,4 @@ def _point_sets(
                 f"{place}{clock}"
                 f", expected {config.parallelism.pp} stages; rerun the stage 'frontier'."
             )
-    return {kind: point_set(own, above_w[kind]) for kind, own in points.items()}
+    return {kind: point_set(of_kind, above_w[kind]) for kind, of_kind in points.items()}

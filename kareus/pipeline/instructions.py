@@ -146,11 +146,11 @@ def _waiting(keys: Sequence[InstructionKey], *, folded: bool) -> tuple[Instructi
     instructions: list[Instruction] = []
     ran: dict[int, list[int]] = {}  # by stage, the numbers of its instructions so far
     for number, key in enumerate(keys):
-        own = ran.setdefault(key.stage, [])
+        of_stage = ran.setdefault(key.stage, [])
         inputs = readies.get(key.direction, ()) if key.direction in UPDATING else _input_numbers(numbers, key, line)
-        waits = {*own[-1:], *inputs}
-        instructions.append(Instruction(key, len(own), tuple(sorted(waits))))
-        own.append(number)
+        waits = {*of_stage[-1:], *inputs}
+        instructions.append(Instruction(key, len(of_stage), tuple(sorted(waits))))
+        of_stage.append(number)
     return tuple(instructions)
 
 

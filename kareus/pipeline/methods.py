@@ -79,7 +79,7 @@ def point_method(method: str) -> str:
 
 def method_points(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> pl.DataFrame:
     """Rows of a table `MICROBATCH` that `method` plans with while changes of clock are free."""
-    own = microbatch.filter(pl.col("method") == method.points_of)
+    rows = microbatch.filter(pl.col("method") == method.points_of)
     if method.has_frontier:
-        return own.filter("on_frontier")
-    return own.filter(pl.col("frequency_mhz") == config.gpu.maximum_clock_mhz)
+        return rows.filter("on_frontier")
+    return rows.filter(pl.col("frequency_mhz") == config.gpu.maximum_clock_mhz)

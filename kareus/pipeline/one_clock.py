@@ -28,7 +28,7 @@ def one_clock_costs(config: PipelineSlice, microbatch: pl.DataFrame) -> list[One
     """
     clocked = clocked_points(config, microbatch, THROUGHPUT_BASELINE)
     clocks_mhz = clocked.clocks_mhz
-    found = []
+    costs_at = []
     for number in range(len(clocks_mhz) - 1, -1, -1):
         seconds = np.where((clocked.clocks == number) & (clocked.points >= 0), clocked.seconds, NOWHERE)
         best = seconds.argmin(axis=1)
@@ -36,5 +36,5 @@ def one_clock_costs(config: PipelineSlice, microbatch: pl.DataFrame) -> list[One
         if (seconds[rows, best] >= NOWHERE).any():
             continue
         costs = clocked.cost(best[clocked.kinds][:, np.newaxis])
-        found.append(OneClock(int(clocks_mhz[number]), float(costs.time_s[0]), float(costs.energy_j[0])))
-    return found
+        costs_at.append(OneClock(int(clocks_mhz[number]), float(costs.time_s[0]), float(costs.energy_j[0])))
+    return costs_at

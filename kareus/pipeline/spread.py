@@ -70,9 +70,9 @@ class Spread:
         points = self._points_of(method)
         times_s, effective_j = np.empty((2, len(self._kinds), len(plans), DRAWS))
         for number, kind in enumerate(self._kinds):
-            own = points[kind]
+            costs = points[kind]
             for plan, chosen in enumerate(plans):
-                times_s[number, plan], effective_j[number, plan] = own[chosen[number]]
+                times_s[number, plan], effective_j[number, plan] = costs[chosen[number]]
         return self._total(times_s, effective_j)
 
     def fastest(self, method: str) -> Costs:
@@ -82,20 +82,21 @@ class Spread:
         free = {(InstructionKind(stage, chunk, Direction(direction)), point) for stage, chunk, direction, point in keys}
         offered = {
             kind: tuple(
-                np.array(costs) for costs in zip(*(own for n, own in points.items() if (kind, n) in free), strict=True)
+                np.array(costs)
+                for costs in zip(*(of_kind for n, of_kind in points.items() if (kind, n) in free), strict=True)
             )
             for kind, points in self._points_of(method).items()
         }
-        own = [offered[kind] for kind in self._kinds]
-        least_s = np.array([times_s.min(axis=0) for times_s, _ in own])
+        costs_of = [offered[kind] for kind in self._kinds]
+        least_s = np.array([times_s.min(axis=0) for times_s, _ in costs_of])
         deadline_s = -(latest_ends(self._dag, least_s, np.zeros(DRAWS)) - least_s).min(axis=0)
         ends_s = latest_ends(self._dag, least_s, deadline_s)
-        chosen_s, chosen_j, finished_s = np.empty((3, len(own), DRAWS))
+        chosen_s, chosen_j, finished_s = np.empty((3, len(costs_of), DRAWS))
         for number in self._dag.order:
             start_s = np.zeros(DRAWS)
             for before, transfer_s in self._dag.predecessors[number]:
                 start_s = np.maximum(start_s, finished_s[before] + transfer_s)
-            times_s, effective_j = own[number]
+            times_s, effective_j = costs_of[number]
             in_time = times_s <= np.maximum(ends_s[number] - start_s, least_s[number]) * (1 + ROUNDING)
             pick = np.where(in_time, effective_j, np.inf).argmin(axis=0), np.arange(DRAWS)
             chosen_s[number], chosen_j[number] = times_s[pick], effective_j[pick]
@@ -110,9 +111,9 @@ class Spread:
     def _points_of(self, method: str) -> dict[InstructionKind, dict[int, Costs]]:
         """Seconds and effective joules of all GPUs of the stage, by kind and point, of what a plan may have."""
         if method not in self._points:
-            own = self._microbatch.filter(pl.col("method") == point_method(method))
+            rows = self._microbatch.filter(pl.col("method") == point_method(method))
             points: dict[InstructionKind, dict[int, Costs]] = {}
-            for row in own.iter_rows(named=True):
+            for row in rows.iter_rows(named=True):
                 kind = InstructionKind(row["stage"], row["chunk"], Direction(row["direction"]))
                 points.setdefault(kind, {})[row["point"]] = self._drawn(row)
             self._points[method] = points
@@ -121,13 +122,15 @@ class Spread:
     def _drawn(self, row: Mapping[str, Any]) -> Costs:
         # Overlap on several stages is put together from the same partitions, so it is off by the same share.
         place = () if row["execution"] == Execution.OVERLAP else (row["stage"], row["chunk"])
-        own = str((*place, row["direction"], row["execution"], row["frequency_mhz"], row["choices"]))
-        if own not in self._noise:
-            drawn = generator(0, own).standard_normal((2, DRAWS))
-            self._noise[own] = drawn[0], drawn[1]
+        noise_key = str((*place, row["direction"], row["execution"], row["frequency_mhz"], row["choices"]))
+        if noise_key not in self._noise:
+            drawn = generator(0, noise_key).standard_normal((2, DRAWS))
+            self._noise[noise_key] = drawn[0], drawn[1]
         time_error, energy_error = row["time_error_s"] / row["time_s"], row["energy_error_j"] / row["energy_j"]
         power_error = np.sqrt(max(energy_error**2 - time_error**2, 0.0))
-        longer, stronger = (np.exp(e * z) for e, z in zip((time_error, power_error), self._noise[own], strict=True))
+        longer, stronger = (
+            np.exp(e * z) for e, z in zip((time_error, power_error), self._noise[noise_key], strict=True)
+        )
         time_s, energy_j = row["time_s"] * longer, row["energy_j"] * longer * stronger
         effective_j = effective_energy_j(energy_j, time_s, least_waiting_w(self._config.gpu))
         return time_s, effective_j * self._config.parallelism.gpus_per_stage
@@ -141,19 +144,19 @@ def savings_errors(spread: Spread, iteration: pl.DataFrame) -> dict[str, Savings
     first = spread.fastest(THROUGHPUT_BASELINE)
     plans = {m: spread.plans(m, iteration.filter(pl.col("method") == m)["points"].to_list()) for m in methods}
     baseline, frugal = spread.fastest(FRONTIER_BASELINE), _frugal(plans[FRONTIER_BASELINE])
-    found = {}
+    errors = {}
     for method in methods:
         time_s, energy_j = spread.fastest(method)
         is_first, is_frontier = method == THROUGHPUT_BASELINE, method == FRONTIER_BASELINE
         within_time_j = _along(*plans[method], baseline[0])
         within_energy_s = _along(*plans[method][::-1], frugal[1])
-        found[method] = SavingsErrors(
+        errors[method] = SavingsErrors(
             time_reduction=None if is_first else deviation(time_s / first[0]),
             energy_reduction=None if is_first else deviation(energy_j / first[1]),
             iso_time_energy_reduction=None if is_frontier else deviation(within_time_j / baseline[1]),
             iso_energy_time_reduction=None if is_frontier else deviation(within_energy_s / frugal[0]),
         )
-    return found
+    return errors
 
 
 def deviation(shares: Array) -> float:

@@ -155,8 +155,8 @@ def plans_at_limits(
             plans.setdefault(limit_w, []).append(plan)
             break
     return [
-        LimitedPlans(workload=made[w][0], name=f"{name}_{w:g}W", planned=made[w][1], plans=tuple(found))
-        for w, found in plans.items()
+        LimitedPlans(workload=made[w][0], name=f"{name}_{w:g}W", planned=made[w][1], plans=tuple(selected))
+        for w, selected in plans.items()
     ]
 
 

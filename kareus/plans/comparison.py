@@ -122,8 +122,12 @@ def compare(first: tuple[Plan, Workload], second: tuple[Plan, Workload]) -> Comp
         ConfigError: they train different models, or an iteration of one trains on more tokens than one of the other.
     """
     if first[1].model != second[1].model:
-        one, other = (workload.model.name for _, workload in (first, second))
-        which = f"{other}, not {one}" if one != other else f"another {one}: shapes differ"
+        first_model, second_model = (workload.model.name for _, workload in (first, second))
+        which = (
+            f"{second_model}, not {first_model}"
+            if first_model != second_model
+            else f"another {first_model}: shapes differ"
+        )
         raise ConfigError(f"{second[0].workload}: trains {which}; compare plans for one model.")
     tokens = [tokens_per_iteration(workload) for _, workload in (first, second)]
     if tokens[0] != tokens[1]:

@@ -194,10 +194,10 @@ def _of_api(path: Path, text: str) -> list[str]:
         content = parse_json(text)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    found = content
+    listed = content
     if isinstance(content, Mapping):
-        found = next((content[key] for key in OF_APIS if isinstance(content.get(key), list)), [])
-    rows = [row for row in found if isinstance(row, Mapping)]
+        listed = next((content[key] for key in OF_APIS if isinstance(content.get(key), list)), [])
+    rows = [row for row in listed if isinstance(row, Mapping)]
     if not rows:
         raise ConfigError(f"{path}: has no rows of data; give what an API answers, or CSV.")
     titles = list(rows[0])

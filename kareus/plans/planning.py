@@ -92,12 +92,12 @@ def _tables(workload: Workload, methods: Sequence[Method]) -> PlannedTables:
     testbed = open_testbed(workload.testbed, workload.gpu, workload.protocol.predecessor_power_w, workload.seed)
     profiled = profile_instructions(cut(workload, "profile"), graphs, memory_profiler(testbed, workload.protocol))
     partitions = {partition.name: partition for partition in partitions_of(graphs, cut(workload, "partition"))}
-    spaces = {name: search_space(found, workload.gpu, workload.space) for name, found in partitions.items()}
+    spaces = {name: search_space(piece, workload.gpu, workload.space) for name, piece in partitions.items()}
     searches = {  # each has measurements of its own, as each of its jobs in the workflow has
         name: search_partition(
-            cut(workload, "search"), found, spaces[name], memory_profiler(testbed, workload.protocol)
+            cut(workload, "search"), piece, spaces[name], memory_profiler(testbed, workload.protocol)
         )
-        for name, found in partitions.items()
+        for name, piece in partitions.items()
     }
     microbatch = compose_frontiers(
         cut(workload, "frontier"),

@@ -91,13 +91,13 @@ class WorkloadFrontier(Shown):
             raise ConfigError(f"actuator={actuator}: what was measured is of one power limit; plan without measured.")
         if wanted.limit_w:
             checked_at(self.workload, wanted.limit_w)
-        ((one,),) = (
+        ((plan,),) = (
             limited.plans
             for limited in plans_at_limits(
                 wanted, self.workload, self.frontiers, [select], method, self.name, plan_tables
             )
         )
-        return one
+        return plan
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Write a folder as `kareus plan --output` writes it, without plans and page, and return where it is.

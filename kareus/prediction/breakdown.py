@@ -36,7 +36,7 @@ class InstructionCost:
 
 
 def instruction_cost(
-    gpu: Gpu, program: Program, direction: Direction, frequency_mhz: int, known: KnownSteps
+    gpu: Gpu, program: Program, direction: Direction, frequency_mhz: int, step_costs: KnownSteps
 ) -> InstructionCost:
     """Return what a whole instruction costs, and of what that is made.
 
@@ -45,26 +45,26 @@ def instruction_cost(
         program: of the instruction.
         direction: of the instruction; a forward begins with the embedding, any other ends with it.
         frequency_mhz: requested clock.
-        known: costs of steps on this GPU, taken from and added to.
+        step_costs: costs of steps on this GPU, taken from and added to.
     """
     clock = np.array(float(frequency_mhz))
     first, last = program.blocks or (0, 0)
     ends = (EMBEDDING, HEAD) if direction is Direction.FORWARD else (HEAD, EMBEDDING)
     counted = tally(program)
-    whole = run_tally(gpu, counted, clock, known)
+    whole = run_tally(gpu, counted, clock, step_costs)
     within = _within_instruction(gpu)
     parts: dict[str, Array] = defaultdict(lambda: np.zeros(2))
     for name, steps in zip(ends, (program.steps[:first], program.steps[last:]), strict=True):
-        parts[name] = _cost(within, Counter(steps), clock, known)
+        parts[name] = _cost(within, Counter(steps), clock, step_costs)
     alone_s = 0.0
     for step, count in Counter(program.steps[first:last]).items():
-        for name, cost in _step_parts(within, step, clock, known).items():
+        for name, cost in _step_parts(within, step, clock, step_costs).items():
             parts[name] = parts[name] + count * cost
         for part in (part for part in step.parts if part.collective is not None):
             collective = Step(collective=part.collective, sm_count=part.sm_count)
-            alone_s += count * float(_cost(within, Counter([collective]), clock, known)[0])
+            alone_s += count * float(_cost(within, Counter([collective]), clock, step_costs)[0])
     if gpu.coefficients.limiter_s or gpu.job_gpus > 1:
-        limited = _cost(_without_host(gpu), counted.steps, clock, known)
+        limited = _cost(_without_host(gpu), counted.steps, clock, step_costs)
         longer = limited / np.sum(list(parts.values()), axis=0)
         parts = {name: longer * part for name, part in parts.items()}
         alone_s *= float(longer[0])
@@ -101,13 +101,13 @@ def _within_instruction(gpu: Gpu) -> Gpu:
     return _without_host(replace(free, job_gpus=1))
 
 
-def _step_parts(gpu: Gpu, step: Step, clock: Array, known: KnownSteps) -> dict[str, Array]:
+def _step_parts(gpu: Gpu, step: Step, clock: Array, step_costs: KnownSteps) -> dict[str, Array]:
     """Seconds and joules of one step by kind of operator, and what its collective adds."""
     parts: dict[str, Array] = defaultdict(lambda: np.zeros(2))
-    total, computing = _cost(gpu, Counter([step]), clock, known), np.zeros(2)
+    total, computing = _cost(gpu, Counter([step]), clock, step_costs), np.zeros(2)
     if operators := tuple(operator for part in step.parts for operator in part.operators):
-        computing = _cost(gpu, Counter([Step(operators=operators)]), clock, known)
-        alone = [_cost(gpu, Counter([Step(operators=(o,))]), clock, known) for o in operators]
+        computing = _cost(gpu, Counter([Step(operators=operators)]), clock, step_costs)
+        alone = [_cost(gpu, Counter([Step(operators=(o,))]), clock, step_costs) for o in operators]
         shares = computing / np.sum(alone, axis=0)
         for operator, cost in zip(operators, alone, strict=True):
             parts[str(operator.kind)] = parts[str(operator.kind)] + shares * cost
@@ -116,7 +116,7 @@ def _step_parts(gpu: Gpu, step: Step, clock: Array, known: KnownSteps) -> dict[s
     return parts
 
 
-def _cost(gpu: Gpu, steps: Counter[Step], clock: Array, known: KnownSteps) -> Array:
+def _cost(gpu: Gpu, steps: Counter[Step], clock: Array, step_costs: KnownSteps) -> Array:
     """Seconds and joules of steps that are no whole instruction, shape (2,)."""
-    behaviour = run_tally(gpu, Tally(Counter(), steps, whole_instruction=False), clock, known)
+    behaviour = run_tally(gpu, Tally(Counter(), steps, whole_instruction=False), clock, step_costs)
     return np.array([float(behaviour.time_s), float(behaviour.energy_j)])

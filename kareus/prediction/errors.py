@@ -145,7 +145,7 @@ def pair_errors(path: Path = TABLE) -> tuple[PairError, ...]:
 
 def with_errors(pairs: Iterable[PairError], others: Iterable[PairError]) -> str:
     """Return the text of the table with the errors of pairs in place of those that it had of the same ones."""
-    measured = {(one.gpu, one.software, one.models, one.precision): one for one in (*others, *pairs)}
+    measured = {(pair.gpu, pair.software, pair.models, pair.precision): pair for pair in (*others, *pairs)}
     return table_text(PairError, [measured[key] for key in sorted(measured)])
 
 
@@ -205,9 +205,9 @@ def error_words(workload: Workload) -> str:
     if pair is not None:
         return f"{_within(pair)}; energy was never measured"
     what = f"{software_words(workload.software.name)} in {workload.precision}{_with(models)}"
-    pairs = [one for one in pair_errors() if (one.gpu, one.software) == (workload.gpu.name, workload.software.name)]
+    pairs = [row for row in pair_errors() if (row.gpu, row.software) == (workload.gpu.name, workload.software.name)]
     kinds = ((models, str(workload.precision)), (models, str(Precision.BF16)), (DENSE, str(Precision.BF16)))
-    shipped = next((one for kind in kinds for one in pairs if (one.models, one.precision) == kind), None)
+    shipped = next((row for kind in kinds for row in pairs if (row.models, row.precision) == kind), None)
     if shipped is not None:
         return (
             f"never measured: {what} on this GPU{_unusual(workload)}; with usual settings {_within(shipped)}; "
@@ -228,7 +228,7 @@ def _unusual(workload: Workload) -> str:
         (usual,) = compose(overrides, None)
     except ConfigError:  # of a configuration of one's own, with other names
         return " with your settings"
-    values, others = (_settings(one, models_of(workload)) for one in (workload, usual.workload))
+    values, others = (_settings(side, models_of(workload)) for side in (workload, usual.workload))
     differ = sorted(key for key in {*values, *others} if values.get(key) != others.get(key))
     named = ", ".join(differ[:MOST_NAMED]) + (f" and {len(differ) - MOST_NAMED} more" * (len(differ) > MOST_NAMED))
     return f" with these settings of yours: {named}" if differ else ""

@@ -57,7 +57,7 @@ class MeasuredMemory:
     stream_dropout: bool
     layers_per_stage: tuple[int, ...] | None
     """None: as its software splits them."""
-    told: ToldByTerms | None
+    terms: ToldByTerms | None
     """Experts and what else sizes do not tell; None of a dense model without anything of the kind."""
     vocabulary_multiple: int | None
     """What the rows of the embedding are a multiple of for each GPU of a tensor-parallel group; None: as usual."""
@@ -67,7 +67,7 @@ class MeasuredMemory:
     @property
     def is_dense(self) -> bool:
         """Whether its model has neither experts nor latent attention."""
-        return self.told is None or (self.told.model.experts is None and self.told.model.latent_attention is None)
+        return self.terms is None or (self.terms.model.experts is None and self.terms.model.latent_attention is None)
 
     @property
     def counts(self) -> bool:
@@ -84,9 +84,9 @@ def memory_row(line: Line, kind: Format) -> MeasuredMemory:
     cells = {name: (text or "").strip() for name, text in line.cells.items()}
     _check_kind(line, cells, kind)
     sizes: dict[str, Any] = _sizes(line, cells, kind)
-    told = None if kind.models else told_by_terms(cells, sizes, _chunks(cells, sizes))
-    if told is not None:
-        sizes |= _folded(told, sizes)
+    terms = None if kind.models else told_by_terms(cells, sizes, _chunks(cells, sizes))
+    if terms is not None:
+        sizes |= _folded(terms, sizes)
     unfused = cells.get("attention-backend") in UNFUSED or cells.get("transformer-impl") == "local"
     iteration = MeasuredIteration(
         line=line.number,
@@ -100,13 +100,13 @@ def memory_row(line: Line, kind: Format) -> MeasuredMemory:
         sequence_parallel=sizes["tp"] > 1 and (_on(cells, "sequence-parallel") or bool(kind.models)),
         sharding="optimizer" if _on(cells, "use-distributed-optimizer") or cells.get("zero") == "1" else "none",
         precision="fp16" if _on(cells, "fp16") else "bf16",
-        recompute=(cells.get("recompute-granularity") or "none") if told is None else told.recomputation,
+        recompute=(cells.get("recompute-granularity") or "none") if terms is None else terms.recomputation,
         tp_overlap="none",
         compiled=False,
         iteration_time_s=_number(cells.get("iteration_time_s", ""), math.nan),
         **{name: size for name, size in sizes.items() if name != "batch"},
         num_microbatches=_microbatches(line, sizes),
-        chunks=_chunks(cells, sizes) if told is None or told.layers_per_stage is None else 1,
+        chunks=_chunks(cells, sizes) if terms is None or terms.layers_per_stage is None else 1,
     )
     return MeasuredMemory(
         line=line.number,
@@ -115,7 +115,7 @@ def memory_row(line: Line, kind: Format) -> MeasuredMemory:
         rank=kind.rank,
         iteration=iteration,
         head_width=int(_number(cells.get("kv-channels", ""), iteration.hidden // iteration.heads)),
-        told=told,
+        terms=terms,
         vocabulary_multiple=multiple if (multiple := int(_number(cells.get(PADDED, ""), 0))) else None,
         tied=not (_on(cells, "untie-embeddings-and-output-weights") or kind.models),
         attention_dropout=_number(cells.get("attention-dropout", ""), USUAL_DROPOUT) > 0 and not kind.models,
@@ -132,36 +132,36 @@ def workload_of(row: MeasuredMemory, workloads: MeasuredWorkloads) -> Workload:
         ConfigError: no such GPU or software, or sizes that no workload has.
         RefusedWorkloadError: the layout cannot be represented.
     """
-    if row.told is None or row.told.states_bytes is None:
+    if row.terms is None or row.terms.states_bytes is None:
         return _workload(row, workloads)
     each, dp = row.iteration.num_microbatches * row.iteration.dp, row.iteration.dp
     turns = row.iteration.pp if row.iteration.chunks > 1 else 1
     counts = [dp * 2**n for n in range(MOST_REPLICAS.bit_length()) if each % (turns * dp * 2**n) == 0]
     iterations = [replace(row.iteration, dp=count, num_microbatches=each // count) for count in counts or [dp]]
     possible = [_workload(replace(row, iteration=iteration), workloads) for iteration in iterations]
-    left = [abs(estimate_of(row, one).states_gib * GIB - row.told.states_bytes) for one in possible]
+    left = [abs(estimate_of(row, workload).states_gib * GIB - row.terms.states_bytes) for workload in possible]
     return possible[left.index(min(left))]
 
 
 def _workload(row: MeasuredMemory, workloads: MeasuredWorkloads) -> Workload:
-    plain, told, tp = workloads.of(row.iteration), row.told, row.iteration.tp
+    plain, terms, tp = workloads.of(row.iteration), row.terms, row.iteration.tp
     software = replace(plain.software, attention_dropout=row.attention_dropout, stream_dropout=row.stream_dropout)
     gpu: Gpu = driven(plain.gpu, software, row.iteration.gpus, row.iteration.pp)
     layers = row.layers_per_stage or plain.parallelism.layers_per_stage
     model = replace(plain.model, tie_embeddings=row.tied, head_dim=row.head_width)
-    if told is None:
+    if terms is None:
         parallelism = replace(plain.parallelism, layers_per_stage=layers)
         return replace(plain, software=software, gpu=gpu, model=model, parallelism=parallelism)
     padding = replace(software, vocabulary_multiple=row.vocabulary_multiple or software.vocabulary_multiple)
-    schedule = PipelineSchedule.INTERLEAVED if told.chunks > 1 else PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
+    schedule = PipelineSchedule.INTERLEAVED if terms.chunks > 1 else PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
     return replace(
         plain,
-        software=replace(padding, dispatcher=told.dispatcher),
+        software=replace(padding, dispatcher=terms.dispatcher),
         gpu=gpu,
-        model=replace(told.model, vocab_size=padding.padded(told.model.vocab_size, tp)),
-        parallelism=replace(plain.parallelism, layers_per_stage=told.layers_per_stage or layers),
-        pipeline=replace(plain.pipeline, schedule=schedule, chunks=told.chunks),
-        training=replace(plain.training, recompute_modules=told.recompute_modules),
+        model=replace(terms.model, vocab_size=padding.padded(terms.model.vocab_size, tp)),
+        parallelism=replace(plain.parallelism, layers_per_stage=terms.layers_per_stage or layers),
+        pipeline=replace(plain.pipeline, schedule=schedule, chunks=terms.chunks),
+        training=replace(plain.training, recompute_modules=terms.recompute_modules),
     )
 
 
@@ -253,10 +253,10 @@ def _tokens(cells: Mapping[str, str]) -> int:
     return next((TOKENIZERS[name] for name in named if name in TOKENIZERS), usual)
 
 
-def _folded(told: ToldByTerms, sizes: Mapping[str, int]) -> dict[str, int]:
+def _folded(terms: ToldByTerms, sizes: Mapping[str, int]) -> dict[str, int]:
     """Degrees of experts, and as many replicas as these need at least."""
-    together, each = told.ep * told.etp, sizes["tp"] * sizes["cp"]
-    return {"ep": told.ep, "etp": told.etp, "dp": max(sizes["dp"], -(-together // each))}
+    together, each = terms.ep * terms.etp, sizes["tp"] * sizes["cp"]
+    return {"ep": terms.ep, "etp": terms.etp, "dp": max(sizes["dp"], -(-together // each))}
 
 
 def _microbatches(line: Line, sizes: dict[str, int]) -> int:

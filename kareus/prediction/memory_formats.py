@@ -117,4 +117,4 @@ FORMATS = (MEGATRON, NANOTRON)
 
 def format_of(header: Sequence[str]) -> Format | None:
     """Return the format of a file with these columns, None where it has no memory."""
-    return next((one for one in FORMATS if one.memory in header), None)
+    return next((kind for kind in FORMATS if kind.memory in header), None)

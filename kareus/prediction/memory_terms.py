@@ -72,7 +72,7 @@ def told_by_terms(cells: Mapping[str, str], sizes: Mapping[str, int], chunks: in
         chunks = len(blocks) // sizes["pp"]
         split = tuple(sum(blocks[stage :: sizes["pp"]]) for stage in range(sizes["pp"]))
         model = _on_stages(model, blocks, split)
-    known = bool(cells.get("num_gpus"))
+    is_plain = bool(cells.get("num_gpus"))
     return ToldByTerms(
         model=model,
         ep=keys.get("parallelism.ep", 1),
@@ -82,7 +82,7 @@ def told_by_terms(cells: Mapping[str, str], sizes: Mapping[str, int], chunks: in
         recompute_modules=tuple(map(RecomputedModule, keys.get("training.recompute_modules", ()))),
         layers_per_stage=split,
         chunks=chunks,
-        states_bytes=None if known or not cells.get("mem_allocated_bytes") else float(cells["mem_allocated_bytes"]),
+        states_bytes=None if is_plain or not cells.get("mem_allocated_bytes") else float(cells["mem_allocated_bytes"]),
     )
 
 

@@ -105,11 +105,11 @@ def why_not(composed: Workload) -> Misfit:
     workload = checked_but_for_memory(composed)
     usual = predict(workload)
     cheapest: list[Remedy] = []
-    for one in _fitting(composed):
-        remedy = _priced(one, usual)
+    for misfitting in _fitting(composed):
+        remedy = _priced(misfitting, usual)
         if not any(_beats(other, remedy) for other in cheapest):
             cheapest = [*(other for other in cheapest if not _beats(remedy, other)), remedy]
-    cheapest.sort(key=lambda one: (one.gpus, one.time_percent))
+    cheapest.sort(key=lambda misfitting: (misfitting.gpus, misfitting.time_percent))
     return Misfit(workload=workload, memory=estimate_memory(workload), remedies=tuple(cheapest[:MOST_SHOWN]))
 
 
@@ -127,11 +127,11 @@ def _priced(changed: _Changed, usual: Prediction) -> Remedy:
     )
 
 
-def _beats(other: Remedy, one: Remedy) -> bool:
+def _beats(other: Remedy, remedy: Remedy) -> bool:
     """Whether another costs no more of anything; one that trains otherwise beats none that does not."""
-    if not set(_options_of(other.overrides)) <= set(_options_of(one.overrides)):
+    if not set(_options_of(other.overrides)) <= set(_options_of(remedy.overrides)):
         return False
-    costs = [(r.gpus, r.steps, r.time_percent, r.energy_percent) for r in (other, one)]
+    costs = [(r.gpus, r.steps, r.time_percent, r.energy_percent) for r in (other, remedy)]
     return all(a <= b for a, b in zip(*costs, strict=True))
 
 
@@ -170,7 +170,7 @@ def _fitting(composed: Workload) -> list[_Changed]:
         if fits and not last:
             last = min(steps + 1, MOST_CHANGES)
     without = {key: tuple(text for text in key if text not in _options_of(key)) for key in fits}
-    needed = [one for key, one in fits.items() if without[key] == key or without[key] not in fits]
+    needed = [fit for key, fit in fits.items() if without[key] == key or without[key] not in fits]
     return _likely(composed.parallelism.gpus, needed)
 
 
@@ -179,19 +179,19 @@ def _likely(gpus: int, fits: Sequence[_Changed]) -> list[_Changed]:
 
     Those with an option of the training have turns of their own. Where more GPUs help, the fewest that do.
     """
-    fewest = min((one.workload.parallelism.gpus for one in fits if one.workload.parallelism.gpus > gpus), default=gpus)
+    fewest = min((fit.workload.parallelism.gpus for fit in fits if fit.workload.parallelism.gpus > gpus), default=gpus)
     by_kind: dict[tuple[Any, ...], list[_Changed]] = {}
-    for one in fits:
-        by_kind.setdefault(_options_of(one.overrides) or (one.workload.recomputation,), []).append(one)
-    queues = [sorted(of_kind, key=lambda one: one.likely_cost) for of_kind in by_kind.values()]
-    turns = [one for turn in zip_longest(*queues) for one in turn if one is not None]
+    for fit in fits:
+        by_kind.setdefault(_options_of(fit.overrides) or (fit.workload.recomputation,), []).append(fit)
+    queues = [sorted(of_kind, key=lambda fit: fit.likely_cost) for of_kind in by_kind.values()]
+    turns = [fit for turn in zip_longest(*queues) for fit in turn if fit is not None]
     likely: list[_Changed] = []
     instructions = 0
-    for one in (one for one in turns if one.workload.parallelism.gpus <= fewest):
-        instructions += one.instructions
+    for fit in (fit for fit in turns if fit.workload.parallelism.gpus <= fewest):
+        instructions += fit.instructions
         if len(likely) == MOST_PREDICTED or (len(likely) >= LEAST_PREDICTED and instructions > MOST_INSTRUCTIONS):
             break
-        likely.append(one)
+        likely.append(fit)
     return likely
 
 
@@ -355,6 +355,6 @@ def misfit_lines(name: str, misfit: Misfit) -> Iterator[str]:
         yield f"no {MOST_CHANGES} changes of the layout make it fit"
         return
     yield "cheapest changes that make it fit, with their predicted cost against the same layout if it did fit:"
-    width = max(len(" ".join(one.overrides)) for one in misfit.remedies)
-    for one in misfit.remedies:
-        yield f"  {' '.join(one.overrides):<{width}}  {cost_words(one, misfit)}"
+    width = max(len(" ".join(remedy.overrides)) for remedy in misfit.remedies)
+    for remedy in misfit.remedies:
+        yield f"  {' '.join(remedy.overrides):<{width}}  {cost_words(remedy, misfit)}"

@@ -40,8 +40,8 @@ def run(arguments: argparse.Namespace) -> None:
     workloads = described(arguments)
     for line in workloads.left_out:
         logger.info("%s", line)
-    found = resolve(workloads.overrides, arguments.config_dir)
-    resolved = [with_proposal(one, arguments.config_dir) for one in found]
+    workloads_named = resolve(workloads.overrides, arguments.config_dir)
+    resolved = [with_proposal(entry, arguments.config_dir) for entry in workloads_named]
     for line in proposals(resolved):
         logger.info("%s", line)
     if len(resolved) > 1 or resolved[0].refusal is None:  # else the error says it all
@@ -51,50 +51,50 @@ def run(arguments: argparse.Namespace) -> None:
         logger.info("%s", line)
     if arguments.output is not None:
         write_resolved(resolved, arguments.output)
-    if len(resolved) > 1 and all(one.refusal is not None for one in resolved):
+    if len(resolved) > 1 and all(entry.refusal is not None for entry in resolved):
         raise RefusedWorkloadError(f"all {len(resolved)} combinations are refused; the reasons are in the list.")
     check_any_accepted(resolved, workloads.without_gpu)
 
 
 def proposals(resolved: Sequence[Resolved]) -> Iterator[str]:
     """Yield a line for each workload whose layout was proposed."""
-    for one in resolved:
-        if one.proposed and all(text.startswith(f"{SHARDING}=") for text in one.proposed):
+    for entry in resolved:
+        if entry.proposed and all(text.startswith(f"{SHARDING}=") for text in entry.proposed):
             yield (
-                f"{one.name}: does not fit with states held whole; {' '.join(one.proposed)}, as recipes of "
-                f"{one.composed.software.name} have it where nobody says ({SHARDING}=none)"
+                f"{entry.name}: does not fit with states held whole; {' '.join(entry.proposed)}, as recipes of "
+                f"{entry.composed.software.name} have it where nobody says ({SHARDING}=none)"
             )
-        elif one.proposed:
+        elif entry.proposed:
             yield (
-                f"{one.name}: no layout is named; proposed, of few GPUs for each replica: {' '.join(one.proposed)} "
+                f"{entry.name}: no layout is named; proposed, of few GPUs for each replica: {' '.join(entry.proposed)} "
                 "(kareus advise compares all)"
             )
 
 
 def _remedies(resolved: Sequence[Resolved]) -> Iterator[str]:
     """Yield why the combination that is nearest to fitting does not fit, and what would help, if one does not."""
-    short = [one for one in resolved if one.memory is not None and one.workload is None]
+    short = [entry for entry in resolved if entry.memory is not None and entry.workload is None]
     if not short:
         return
     from kareus.prediction.remedies import misfit_lines, why_not  # noqa: PLC0415 - what fits need not wait for it
 
-    nearest = min(short, key=lambda one: one.memory.total_gib if one.memory else 0.0)
+    nearest = min(short, key=lambda entry: entry.memory.total_gib if entry.memory else 0.0)
     yield from misfit_lines(nearest.name, why_not(nearest.composed))
 
 
 def _lines(resolved: Sequence[Resolved]) -> list[str]:
     """One line for each combination, under a heading."""
-    width = max(len("workload"), *(len(one.name) for one in resolved))
+    width = max(len("workload"), *(len(entry.name) for entry in resolved))
     lines = [f"{'workload':<{width}}  GPUs  layers   memory (GiB of each GPU)"]
-    for one in resolved:
-        text = f"refused: {one.refusal}"
-        if one.workload and one.memory:
-            split = "-".join(str(layers) for layers in one.workload.parallelism.split)
-            fit = f"{one.memory.total_gib:.1f} of {one.workload.gpu.memory_gib:.1f} on stage {one.memory.stage}"
-            text = f"{split:<7}  {fit}{tightness(one.workload, one.memory)}"
-        lines.append(f"{one.name:<{width}}  {one.gpus:>4}  {text}")
-    accepted = [(one.name, one.workload) for one in resolved if one.workload]
-    published = [one.composed for one in resolved if one.workload]  # without what software pads
+    for entry in resolved:
+        text = f"refused: {entry.refusal}"
+        if entry.workload and entry.memory:
+            split = "-".join(str(layers) for layers in entry.workload.parallelism.split)
+            fit = f"{entry.memory.total_gib:.1f} of {entry.workload.gpu.memory_gib:.1f} on stage {entry.memory.stage}"
+            text = f"{split:<7}  {fit}{tightness(entry.workload, entry.memory)}"
+        lines.append(f"{entry.name:<{width}}  {entry.gpus:>4}  {text}")
+    accepted = [(entry.name, entry.workload) for entry in resolved if entry.workload]
+    published = [entry.composed for entry in resolved if entry.workload]  # without what software pads
     sizes = {
         (w.model.name, size_words(w.model, w.sequence_length)): engine_words(w.model, w.sequence_length)
         for w in published

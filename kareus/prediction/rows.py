@@ -174,7 +174,7 @@ def _completed(line: Line) -> Line:
     """
     cells = {name: "" if text is None or text == "n/a" else text.strip() for name, text in line.cells.items()}
     name = cells.get("model", "").lower()
-    architecture = next((known for start, known in ARCHITECTURES.items() if name.startswith(start)), {})
+    architecture = next((sizes for start, sizes in ARCHITECTURES.items() if name.startswith(start)), {})
     family = next((v for start, v in OF_FAMILY.items() if cells.get("family", "").startswith(start)), {})
     for column, text in {**USUAL, **architecture, **family}.items():
         cells[column] = cells.get(column) or text
@@ -208,15 +208,15 @@ def _with_experts(cells: dict[str, str], model: str) -> dict[str, str]:
     """Return the cells of a mixture of experts by the name of its model, and what notes say of its exchanges."""
     architecture = next((option for start, option in EXPERTS.items() if model.startswith(start)), "")
     whole = not architecture or cells.get("family", "").startswith(WHOLE_EXPERTS)
-    found = {"architecture": architecture, "etp": "1" if whole else cells.get("tp", "1"), **cells}
+    completed = {"architecture": architecture, "etp": "1" if whole else cells.get("tp", "1"), **cells}
     if not architecture:
-        return found
+        return completed
     note = cells.get("overlap_note", "").lower()
     if "deepep" in note:
-        found["dispatcher"] = "flex"
+        completed["dispatcher"] = "flex"
     if "ep overlap" in note:
-        found["hides_exchanges"] = "true"
-    return {**ARCHITECTURES["llama"], **found, "ffn": "1"}  # which the architecture says, too
+        completed["hides_exchanges"] = "true"
+    return {**ARCHITECTURES["llama"], **completed, "ffn": "1"}  # which the architecture says, too
 
 
 def _recipe(cells: Mapping[str, str]) -> str:

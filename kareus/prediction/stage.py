@@ -42,38 +42,38 @@ def run(arguments: argparse.Namespace) -> None:
     elif workloads.left_out:
         print("\n".join(map(printable, workloads.left_out)))  # noqa: T201 - a part of the answer
     resolved = resolve(workloads.overrides, arguments.config_dir)
-    predicted = {one.name: _predictable(one) for one in resolved}
+    predicted = {entry.name: _predictable(entry) for entry in resolved}
     if not any(predicted.values()):
         check_any_accepted(resolved, workloads.without_gpu)
     from kareus.prediction.errors import error_words  # noqa: PLC0415 - bad overrides need not wait for it
     from kareus.prediction.workload_prediction import predict  # noqa: PLC0415 - as above
 
-    for number, one in enumerate(resolved):
-        workload, refused = predicted[one.name], {"refused": one.refusal} if one.refusal else {}
+    for number, entry in enumerate(resolved):
+        workload, refused = predicted[entry.name], {"refused": entry.refusal} if entry.refusal else {}
         if workload is None:
-            said = {"workload": one.name, **left_out, **refused}
-            lines = [json.dumps(said) if arguments.json else f"{one.name}: refused: {one.refusal}"]
+            said = {"workload": entry.name, **left_out, **refused}
+            lines = [json.dumps(said) if arguments.json else f"{entry.name}: refused: {entry.refusal}"]
         else:
-            found = predict(workload, arguments.method, arguments.frequency)
+            answer = predict(workload, arguments.method, arguments.frequency)
             if arguments.json:
-                model = sizes(one.composed.model, workload.sequence_length)
-                told = left_out | refused | ({"proposed": list(one.proposed)} if one.proposed else {})
-                plain = {**model, "error": error_words(workload), **to_plain(found)}
-                lines = [json.dumps({"workload": one.name, **told, **plain}, allow_nan=False)]
+                model = sizes(entry.composed.model, workload.sequence_length)
+                unusual = left_out | refused | ({"proposed": list(entry.proposed)} if entry.proposed else {})
+                plain = {**model, "error": error_words(workload), **to_plain(answer)}
+                lines = [json.dumps({"workload": entry.name, **unusual, **plain}, allow_nan=False)]
             else:
-                before = [*([""] if number else []), *proposals([one])]
-                lines = [*before, *prediction_lines(one, workload, found)]
+                before = [*([""] if number else []), *proposals([entry])]
+                lines = [*before, *prediction_lines(entry, workload, answer)]
         print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command
 
 
-def _predictable(one: Resolved) -> Workload | None:
+def _predictable(entry: Resolved) -> Workload | None:
     """Return the workload that is predicted: one that is accepted, or is refused for memory that may be enough."""
-    if one.workload is not None or one.memory is None or not may_run(one.composed, one.memory):
-        return one.workload
-    return checked_but_for_memory(one.composed)
+    if entry.workload is not None or entry.memory is None or not may_run(entry.composed, entry.memory):
+        return entry.workload
+    return checked_but_for_memory(entry.composed)
 
 
-def prediction_lines(one: Resolved, workload: Workload, found: "Prediction") -> Iterator[str]:
+def prediction_lines(entry: Resolved, workload: Workload, costs: "Prediction") -> Iterator[str]:
     """Yield a prediction for people, in lines of at most 100 columns but for the first.
 
     Parameters are those of the model as it is published, without what its software pads.
@@ -81,21 +81,21 @@ def prediction_lines(one: Resolved, workload: Workload, found: "Prediction") -> 
     from kareus.prediction.errors import error_words  # noqa: PLC0415 - as above
     from kareus.prediction.training_lines import training_lines  # noqa: PLC0415 - as above
 
-    memory, collectives = found.memory, found.collectives
+    memory, collectives = costs.memory, costs.collectives
     yield (
-        f"{one.name}: {found.method} at {found.frequency_mhz} MHz, {workload.software.name} in {workload.precision} "
+        f"{entry.name}: {costs.method} at {costs.frequency_mhz} MHz, {workload.software.name} in {workload.precision} "
         f"[GPU model of {workload.gpu.name}]"
     )
     yield f"error: {error_words(workload)}"
     yield (
-        f"iteration    {found.time_s:.3f} s, {found.energy_j / 1e3:.2f} kJ on {workload.parallelism.gpus} GPUs; "
-        f"{found.tokens_per_s:,.0f} tokens/s, {1e3 * found.joules_per_token:.1f} mJ/token, MFU {100 * found.mfu:.1f} %"
+        f"iteration    {costs.time_s:.3f} s, {costs.energy_j / 1e3:.2f} kJ on {workload.parallelism.gpus} GPUs; "
+        f"{costs.tokens_per_s:,.0f} tokens/s, {1e3 * costs.joules_per_token:.1f} mJ/token, MFU {100 * costs.mfu:.1f} %"
     )
     yield (
         f"memory       {memory.total_gib:.1f} of {workload.gpu.memory_gib:.1f} GiB on stage {memory.stage}"
         f"{tightness(workload, memory)}"
     )
-    yield f"model        {size_words(one.composed.model, workload.sequence_length)}"
+    yield f"model        {size_words(entry.composed.model, workload.sequence_length)}"
     yield from training_lines(workload)
     if collectives.alone_s:
         yield (
@@ -104,13 +104,13 @@ def prediction_lines(one: Resolved, workload: Workload, found: "Prediction") -> 
         )
     yield ""
     yield "stage  layers  forward s  backward s  update s  waiting s  energy kJ"
-    for stage in found.stages:
+    for stage in costs.stages:
         yield (
             f"{stage.stage:>5}  {stage.layers:>6}  {stage.forward_s:>9.3f}  {stage.backward_s:>10.3f}  "
             f"{stage.update_s:>8.3f}  {stage.bubble_s:>9.3f}  {stage.energy_j / 1e3:>9.2f}"
         )
     yield ""
-    width = max(len("component"), *(len(component.name) for component in found.components))
+    width = max(len("component"), *(len(component.name) for component in costs.components))
     yield f"{'component':<{width}}  time s  energy kJ"
-    for component in found.components:
+    for component in costs.components:
         yield f"{component.name:<{width}}  {component.time_s:>6.3f}  {component.energy_j / 1e3:>9.2f}"

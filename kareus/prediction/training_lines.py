@@ -80,9 +80,9 @@ def ramp_totals(workload: Workload) -> RampTotals:
     if not len(batches):
         batches = np.array([first])
     counts = np.unique(np.linspace(0, len(batches) - 1, min(MOST_BATCHES, len(batches))).round().astype(int))
-    found = [predict(replace(plain, num_microbatches=int(batches[n]) // each)) for n in counts]
-    times_s = np.interp(batches, batches[counts], [one.time_s for one in found])
-    energies_j = np.interp(batches, batches[counts], [one.energy_j for one in found])
+    predictions = [predict(replace(plain, num_microbatches=int(batches[n]) // each)) for n in counts]
+    times_s = np.interp(batches, batches[counts], [prediction.time_s for prediction in predictions])
+    energies_j = np.interp(batches, batches[counts], [prediction.energy_j for prediction in predictions])
     iterations = sequences / len(batches) / batches
     return RampTotals(
         sequences=sequences,

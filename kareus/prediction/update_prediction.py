@@ -32,7 +32,7 @@ def update_predictions(
     graph: BlockGraph,
     behaviours: Mapping[InstructionKind, Behaviour],
     frequency_mhz: int,
-    known: KnownSteps,
+    step_costs: KnownSteps,
 ) -> UpdatePredictions:
     """Return what the update costs.
 
@@ -41,28 +41,29 @@ def update_predictions(
         graph: operator graph of a block, of a whole microbatch.
         behaviours: of forwards and backwards, which collectives of the update run beside.
         frequency_mhz: clock of all GPUs.
-        known: costs of steps on this GPU, taken from and added to.
+        step_costs: costs of steps on this GPU, taken from and added to.
     """
     stages = range(workload.parallelism.pp)
     if not workload.iteration.include_update:
         return [{} for _ in stages]
     times_s = {kind: float(behaviour.time_s) for kind, behaviour in behaviours.items()}
     return [
-        _stage(workload, graph, stage, pass_times(workload, stage, times_s), frequency_mhz, known) for stage in stages
+        _stage(workload, graph, stage, pass_times(workload, stage, times_s), frequency_mhz, step_costs)
+        for stage in stages
     ]
 
 
 def _stage(
-    workload: Workload, graph: BlockGraph, stage: int, passes: PassTimes, frequency_mhz: int, known: KnownSteps
+    workload: Workload, graph: BlockGraph, stage: int, passes: PassTimes, frequency_mhz: int, shared_steps: KnownSteps
 ) -> dict[Direction, UpdatePrediction]:
     clocks = np.array([float(frequency_mhz)])
     predictions = {}
-    for direction, cost in update_costs(workload, graph, stage, passes, clocks, SharedCosts(known)).items():
+    for direction, cost in update_costs(workload, graph, stage, passes, clocks, SharedCosts(shared_steps)).items():
         whole = {str(direction).replace("-", " "): cost}
         parts = step_costs(workload, stage, passes, clocks) if direction is Direction.UPDATE else whole
         predictions[direction] = UpdatePrediction(
             time_s=float(cost[0, 0]),
             energy_j=float(cost[1, 0]),
-            parts={name: own[:, 0] for name, own in parts.items()},
+            parts={name: values[:, 0] for name, values in parts.items()},
         )
     return predictions

@@ -177,11 +177,11 @@ def predict(
 
 def predict_time_s(workload: Workload) -> float:
     """Return the time of `predict` for sequential execution at the maximum clock, without its parts."""
-    programs, known = instruction_programs(workload, Execution.SEQUENTIAL), dict[Any, Any]()
+    programs, step_costs = instruction_programs(workload, Execution.SEQUENTIAL), dict[Any, Any]()
     clock = float(workload.gpu.maximum_clock_mhz)
-    behaviours = programs.each(lambda _, program: run_tally(workload.gpu, tally(program), clock, known))
+    behaviours = programs.each(lambda _, program: run_tally(workload.gpu, tally(program), clock, step_costs))
     behaviours = {kind: copied(workload, kind, cost, clock) for kind, cost in behaviours.items()}
-    updates = update_predictions(workload, programs.graphs[Batch.MICROBATCH], behaviours, int(clock), known)
+    updates = update_predictions(workload, programs.graphs[Batch.MICROBATCH], behaviours, int(clock), step_costs)
     return composed(workload, behaviours, updates, clock).time_s
 
 
@@ -266,12 +266,12 @@ def _stages(
     gpus, repeated = workload.parallelism.gpus_per_stage, workload.num_microbatches
     stages = []
     for stage, layers in enumerate(workload.parallelism.split):
-        own = [(kind.direction, behaviour) for kind, behaviour in behaviours.items() if kind.stage == stage]
-        forward_s = repeated * sum(float(b.time_s) for direction, b in own if direction is Direction.FORWARD)
+        of_stage = [(kind.direction, behaviour) for kind, behaviour in behaviours.items() if kind.stage == stage]
+        forward_s = repeated * sum(float(b.time_s) for direction, b in of_stage if direction is Direction.FORWARD)
         update_s = sum(update.time_s for update in updates[stage].values())
-        passes_s = repeated * sum(float(b.time_s) for _, b in own)
+        passes_s = repeated * sum(float(b.time_s) for _, b in of_stage)
         busy_s = passes_s + update_s
-        busy_j = repeated * sum(float(b.energy_j) for _, b in own)
+        busy_j = repeated * sum(float(b.energy_j) for _, b in of_stage)
         busy_j += sum(update.energy_j for update in updates[stage].values())
         stages.append(
             StagePrediction(

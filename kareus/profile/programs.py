@@ -90,8 +90,8 @@ def chunk_shapes(
         >>> {place: shape.layers for place, shape in chunk_shapes((3, 3, 3, 2), 2, folded=True, stages=2).items()}
         {(0, 0): 3, (0, 1): 2, (1, 0): 3, (1, 1): 3}
     """
-    own = tuple(layers_per_stage)
-    return _shapes(own, chunks, tuple(dense_layers), folded, len(own) if stages is None else stages)
+    layers = tuple(layers_per_stage)
+    return _shapes(layers, chunks, tuple(dense_layers), folded, len(layers) if stages is None else stages)
 
 
 @lru_cache(maxsize=4096)  # whoever compares layouts asks for each many times

@@ -147,7 +147,7 @@ def _exchanged(
     if len(of_experts) == len(ranks):  # the same ones: what is of a block is one group
         experts = 0
     gradient_bytes = config.training.gradient_bytes(software.gradient_bytes)
-    found: dict[CollectiveKind, list[PlacedCollective]] = {}
+    by_kind: dict[CollectiveKind, list[PlacedCollective]] = {}
     for group, members, weights, values in (
         ("dp", ranks, gathered - BF16_BYTES * experts, trained - experts),
         ("expert-dp", of_experts, BF16_BYTES * experts, experts),
@@ -157,7 +157,7 @@ def _exchanged(
             (CollectiveKind.ALL_GATHER, round(weights) * parallelism.shards_weights),
             (CollectiveKind.REDUCE_SCATTER, gradient_bytes * values),
         ):
-            one = PlacedCollective(
+            collective = PlacedCollective(
                 kind=kind,
                 group=group,
                 group_size=len(members),
@@ -167,10 +167,12 @@ def _exchanged(
                 per_node=placement.per_node,
             )
             if kind is CollectiveKind.ALL_GATHER and parallelism.fsdp.nvls and placement.nodes == 1:
-                one = SwitchedGather(**{f.name: getattr(one, f.name) for f in fields(one)}, filled_by=sm_count)
-            found.setdefault(kind, []).extend([one] if message_bytes and len(members) > 1 else [])
+                collective = SwitchedGather(
+                    **{f.name: getattr(collective, f.name) for f in fields(collective)}, filled_by=sm_count
+                )
+            by_kind.setdefault(kind, []).extend([collective] if message_bytes and len(members) > 1 else [])
     return PartWeights(
-        gather=tuple(found[CollectiveKind.ALL_GATHER]), reduce=tuple(found[CollectiveKind.REDUCE_SCATTER])
+        gather=tuple(by_kind[CollectiveKind.ALL_GATHER]), reduce=tuple(by_kind[CollectiveKind.REDUCE_SCATTER])
     )
 
 
@@ -190,7 +192,7 @@ def with_sharded_weights(
         dense: whether each pass is through a block without experts.
         weights: the collectives.
     """
-    of_passes = [weights.of_block(dense=one) for one in dense]
+    of_passes = [weights.of_block(dense=is_dense) for is_dense in dense]
     gathers = direction is not Direction.WEIGHT_GRADIENT  # which reads activations only
     opening = [*weights.outer.gather] if direction is Direction.FORWARD else []
     opening += of_passes[0].gather if gathers else ()
@@ -255,18 +257,18 @@ def _parts(collective: PlacedCollective, flops: Mapping[int, int]) -> Iterator[t
     It is one to whoever runs it: a step has no more than a part, and sequence parallelism cuts a block in many.
     """
     total = sum(flops.values())
-    kept = {number: own for number, own in flops.items() if own > LITTLE * total} or flops
+    kept = {number: share for number, share in flops.items() if share > LITTLE * total} or flops
     left, left_bytes = sum(kept.values()), collective.message_bytes
-    for number, own in kept.items():
-        part = left_bytes * own // left if own < left else left_bytes
-        left, left_bytes = left - own, left_bytes - part
+    for number, share in kept.items():
+        part = left_bytes * share // left if share < left else left_bytes
+        left, left_bytes = left - share, left_bytes - part
         yield number, replace(collective, message_bytes=part)
 
 
 def _first_third(runs: Sequence[Step]) -> int:
     """Return how many runs have a third of all FLOPs, never all: a gather moves half of what a reduction does."""
     done = list(itertools.accumulate(_flops(run.operators) for run in runs))
-    return min(next((n for n, own in enumerate(done, 1) if 3 * own >= done[-1]), 1), max(len(runs) - 1, 1))
+    return min(next((n for n, flops in enumerate(done, 1) if 3 * flops >= done[-1]), 1), max(len(runs) - 1, 1))
 
 
 def _flops(operators: Sequence[Operator]) -> int:

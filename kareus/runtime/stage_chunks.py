@@ -40,7 +40,7 @@ def first_layers(shapes: Mapping[tuple[int, int], StageShape], stage: int, *, fo
         stage: from 0.
         folded: whether the second chunks are passed from the last stage to the first.
     """
-    stages = 1 + max(own for own, _ in shapes)
+    stages = 1 + max(of_stage for of_stage, _ in shapes)
     passed = sorted(shapes, key=lambda place: place_in_line(place[0], place[1], stages, folded=folded))
     before = itertools.accumulate((shapes[place].layers for place in passed), initial=0)
     first = dict(zip(passed, before, strict=False))

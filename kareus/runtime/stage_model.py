@@ -189,34 +189,34 @@ class StageModel(nn.Module):
         self._run(passes, Direction.FORWARD, schedule.forward)
         return output, Held(schedule.backward, hidden.detach(), tapes, entered, balance)
 
-    def run_backward(self, held: Held, gradient: Tensor, output: Tensor | None = None) -> Tensor:
+    def run_backward(self, kept: Held, gradient: Tensor, output: Tensor | None = None) -> Tensor:
         """Run the blocks backward, from and to gradients of hidden states; recompute where nothing was recorded.
 
         The result is in `output`, or in new memory.
         """
         if self.gradients_ready is not None and self.head is not None:
             self.gradients_ready(self.head)
-        splits = held.schedule.splits if held.tapes is None else len(held.tapes) > 1
+        splits = kept.schedule.splits if kept.tapes is None else len(kept.tapes) > 1
         gradients, table = _parts(gradient, splits=splits), (self.cosine, self.sine)
         done_with = self._counting(len(gradients))
-        if held.tapes is not None:
+        if kept.tapes is not None:
             passes = [
-                backward_pass(tape, own, self._later, done_with)
-                for tape, own in zip(held.tapes, gradients, strict=True)
+                backward_pass(tape, part_gradient, self._later, done_with)
+                for tape, part_gradient in zip(kept.tapes, gradients, strict=True)
             ]
-        elif held.entered:
-            regrouped = _regrouped(held.entered, len(gradients))
+        elif kept.entered:
+            regrouped = _regrouped(kept.entered, len(gradients))
             passes = [
-                blockwise_pass(self._steps, entered, table, own, self._later, done_with, held.balance)
-                for entered, own in zip(regrouped, gradients, strict=True)
+                blockwise_pass(self._steps, entered, table, part_gradient, self._later, done_with, kept.balance)
+                for entered, part_gradient in zip(regrouped, gradients, strict=True)
             ]
         else:
             passes = [
-                recomputed_pass(self._steps, part, table, own, self._later, done_with, held.balance)
-                for part, own in zip(_parts(held.hidden, splits=splits), gradients, strict=True)
+                recomputed_pass(self._steps, part, table, part_gradient, self._later, done_with, kept.balance)
+                for part, part_gradient in zip(_parts(kept.hidden, splits=splits), gradients, strict=True)
             ]
         direction = Direction.BACKWARD if self._later is None else Direction.INPUT_GRADIENT
-        done = self._run(passes, direction, held.schedule)
+        done = self._run(passes, direction, kept.schedule)
         return done[0] if len(done) == 1 and output is None else torch.cat(done, out=output)
 
     def _counting(self, passes: int) -> BlockDone | None:
@@ -291,14 +291,14 @@ class _Blocks(Function):
     def forward(
         ctx: Any, hidden: Tensor, stage: StageModel, schedule: MicrobatchSchedule, balance: Balance | None
     ) -> Tensor:
-        output, ctx.held = stage.run_forward(hidden, schedule, record=True, balance=balance)
+        output, ctx.kept = stage.run_forward(hidden, schedule, record=True, balance=balance)
         ctx.stage = stage
         return output
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        held, ctx.held = ctx.held, None
-        return ctx.stage.run_backward(held, gradient), None, None, None
+        kept, ctx.kept = ctx.kept, None
+        return ctx.stage.run_backward(kept, gradient), None, None, None
 
 
 def _regrouped(entered: list[list[Tensors]], parts: int) -> list[list[Tensors]]:

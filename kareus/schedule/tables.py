@@ -48,13 +48,13 @@ def space_of(frame: pl.DataFrame, partition: str) -> SearchSpace:
     Raises:
         ArtifactError: the table has no candidates of that partition.
     """
-    own = frame.filter(pl.col("partition") == partition).sort("candidate")
-    if own.is_empty():
-        known = ", ".join(frame["partition"].unique(maintain_order=True))
-        raise ArtifactError(f"no search space of partition '{partition}'; there are: {known}.")
+    rows = frame.filter(pl.col("partition") == partition).sort("candidate")
+    if rows.is_empty():
+        names = ", ".join(frame["partition"].unique(maintain_order=True))
+        raise ArtifactError(f"no search space of partition '{partition}'; there are: {names}.")
     return SearchSpace(
         partition=partition,
-        frequency_mhz=tuple(own["frequency_mhz"]),
-        sm_count=tuple(own["sm_count"]),
-        launch=tuple(own["launch"]),
+        frequency_mhz=tuple(rows["frequency_mhz"]),
+        sm_count=tuple(rows["sm_count"]),
+        launch=tuple(rows["launch"]),
     )

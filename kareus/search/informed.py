@@ -59,8 +59,8 @@ def informed(problem: SearchProblem, config: InformedSearch) -> Proposer:
         chosen_by = "improvement" if len(data.candidates) else "initial"
         if len(data.candidates):
             # While times of some picks are still uncertain, only those likely to stay on the frontier are measured.
-            known = picks[~uncertain[picks]]
-            likely = known[samples.chances[known] >= LIKELY]
+            certain = picks[~uncertain[picks]]
+            likely = certain[samples.chances[certain] >= LIKELY]
             measured = plausible[likely if uncertain[picks].any() else picks][:room]
         else:
             # The first round only measures times, unless there is none to measure.

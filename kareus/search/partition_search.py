@@ -86,13 +86,13 @@ def search_partition(
         _log(round_)
 
     static_power_w = config.gpu.static_power_w
-    found = run_search(problem, measure, measure_time, static_power_w, report=report)
-    _warn(partition.name, found.rounds[-1], config)
+    search_run = run_search(problem, measure, measure_time, static_power_w, report=report)
+    _warn(partition.name, search_run.rounds[-1], config)
     shared = {"strategy": str(config.search.strategy), "gpus": partition.collective.group_size}
-    proposals = [{"round": round_, "proposing_s": spent_s} for round_, spent_s in enumerate(found.proposing_s)]
+    proposals = [{"round": round_, "proposing_s": spent_s} for round_, spent_s in enumerate(search_run.proposing_s)]
     return SearchTables(
-        candidates=CANDIDATES.frame(_candidate_rows(found, space, config.gpu)),
-        rounds=ROUNDS.frame([_round_row(round_) | shared for round_ in found.rounds]),
+        candidates=CANDIDATES.frame(_candidate_rows(search_run, space, config.gpu)),
+        rounds=ROUNDS.frame([_round_row(round_) | shared for round_ in search_run.rounds]),
         proposals=PROPOSALS.frame(proposals),
     )
 
@@ -126,8 +126,8 @@ def _warn(partition: str, last: Round, config: SearchSlice) -> None:
     )
 
 
-def _candidate_rows(found: SearchRun, space: SearchSpace, gpu: Gpu) -> list[dict[str, Any]]:
-    data = found.dataset(gpu.static_power_w)
+def _candidate_rows(search_run: SearchRun, space: SearchSpace, gpu: Gpu) -> list[dict[str, Any]]:
+    data = search_run.dataset(gpu.static_power_w)
     dynamic_energy_j, on_frontier = data.dynamic_energy_j.tolist(), pareto_mask(data.dynamic).tolist()
     return [
         {
@@ -146,7 +146,7 @@ def _candidate_rows(found: SearchRun, space: SearchSpace, gpu: Gpu) -> list[dict
             "dynamic_energy_j": dynamic_energy_j[i],
             "on_frontier": on_frontier[i],
         }
-        for i, trial in enumerate(found.trials)
+        for i, trial in enumerate(search_run.trials)
     ]
 
 

@@ -78,12 +78,14 @@ class GaussianPrior:
         observed = np.log(np.concatenate((data.time_s, data.timed_time_s, data.energy_j / data.time_s)))
         deviations = observed - self.mean[places]
         shared, time, power = self._rows.of(places), self._residuals.at(timed), self._residuals.at(data.candidates)
-        known = shared[:, places]
+        covariance = shared[:, places]
         variances = np.repeat(np.square(noise), (len(timed), len(data.candidates)))
-        known.flat[:: len(known) + 1] += variances
+        covariance.flat[:: len(covariance) + 1] += variances
         kernels = self._residuals.at(timed, timed), self._residuals.at(data.candidates, data.candidates)
-        scales = likeliest_scales(Observations(deviations=deviations, covariance=known, kernels=kernels, noise=noise))
-        factor = np.linalg.cholesky(_with_residuals(known, *kernels, scales))
+        scales = likeliest_scales(
+            Observations(deviations=deviations, covariance=covariance, kernels=kernels, noise=noise)
+        )
+        factor = np.linalg.cholesky(_with_residuals(covariance, *kernels, scales))
         # The inverse of L is small beside k, and multiplying by it is faster than solving for as many columns.
         whitening = np.linalg.inv(factor)
         explained = whitening @ _with_residuals(shared, time, power, scales)
@@ -201,7 +203,7 @@ def _residual_tables(features: Features) -> ResidualTables:
     alike = (1 + sm_apart) * np.exp(-sm_apart)
     alike *= np.where(np.equal.outer(launches, launches), 1.0, LAUNCH_CORRELATION)
     # Most of a schedule's residual holds at all clocks, the rest fades with their distance.
-    held = COMMON_SHARE + (1 - COMMON_SHARE) * np.exp(-np.square(apart / INTERACTION_LENGTH) / 2)
+    across = COMMON_SHARE + (1 - COMMON_SHARE) * np.exp(-np.square(apart / INTERACTION_LENGTH) / 2)
     return ResidualTables(
-        clock=clock, schedule=schedule, by_clock=np.exp(-apart / CLOCK_LENGTH), alike=alike, held=held
+        clock=clock, schedule=schedule, by_clock=np.exp(-apart / CLOCK_LENGTH), alike=alike, across=across
     )

@@ -18,7 +18,7 @@ from kareus.graph.records import Partition
 from kareus.search.features import Features
 
 SPREADS: Mapping[str, float] = {
-    name: known.prior.spread for name, known in COEFFICIENTS.items() if known.prior.spread is not None
+    name: coefficient.prior.spread for name, coefficient in COEFFICIENTS.items() if coefficient.prior.spread is not None
 }
 """Standard deviations of the logarithms of the coefficients that measurements recalibrate."""
 DRAWS_AT_ONCE = 25
@@ -29,7 +29,7 @@ TINY = 1e-30
 
 def textbook(gpu: Gpu) -> Gpu:
     """Return `gpu` with the prior medians in place of its own coefficients, and no estimate of their errors."""
-    medians = {name: known.prior.median for name, known in COEFFICIENTS.items()}
+    medians = {name: coefficient.prior.median for name, coefficient in COEFFICIENTS.items()}
     return replace(gpu, coefficients=GpuCoefficients(**medians), uncertainty=None)
 
 
@@ -57,8 +57,8 @@ def sample_prior(
     for start in range(0, draws, DRAWS_AT_ONCE):
         block = slice(start, start + DRAWS_AT_ONCE)
         columns = dict(zip(SPREADS, drawn[block].T.reshape(len(SPREADS), -1, 1, 1, 1), strict=True))
-        known = {name: np.minimum(own, 1.0) if name in SHARES else own for name, own in columns.items()}
-        many = replace(gpu, coefficients=coefficients_of_many(gpu.coefficients, known))
+        sampled = {name: np.minimum(values, 1.0) if name in SHARES else values for name, values in columns.items()}
+        many = replace(gpu, coefficients=coefficients_of_many(gpu.coefficients, sampled))
         behaviour = run_schedules(many, partition, *grid)
         costs = [cost[:, *places] for cost in (behaviour.time_s, behaviour.power_w)]
         ensemble[block] = np.log(np.concatenate(costs, axis=1))

@@ -58,7 +58,7 @@ class ResidualTables:
     """Between clocks, of the residual that all schedules share, shape (clocks, clocks)."""
     alike: Array
     """Between schedules at one clock, of the residual of a schedule, shape (schedules, schedules)."""
-    held: Array
+    across: Array
     """Factor of it between clocks, shape (clocks, clocks)."""
 
     def at(self, rows: Indices, columns: Indices | slice = ALL) -> ResidualKernels:
@@ -67,7 +67,7 @@ class ResidualTables:
         def looked_up(table: Array, numbers: Indices) -> Array:
             return table.take(numbers[rows], axis=0).take(numbers[columns], axis=1)
 
-        by_schedule = looked_up(self.alike, self.schedule) * looked_up(self.held, self.clock)
+        by_schedule = looked_up(self.alike, self.schedule) * looked_up(self.across, self.clock)
         return ResidualKernels(looked_up(self.by_clock, self.clock), by_schedule)
 
 
@@ -97,8 +97,8 @@ def likeliest_scales(observations: Observations) -> ResidualScales:
                 (clock, kernels.by_clock, schedule, kernels.by_schedule),
                 (schedule, kernels.by_schedule, clock, kernels.by_clock),
             ):
-                known = covariance + best[fixed] ** 2 * other
-                scores = _scores(known, kernel, deviations, observations.noise[objective])
+                conditional = covariance + best[fixed] ** 2 * other
+                scores = _scores(conditional, kernel, deviations, observations.noise[objective])
                 best[varied] = SCALES[int(scores.argmax())]
         if best == before:
             break
@@ -112,16 +112,16 @@ def _given_the_other(observations: Observations, objective: int, scales: Sequenc
     factorise is the block A - U B^-1 U' with deviations a - U B^-1 b. Residuals of A itself are not in it.
     """
     times = len(observations.kernels[0].by_clock)
-    own, other = (slice(times), slice(times, None))[:: 1 - 2 * objective]
+    places, other = (slice(times), slice(times, None))[:: 1 - 2 * objective]
     residuals = observations.kernels[1 - objective].covariance(scales[2 - 2 * objective :][:2])
     block = observations.covariance[other, other] + residuals
-    coupling = observations.covariance[own, other]
+    coupling = observations.covariance[places, other]
     explained = coupling @ np.linalg.solve(block, np.column_stack((coupling.T, observations.deviations[other])))
-    covariance: Array = observations.covariance[own, own] - explained[:, :-1]
-    return covariance, observations.deviations[own] - explained[:, -1]
+    covariance: Array = observations.covariance[places, places] - explained[:, :-1]
+    return covariance, observations.deviations[places] - explained[:, -1]
 
 
-def _scores(known: Array, kernel: Array, deviations: Array, noise: float) -> Array:
+def _scores(covariance: Array, kernel: Array, deviations: Array, noise: float) -> Array:
     """Return the logarithm of the likelihood, and of the scale's own, under each of `SCALES` of `kernel`.
 
     Of the Cholesky factor L of a matrix bordered by d, the last row is L^-1 d, which needs no solving: its square is
@@ -129,7 +129,7 @@ def _scores(known: Array, kernel: Array, deviations: Array, noise: float) -> Arr
     """
     size = len(deviations)
     bordered = np.zeros((len(SCALES), size + 1, size + 1))
-    bordered[:, :size, :size] = known + np.square(SCALES)[:, None, None] * kernel
+    bordered[:, :size, :size] = covariance + np.square(SCALES)[:, None, None] * kernel
     bordered[:, size, :size] = deviations
     bordered[:, size, size] = 1 + deviations @ deviations / noise**2
     factors = np.linalg.cholesky(bordered)

@@ -203,12 +203,12 @@ def _progress(before: Dataset, after: Dataset, margin: float) -> tuple[float, fl
 
 def _converged(improvements: list[float | None], config: SearchConfig) -> Stop | None:
     """The stopping rule of `paper`, over the last rounds' improvements of the hypervolume."""
-    known = [i for i in improvements if i is not None]
+    scored = [i for i in improvements if i is not None]
     if not isinstance(config, PaperSearch) or config.strategy is not Strategy.PAPER:
         return None
-    if len(known) < config.stopping_window:
+    if len(scored) < config.stopping_window:
         return None
-    mean = sum(known[-config.stopping_window :]) / config.stopping_window
+    mean = sum(scored[-config.stopping_window :]) / config.stopping_window
     if mean >= config.stopping_improvement:
         return None
     return Stop(f"hypervolume grew {mean:.2%} a round over {config.stopping_window} rounds")

@@ -338,8 +338,8 @@ def spans_nodes(gpu: Gpu, gpus: int, pp: int) -> bool:
 
 def with_numbers(software: Software, values: Mapping[str, float]) -> Software:
     """Return the software with other numbers, by name."""
-    known: dict[str, Any] = dict(values)
-    return replace(software, **known)
+    numbers: dict[str, Any] = dict(values)
+    return replace(software, **numbers)
 
 
 def is_software(path: Path) -> bool:

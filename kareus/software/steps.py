@@ -44,31 +44,31 @@ def _overlapped(steps: Sequence[Step], software: Software) -> list[Step]:
         return [step if step.collective is None else replace(step, launch=len(step.operators)) for step in steps]
     if software.gather_beside_dgrad and software.tensor_overlap is TensorOverlap.NONE:
         steps = _split_gathers(steps)
-    found: list[Step] = []
+    steps_after: list[Step] = []
     waiting: Step | None = None  # a gather that runs beside what reads it
     for number, step in enumerate(steps):
         kind = _overlap(step.collective, software)
         if kind is None and waiting is None:
-            found.append(step)
+            steps_after.append(step)
             continue
-        own = Step(operators=step.operators)
+        alone = Step(operators=step.operators)
         if waiting is not None:
-            own, done = _beside_reader(own, waiting)
-            found += done
+            alone, done = _beside_reader(alone, waiting)
+            steps_after += done
             waiting = None
         if kind is None:
-            launch = _launch(step, own)
-            found.append(
-                Step(operators=own.operators, collective=step.collective, launch=launch, sm_count=step.sm_count)
+            launch = _launch(step, alone)
+            steps_after.append(
+                Step(operators=alone.operators, collective=step.collective, launch=launch, sm_count=step.sm_count)
             )
         elif kind is CollectiveKind.ALL_GATHER and number + 1 < len(steps):
-            found += [own] if own.operators else []
+            steps_after += [alone] if alone.operators else []
             waiting = step
         else:
-            found += _beside_writer(own, step)
+            steps_after += _beside_writer(alone, step)
     if waiting is not None:
-        found.append(Step(collective=waiting.collective, sm_count=waiting.sm_count))
-    return [step for step in found if step.operators or step.collective]
+        steps_after.append(Step(collective=waiting.collective, sm_count=waiting.sm_count))
+    return [step for step in steps_after if step.operators or step.collective]
 
 
 def _with_exchanges(steps: Sequence[Step], software: Software) -> list[Step]:
@@ -99,19 +99,19 @@ def _with_delayed_gradients(steps: Sequence[Step]) -> list[Step]:
     Those that another collective hides stay beside that one. The step that has an exchange may then have two
     operators of a name, of two blocks.
     """
-    found, waiting = list[Step](), list[Operator]()
+    delayed, waiting = list[Step](), list[Operator]()
     for step in steps:
-        own = [operator for operator in step.operators if operator.is_weight_gradient]
+        gradients = [operator for operator in step.operators if operator.is_weight_gradient]
         others = tuple(operator for operator in step.operators if not operator.is_weight_gradient)
         if _exchanges_tokens(step):
-            found.append(replace(step, operators=(*others, *waiting, *own), launch=len(others)))
+            delayed.append(replace(step, operators=(*others, *waiting, *gradients), launch=len(others)))
             waiting = []
         elif step.collective is None:
-            found += [replace(step, operators=others)] if others else []
-            waiting += own
+            delayed += [replace(step, operators=others)] if others else []
+            waiting += gradients
         else:
-            found.append(step)
-    return [*found, Step(operators=tuple(waiting))] if waiting else found
+            delayed.append(step)
+    return [*delayed, Step(operators=tuple(waiting))] if waiting else delayed
 
 
 def _with_hidden_exchange(step: Step, share: float) -> list[Step]:
@@ -144,7 +144,7 @@ def _split_gathers(steps: Sequence[Step]) -> list[Step]:
 
     The weight gradient that reads the input runs beside the reduce-scatter of the input gradient.
     """
-    found: list[Step] = []
+    split: list[Step] = []
     waiting: Step | None = None  # the gather of an input
     for step in steps:
         collective = step.collective
@@ -152,16 +152,16 @@ def _split_gathers(steps: Sequence[Step]) -> list[Step]:
             assert collective is not None
             half = replace(collective, message_bytes=collective.message_bytes // collective.fused, fused=1)
             waiting = Step(collective=half, sm_count=step.sm_count)
-            found.append(replace(step, collective=half))
+            split.append(replace(step, collective=half))
         elif waiting is not None and (place := _input_gradient(step)) is not None:
             before, beside, after = _cut(step.operators, place)
-            found += [Step(operators=before)] if before else []
-            found.append(replace(waiting, operators=beside))
-            found.append(replace(step, operators=after, launch=max(step.launch - place - 1, 0)))
+            split += [Step(operators=before)] if before else []
+            split.append(replace(waiting, operators=beside))
+            split.append(replace(step, operators=after, launch=max(step.launch - place - 1, 0)))
             waiting = None
         else:
-            found.append(step)
-    return [*found, waiting] if waiting is not None else found
+            split.append(step)
+    return [*split, waiting] if waiting is not None else split
 
 
 def _cut(operators: Operators, place: int) -> tuple[Operators, Operators, Operators]:
@@ -188,18 +188,18 @@ def _input_gradient(step: Step) -> int | None:
     return gradients[-1] if gradients else None
 
 
-def _launch(step: Step, own: Step) -> int:
+def _launch(step: Step, left: Step) -> int:
     """Launch of a step's collective after operators at its beginning became a step of their own."""
-    return max(step.launch - (len(step.operators) - len(own.operators)), 0)
+    return max(step.launch - (len(step.operators) - len(left.operators)), 0)
 
 
-def _beside_reader(own: Step, gathering: Step) -> tuple[Step, list[Step]]:
+def _beside_reader(reader: Step, gathering: Step) -> tuple[Step, list[Step]]:
     """Put a gather beside the products, or the attention, that come first; return what is left, and the new steps."""
     assert gathering.collective is not None
-    operators = own.operators
+    operators = reader.operators
     first = next((n for n, o in enumerate(operators) if _reads(o, gathering.collective)), None)
     if first is None:
-        return own, [Step(collective=gathering.collective, sm_count=gathering.sm_count)]
+        return reader, [Step(collective=gathering.collective, sm_count=gathering.sm_count)]
     last = first + 1
     while last < len(operators) and gathering.collective.fused > 1 and _reads(operators[last], gathering.collective):
         last += 1
@@ -208,14 +208,14 @@ def _beside_reader(own: Step, gathering: Step) -> tuple[Step, list[Step]]:
     return Step(operators=operators[last:]), [*before, beside]
 
 
-def _beside_writer(own: Step, scattering: Step) -> list[Step]:
+def _beside_writer(writer: Step, scattering: Step) -> list[Step]:
     """Put a reduce-scatter beside the last product that it needs, and what follows that."""
-    collective, operators = scattering.collective, own.operators
+    collective, operators = scattering.collective, writer.operators
     assert collective is not None
-    needed = _launch(scattering, own)
+    needed = _launch(scattering, writer)
     products = [n for n, o in enumerate(operators[:needed]) if _reads(o, collective)]
     if not products:
-        return [replace(own, collective=collective, launch=needed, sm_count=scattering.sm_count)]
+        return [replace(writer, collective=collective, launch=needed, sm_count=scattering.sm_count)]
     place = products[-1]
     before = [Step(operators=operators[:place])] if place else []
     beside = Step(operators=operators[place:], collective=collective, sm_count=scattering.sm_count)

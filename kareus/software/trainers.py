@@ -112,8 +112,8 @@ def trainer_by_name(name: str) -> ObeyingTrainer:
 
 def trainer_of(software: str) -> ObeyingTrainer:
     """Return the trainer that a profile of software stands for; one's own profiles are taken to be Megatron-Core's."""
-    known = trainers()
-    return next((one for one in known.values() if software in one.software), known["megatron-core"])
+    by_name = trainers()
+    return next((trainer for trainer in by_name.values() if software in trainer.software), by_name["megatron-core"])
 
 
 def software_words(software: str) -> str:

@@ -121,11 +121,11 @@ def expand_sweeps(overrides: Sequence[str], config_dir: Path | None = None) -> l
 def _sweep(composition: ComposedWorkload) -> ProfilerSweep:
     extension = part(composition, GROUP)
     sweep: Sweep = extension.record
-    known = expected_partitions(extension.workload)
-    if sweep.partition not in known:
+    names = expected_partitions(extension.workload)
+    if sweep.partition not in names:
         raise ConfigError(
             f"sweep.partition={sweep.partition}: not a partition of {extension.workload_name}; "
-            f"{suggest(sweep.partition, known)}."
+            f"{suggest(sweep.partition, names)}."
         )
     workload, refusal = extension.workload, None
     if sweep.frequency_mhz > workload.gpu.maximum_clock_mhz:

@@ -37,9 +37,9 @@ def run_sweep(swept: ProfilerSweep, program: Program, testbed: Testbed, shelf: R
     shared = _shared(swept, program)
     for protocol in swept.sweep.protocols(swept.workload.protocol):
         keys = [(protocol.window_s, protocol.cooldown_s, trial) for trial in range(swept.sweep.trials)]
-        known = [row for key in keys if (row := shelf.get(key)) is not None]
-        if len(known) == len(keys):
-            rows += known
+        stored = [row for key in keys if (row := shelf.get(key)) is not None]
+        if len(stored) == len(keys):
+            rows += stored
         else:
             for row in _trials(swept, program, testbed, protocol):
                 shelf.append(shared | row)
@@ -49,12 +49,12 @@ def run_sweep(swept: ProfilerSweep, program: Program, testbed: Testbed, shelf: R
 
 def _shared(swept: ProfilerSweep, program: Program) -> Row:
     """Columns that are the same in every row."""
-    own, sweep = swept.workload, swept.sweep
+    workload, sweep = swept.workload, swept.sweep
     reference_j = warm_reference_j = None
-    if own.testbed.kind is TestbedKind.SIMULATED:
-        found, c = run_program(own.gpu, program, sweep.frequency_mhz), own.gpu.coefficients
-        reference_j = float(found.energy_j)
-        warm_reference_j = _warm_j(own, float(found.time_s), reference_j, c.reference_temperature_c)
+    if workload.testbed.kind is TestbedKind.SIMULATED:
+        ran, c = run_program(workload.gpu, program, sweep.frequency_mhz), workload.gpu.coefficients
+        reference_j = float(ran.energy_j)
+        warm_reference_j = _warm_j(workload, float(ran.time_s), reference_j, c.reference_temperature_c)
     return {
         "partition": sweep.partition,
         "frequency_mhz": sweep.frequency_mhz,

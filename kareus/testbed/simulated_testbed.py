@@ -45,7 +45,7 @@ class SimulatedTestbed:
         self.gpu = gpu
         self._predecessor_power_w = predecessor_power_w
         self._seed = seed
-        self._run = run or functools.partial(run_program, known={})
+        self._run = run or functools.partial(run_program, step_costs={})
 
     @property
     def identity(self) -> TestbedIdentity:

@@ -109,12 +109,12 @@ class Optimizer:
         """
         states = self.states()
         return {
-            StateSlice(state, slice_box.name, slice_box.box): own[shard.name][slice_box.start :][
+            StateSlice(state, slice_box.name, slice_box.box): shards[shard.name][slice_box.start :][
                 : slice_box.box.elements
             ].view(slice_box.box.sizes)
             for shard in self._sharding.shards
             for slice_box in held_boxes(model, shard.name, shard.start, shard.weight.numel(), mesh)
-            for state, own in states.items()
+            for state, shards in states.items()
         }
 
     def resume(self, steps: int) -> None:

@@ -172,11 +172,11 @@ def _tensor_ranks(parallelism: Parallelism, stage: int) -> list[int]:
 
 
 def _placed(
-    found: Iterable[tuple[Collective, Iterable[int]]], parallelism: Parallelism, gpu: Gpu
+    of_ranks: Iterable[tuple[Collective, Iterable[int]]], parallelism: Parallelism, gpu: Gpu
 ) -> tuple[Placed, ...]:
     """Return collectives with their placements, without those of one rank."""
     return tuple(
         (collective, placement_of(list(ranks), gpu.linked_gpus(parallelism.gpus)))
-        for collective, ranks in found
+        for collective, ranks in of_ranks
         if collective.group_size > 1
     )

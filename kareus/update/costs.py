@@ -434,7 +434,9 @@ def _buckets(
     return [(scope, whole_s) for scope, _ in buckets]
 
 
-def _segment_s(config: UpdateSubject, graph: BlockGraph, shape: StageShape, known: KnownSteps) -> dict[Segment, float]:
+def _segment_s(
+    config: UpdateSubject, graph: BlockGraph, shape: StageShape, step_costs: KnownSteps
+) -> dict[Segment, float]:
     """Seconds of each segment of a sequential backward at the maximum clock."""
     recomputation, clock_mhz = config.recomputation, np.array([float(config.gpu.maximum_clock_mhz)])
     segments = dict.fromkeys(
@@ -445,7 +447,7 @@ def _segment_s(config: UpdateSubject, graph: BlockGraph, shape: StageShape, know
     )
     steps = sequential_steps(segments, config.default_collective_sm_count)
     return {
-        segment: float(known_step_cost(config.gpu, step, clock_mhz, known)[0, 0])
+        segment: float(known_step_cost(config.gpu, step, clock_mhz, step_costs)[0, 0])
         for segment, step in zip(segments, steps, strict=True)
     }
 

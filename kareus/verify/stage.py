@@ -13,7 +13,7 @@ from pathlib import Path
 from kareus.artifacts.files import lock_at_once
 from kareus.errors import ArtifactError
 from kareus.training.checkpoint_files import is_checkpoint_file
-from kareus.verify.known import Known
+from kareus.verify.sound_files import Known
 from kareus.verify.survey import Finding, FindingKind, repair, survey
 
 RUN_LOCK = Path(".snakemake/kareus.lock")

@@ -15,8 +15,8 @@ from kareus.artifacts.store import JOURNAL, set_damaged_lines_aside
 from kareus.errors import ArtifactError
 from kareus.training.checkpoint_files import HEADER, TENSORS, is_checkpoint_file
 from kareus.verify.checks import problem_of
-from kareus.verify.known import Known
 from kareus.verify.outputs import is_list_of_outputs, read_outputs, results_of
+from kareus.verify.sound_files import Known
 
 _NO_FILE, _NO_FOLDER = "is no regular file", "is no folder"
 _SEALED = "sealed"

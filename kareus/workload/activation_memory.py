@@ -294,9 +294,9 @@ def block_backward_bytes(model: Model, parallelism: Parallelism, tokens: int) ->
     gathered = 2 * model.key_value_width * parallelism.cp if parallelism.cp > 1 else 0
     sharded = model.mlp_input_width + model.intermediate_size + gathered
     shards = parallelism.token_shards
-    own = model.hidden_size // shards if shards > 1 else 0
-    own += model.hidden_size // shards if model.branches.parallel else 0
-    return BF16_BYTES * tokens * (2 * model.hidden_size + own + sharded // parallelism.tp)
+    shard = model.hidden_size // shards if shards > 1 else 0
+    shard += model.hidden_size // shards if model.branches.parallel else 0
+    return BF16_BYTES * tokens * (2 * model.hidden_size + shard + sharded // parallelism.tp)
 
 
 def backward_bytes(workload: Workload, tokens: int) -> int:

@@ -116,8 +116,8 @@ def all_but_every(period: int, key: str = "sliding_window_pattern") -> Rule:
     """Return a rule that leaves out every last block of a period; the key may give another period."""
 
     def rule(config: Config) -> tuple[int, ...]:
-        own = _count(config, key) if isinstance(config.get(key), int) else period
-        return tuple(layer for layer in range(layers_of(config)) if own < 1 or (layer + 1) % own)
+        every = _count(config, key) if isinstance(config.get(key), int) else period
+        return tuple(layer for layer in range(layers_of(config)) if every < 1 or (layer + 1) % every)
 
     return rule
 

@@ -248,7 +248,7 @@ _TOLD_BY = {
 
 def formats_of(gpu: Gpu) -> tuple[Precision, ...]:
     """Return the number formats that a GPU has tensor cores for."""
-    return tuple(one for one in FORMATS if _has(gpu, one))
+    return tuple(number_format for number_format in FORMATS if _has(gpu, number_format))
 
 
 def _has(gpu: Gpu, precision: Precision) -> bool:

@@ -33,11 +33,13 @@ def part(composition: ComposedWorkload, group: str) -> Extension:
     """Take the field `group` off a composed workload."""
     values = {f.name: getattr(composition.workload, f.name) for f in dataclasses.fields(composition.workload)}
     record, prefix = values.pop(group), f"{group}."
-    own = {key.removeprefix(prefix): value for key, value in composition.changes.items() if key.startswith(prefix)}
+    changes_here = {
+        key.removeprefix(prefix): value for key, value in composition.changes.items() if key.startswith(prefix)
+    }
     changes = {key: value for key, value in composition.changes.items() if not key.startswith(prefix)}
     return Extension(
         workload_name=workload_name(replace(composition, changes=changes)),
-        name=joined([composition.options[group], *changed(own)]),
+        name=joined([composition.options[group], *changed(changes_here)]),
         overrides=composition.overrides,
         workload=Workload(**values),
         changes=changes,

@@ -45,8 +45,8 @@ def model_flops(workload: Workload) -> int:
     products = forward_flops_per_sequence(model, tokens) - _attention_flops(model, tokens)
     passes = _FORWARDS * (products + attention)
     if options.trains_adapters:
-        own = model.num_layers * trained_parameters(model, ALONE, options)[Scope.BLOCK]
-        passes += _FORWARDS * 2 * tokens * own - products
+        parameters = model.num_layers * trained_parameters(model, ALONE, options)[Scope.BLOCK]
+        passes += _FORWARDS * 2 * tokens * parameters - products
     return tokens_per_iteration(workload) // tokens * passes
 
 

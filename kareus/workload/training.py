@@ -132,8 +132,8 @@ def _offloading(workload: Workload) -> Iterator[str]:
 
 def _loss(workload: Workload) -> Iterator[str]:
     chunks, tokens = workload.training.loss_chunks, workload.microbatch_size * workload.sequence_length
-    if chunks > (own := tokens // workload.parallelism.cp):
-        yield f"loss_chunks={chunks}: must be at most the {own} tokens of a microbatch on a GPU; 8 to 32 are usual."
+    if chunks > (local := tokens // workload.parallelism.cp):
+        yield f"loss_chunks={chunks}: must be at most the {local} tokens of a microbatch on a GPU; 8 to 32 are usual."
 
 
 def _ramp(workload: Workload) -> Iterator[str]:

@@ -34,7 +34,7 @@ class Transfer:
 
     arrival: _Arrival
     results: Tensors
-    held: Sequence[Tensor]
+    kept: Sequence[Tensor]
     """Tensors in use, which have to live as long."""
 
     def wait(self) -> Tensors:

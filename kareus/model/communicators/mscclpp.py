@@ -71,10 +71,10 @@ class MscclppCommunicator(TokenCollectives):
 
     def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = SUM) -> Handle:
         """As `Communicator.all_reduce`."""
-        known = {SUM: self._library.ReduceOp.SUM, dist.ReduceOp.MIN: self._library.ReduceOp.MIN}
-        if operation not in known:
+        operations = {SUM: self._library.ReduceOp.SUM, dist.ReduceOp.MIN: self._library.ReduceOp.MIN}
+        if operation not in operations:
             return self.others.all_reduce(tensors, sm_count, operation)
-        return self._launched(ALL_REDUCE, self._in_place(tensors), tuple(tensors), sm_count, known[operation])
+        return self._launched(ALL_REDUCE, self._in_place(tensors), tuple(tensors), sm_count, operations[operation])
 
     def all_gather(
         self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None

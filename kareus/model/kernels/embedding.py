@@ -71,8 +71,8 @@ def _embed(ids, weight, added, result, first, rows, size, tokens, batch, ADDS: t
         more = tl.load(added + token * size + column, mask=inside, other=0).to(tl.float32)
     for _ in range(batch):
         row = tl.load(ids + token) - first
-        held = (row >= 0) & (row < rows)
-        value = tl.load(weight + row * size + column, mask=inside & held, other=0)
+        here = (row >= 0) & (row < rows)
+        value = tl.load(weight + row * size + column, mask=inside & here, other=0)
         if ADDS:
             value = (value.to(tl.float32) + more).to(result.dtype.element_ty)
         tl.store(result + token * size + column, value, mask=inside)
@@ -85,15 +85,15 @@ def _embed_backward(
 ):
     """The program of the first of equal ids adds up the gradients of all of them, in order."""
     start = tl.program_id(0)
-    own = tl.load(by_id + start)
+    token = tl.load(by_id + start)
     before = tl.load(by_id + start - 1, mask=start > 0, other=-1)
-    row = own - first
-    if (own != before) & (row >= 0) & (row < rows):
+    row = token - first
+    if (token != before) & (row >= 0) & (row < rows):
         column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         within = column < size
         summed = tl.zeros([COLUMNS], tl.float32)
         place = start + tl.arange(0, ROWS)
-        same = tl.load(by_id + place, mask=place < tokens, other=-1) == own
+        same = tl.load(by_id + place, mask=place < tokens, other=-1) == token
         while tl.sum(same.to(tl.int32), 0) > 0:
             source = tl.load(places + place, mask=same, other=0)
             mask = same[:, None] & within[None, :]
@@ -101,6 +101,6 @@ def _embed_backward(
                 tl.load(gradient + source[:, None] * size + column[None, :], mask=mask, other=0).to(tl.float32), 0
             )
             place += ROWS
-            same = tl.load(by_id + place, mask=place < tokens, other=-1) == own
+            same = tl.load(by_id + place, mask=place < tokens, other=-1) == token
         at = total + row * size + column
         tl.store(at, tl.load(at, mask=within, other=0) + summed, mask=within)

@@ -142,7 +142,7 @@ def _residual_layer_norm_backward(
         if CARRIES:
             leaving += tl.load(carried + at, mask=inside, other=0).to(tl.float32)
         tl.store(result + at, leaving.to(result.dtype.element_ty), mask=inside)
-    own = sums + tl.program_id(0).to(tl.int64) * size + column
-    tl.store(own, tl.sum(summed, 0), mask=column < size)
+    target = sums + tl.program_id(0).to(tl.int64) * size + column
+    tl.store(target, tl.sum(summed, 0), mask=column < size)
     if BIASED:
-        tl.store(own + programs * size, tl.sum(arrived, 0), mask=column < size)
+        tl.store(target + programs * size, tl.sum(arrived, 0), mask=column < size)

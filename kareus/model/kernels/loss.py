@@ -56,17 +56,17 @@ def _exponentials(logits, maximum, rows, mine, total, labelled, size, SPAN: tl.c
     token = tl.program_id(0).to(tl.int64)
     largest = tl.load(maximum + token)
     label = tl.load(rows + token)
-    held = tl.load(mine + token) != 0
+    is_mine = tl.load(mine + token) != 0
     summed = tl.zeros([SPAN], tl.float32)
-    found = tl.zeros([SPAN], tl.float32)
+    logits_of = tl.zeros([SPAN], tl.float32)
     for start in range(0, size, SPAN):
         column = start + tl.arange(0, SPAN)
         inside = column < size
         logit = tl.load(logits + token * size + column, mask=inside, other=-float("inf")).to(tl.float32)
         summed += tl.exp(logit - largest)
-        found += tl.where(inside & held & (column == label), logit, 0.0)
+        logits_of += tl.where(inside & is_mine & (column == label), logit, 0.0)
     tl.store(total + token, tl.sum(summed, 0))
-    tl.store(labelled + token, tl.sum(found, 0))
+    tl.store(labelled + token, tl.sum(logits_of, 0))
 
 
 @triton.jit
@@ -87,10 +87,10 @@ def _log_sum_exp(logits, rows, mine, result, labelled, size, SPAN: tl.constexpr)
     """As `_exponentials`, with the largest logit so far of every lane, by which its sum is scaled (online softmax)."""
     token = tl.program_id(0).to(tl.int64)
     label = tl.load(rows + token)
-    held = tl.load(mine + token) != 0
+    is_mine = tl.load(mine + token) != 0
     largest = tl.full([SPAN], -3.0e38, tl.float32)
     summed = tl.zeros([SPAN], tl.float32)
-    found = tl.zeros([SPAN], tl.float32)
+    logits_of = tl.zeros([SPAN], tl.float32)
     for start in range(0, size, SPAN):
         column = start + tl.arange(0, SPAN)
         inside = column < size
@@ -98,10 +98,10 @@ def _log_sum_exp(logits, rows, mine, result, labelled, size, SPAN: tl.constexpr)
         larger = tl.maximum(largest, logit)
         summed = summed * tl.exp(largest - larger) + tl.exp(logit - larger)
         largest = larger
-        found += tl.where(inside & held & (column == label), logit, 0.0)
+        logits_of += tl.where(inside & is_mine & (column == label), logit, 0.0)
     maximum = tl.max(largest, 0)
     tl.store(result + token, tl.log(tl.sum(summed * tl.exp(largest - maximum), 0)) + maximum)
-    tl.store(labelled + token, tl.sum(found, 0))
+    tl.store(labelled + token, tl.sum(logits_of, 0))
 
 
 @triton.jit

@@ -19,15 +19,15 @@ def rotate(
     """See `kareus.model.fused`."""
     cosine, sine = angles
     dim = 2 * cosine.shape[-1]
-    own = split_heads(qkv, heads, head_dim=dim)
+    heads_of = split_heads(qkv, heads, head_dim=dim)
     batch, tokens, width = qkv.shape
     fresh = apart or norm is not None
-    query = qkv.new_empty(own.query.shape) if fresh else own.query
-    key = qkv.new_empty(own.key.shape) if fresh else own.key
-    value = qkv.new_empty(own.value.shape) if apart else own.value
+    query = qkv.new_empty(heads_of.query.shape) if fresh else heads_of.query
+    key = qkv.new_empty(heads_of.key.shape) if fresh else heads_of.key
+    value = qkv.new_empty(heads_of.value.shape) if apart else heads_of.value
     scales: tuple[Tensor, ...] = ()
     if norm is not None:
-        scales = tuple(torch.empty((*t.shape[:-1], 1), dtype=torch.float32, device=t.device) for t in own[:2])
+        scales = tuple(torch.empty((*t.shape[:-1], 1), dtype=torch.float32, device=t.device) for t in heads_of[:2])
     query_scale, key_scale = scales or (cosine, cosine)
     query_weight, key_weight = (norm.query_weight, norm.key_weight) if norm else (cosine, cosine)
     _rotate[(triton.cdiv(tokens, POSITIONS),)](
@@ -307,9 +307,9 @@ def _rotate_backward(
             _copied(value + row * key_heads * dim, target + behind, key_heads, half, inside, KEYS, HALF)
     if NORMS:
         flat = tl.arange(0, HALF)
-        own = sums + tl.program_id(0) * dim + flat
-        others = own + programs * dim
-        tl.store(own, query_sum_first, mask=flat < half)
-        tl.store(own + half, query_sum_second, mask=flat < half)
+        sums_here = sums + tl.program_id(0) * dim + flat
+        others = sums_here + programs * dim
+        tl.store(sums_here, query_sum_first, mask=flat < half)
+        tl.store(sums_here + half, query_sum_second, mask=flat < half)
         tl.store(others, key_sum_first, mask=flat < half)
         tl.store(others + half, key_sum_second, mask=flat < half)

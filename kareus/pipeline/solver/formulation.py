@@ -68,8 +68,8 @@ class Formulation:
 def formulate(problem: Problem, options: AllowedPoints) -> Formulation:
     """Minimise energy over `options`; waiting is charged on the makespan, which is not bounded yet."""
     point_sets, count = problem.point_sets, len(options)
-    times_s = [points.seconds[list(own)] for points, own in zip(point_sets, options, strict=True)]
-    energies_j = [points.joules[list(own)] for points, own in zip(point_sets, options, strict=True)]
+    times_s = [points.seconds[list(places)] for points, places in zip(point_sets, options, strict=True)]
+    energies_j = [points.joules[list(places)] for points, places in zip(point_sets, options, strict=True)]
     fastest_s = np.array([own_s[0] for own_s in times_s])
     energy_steps_j = np.concatenate([np.diff(own_j) for own_j in energies_j])
     unit_s = _unit(fastest_s, -1)
@@ -77,7 +77,7 @@ def formulate(problem: Problem, options: AllowedPoints) -> Formulation:
     steps = [np.diff(own_s) / unit_s for own_s in times_s]
 
     # Columns: starts, makespan, then steps; those of an instruction end before column `ends` of it.
-    ends = count + 1 + np.cumsum([len(own) for own in steps])
+    ends = count + 1 + np.cumsum([len(places) for places in steps])
     edges = [
         (i, after, transfer_s)
         for i in range(count)
@@ -88,7 +88,7 @@ def formulate(problem: Problem, options: AllowedPoints) -> Formulation:
     waiting = problem.waiting_power_w * unit_s / unit_j
     return Formulation(
         fastest_s=fastest_s,
-        owners=np.repeat(np.arange(count), [len(own) for own in steps]),
+        owners=np.repeat(np.arange(count), [len(places) for places in steps]),
         steps_s=np.concatenate([np.diff(own_s) for own_s in times_s]),
         unit_s=unit_s,
         unit_j=unit_j,

@@ -137,7 +137,9 @@ class Problem:
         """Watts of all GPUs that wait after a plan of these `points`, each at the clock of its last instruction."""
         sets = [(self.point_sets[lane[-1]], points[lane[-1]]) for lane in self.stages]
         return self.waiting_power_w + sum(
-            own.waiting_above_w[own.points.index(point)] for own, point in sets if own.waiting_above_w
+            point_set.waiting_above_w[point_set.points.index(point)]
+            for point_set, point in sets
+            if point_set.waiting_above_w
         )
 
     def _table(self) -> PointTable:

@@ -143,9 +143,9 @@ class Relaxation:
         Whatever the prices of the rows are, as long as none is negative: so a solution within HiGHS' tolerances gives
         a bound that needs none. Starts and makespan lie between 0 and the deadline, shares between 0 and 1.
         """
-        own = self._formulation
-        earned = np.bincount(own.columns, weights=own.values * prices[own.rows], minlength=len(own.cost))
-        negative = np.minimum(own.cost - earned, 0.0)
-        intercept = own.offset + prices @ own.lower + own.shares(negative).sum()
-        slope = negative[: own.makespan + 1].sum()
-        return float(intercept) * own.unit_j, float(slope) * own.unit_j / own.unit_s
+        form = self._formulation
+        earned = np.bincount(form.columns, weights=form.values * prices[form.rows], minlength=len(form.cost))
+        negative = np.minimum(form.cost - earned, 0.0)
+        intercept = form.offset + prices @ form.lower + form.shares(negative).sum()
+        slope = negative[: form.makespan + 1].sum()
+        return float(intercept) * form.unit_j, float(slope) * form.unit_j / form.unit_s

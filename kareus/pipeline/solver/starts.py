@@ -26,11 +26,11 @@ class Starts:
 
     def range_s(self) -> tuple[float, float]:
         """Return the least makespan of any plan, and the makespan of the least total energy."""
-        own = self.relaxation
+        relaxed = self.relaxation
         if self._frugal_s is None:
-            cheapest = own.solve(own.slowest_s)
-            self._frugal_s = max(cheapest.time_s, own.makespan_at_points(cheapest), own.fastest_s)
-        return own.fastest_s, self._frugal_s
+            cheapest = relaxed.solve(relaxed.slowest_s)
+            self._frugal_s = max(cheapest.time_s, relaxed.makespan_at_points(cheapest), relaxed.fastest_s)
+        return relaxed.fastest_s, self._frugal_s
 
     def plans(self, deadlines_s: Array, *, depth_first: bool = False) -> Choices:
         """Return a plan for each of rising deadlines in seconds; shape (instructions, deadlines).

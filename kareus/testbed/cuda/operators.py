@@ -92,20 +92,20 @@ def _attention(operator: Operator, scratch: Scratch) -> Launch:
 def _reads_mask(operator: Operator, group: Communicator | None) -> bool:
     """Whether a record of attention reads ALiBi's mask, a number in bf16 for each head, query and key before it."""
     batch, heads, shared_heads, queries, keys, dimension = operator.shape
-    own, shared = 2 * batch * queries * heads * dimension, 2 * 2 * batch * keys * shared_heads * dimension
+    query_bytes, shared = 2 * batch * queries * heads * dimension, 2 * 2 * batch * keys * shared_heads * dimension
     forward = operator.kind is OperatorKind.ATTENTION
-    others = own + shared if forward else 3 * own + shared + 4 * batch * heads * queries
-    held = attention.chunks(queries, group)
-    pairs: int = sum((chunk.local.stop - chunk.local.start) * chunk.end for chunk in held)
+    others = query_bytes + shared if forward else 3 * query_bytes + shared + 4 * batch * heads * queries
+    chunks = attention.chunks(queries, group)
+    pairs: int = sum((chunk.local.stop - chunk.local.start) * chunk.end for chunk in chunks)
     return operator.bytes_read == others + 2 * heads * pairs
 
 
 def _check_flops(operator: Operator, group: Communicator | None) -> None:
     batch, heads, _, queries, _, dimension = operator.shape
-    held = attention.chunks(queries, group)
+    chunks = attention.chunks(queries, group)
     products = 2 if operator.kind is OperatorKind.ATTENTION else 5
-    pairs = sum(2 * n * chunk.end - n**2 for chunk in held for n in [chunk.local.stop - chunk.local.start])
-    if products * batch * heads * dimension * pairs != operator.flops or operator.kernels != len(held):
+    pairs = sum(2 * n * chunk.end - n**2 for chunk in chunks for n in [chunk.local.stop - chunk.local.start])
+    if products * batch * heads * dimension * pairs != operator.flops or operator.kernels != len(chunks):
         raise KareusError(
             f"operator {operator.name} of shape {operator.shape}: its {operator.flops} FLOPs are not those of causal "
             f"attention in {operator.kernels} kernels; extract the partitions again."

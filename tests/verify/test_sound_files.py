@@ -2,7 +2,7 @@
 
 import os
 
-from kareus.verify.known import Known, read_known
+from kareus.verify.sound_files import Known, read_known
 
 
 def remembered(tmp_path, path):
