@@ -119,7 +119,7 @@ def without_collectives(counted: Tally) -> Tally:
 def run_program(
     gpu: Gpu, program: Program, frequency_mhz: Array | float, step_costs: KnownSteps | None = None
 ) -> Behaviour:
-    """Return what one execution of `program` does at each requested clock; `known` as in `run_tally`."""
+    """Return what one execution of `program` does at each requested clock; `step_costs` as in `run_tally`."""
     return run_tally(gpu, tally(program), frequency_mhz, {} if step_costs is None else step_costs)
 
 
@@ -261,7 +261,7 @@ def operators_alone(steps: Counter[Step]) -> Counter[Step]:
 
 
 def known_step_cost(gpu: Gpu, step: Step, requested_mhz: Array, step_costs: KnownSteps) -> CostRows:
-    """Return what `step_cost` does, taken from `known` or added to it."""
+    """Return what `step_cost` does, taken from `step_costs` or added to it."""
     key = (step, requested_mhz.shape, requested_mhz.tobytes())
     if key not in step_costs:
         if step.along:
