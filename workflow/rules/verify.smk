@@ -7,7 +7,7 @@ from snakemake_interface_executor_plugins.settings import ExecMode
 
 from kareus.artifacts.files import set_aside
 from kareus.verify.jobs import Job, others, to_force
-from kareus.verify.known import read_known
+from kareus.verify.sound_files import read_known
 from kareus.verify.outputs import is_list_of_outputs, write_outputs
 from kareus.verify.survey import FindingKind, survey
 
