@@ -29,7 +29,6 @@ from kareus.adviser.layouts import Constraints, layouts_of
 from kareus.adviser.question import ask
 from kareus.evidence import shipped_files
 from kareus.evidence.iterations import Scored, answer_iterations
-from kareus.evidence.ranking import ranking_of
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Sharding
 from kareus.pipeline.config import PipelineSchedule
@@ -37,6 +36,7 @@ from kareus.prediction.lines import read_lines
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.rows import MeasuredIteration, read_iterations
 from kareus.prediction.workload_prediction import predict_time_s
+from ranking import ranking_of
 
 CONFIG = Path(__file__).parents[1] / "config"
 CASES = (("llama3.1-8b", 8, 128), ("llama3.3-70b", 64, 512), ("llama3.1-405b", 512, 1024))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from kareus.artifacts.shipped import config_folder
 from kareus.evidence import shipped_files
-from kareus.evidence.page.errors import POWER, TIME, errors_of
-from kareus.evidence.page.figures import comparison_figure, errors_figure
+from kareus.evidence.page_errors import POWER, TIME, errors_of
+from kareus.evidence.page_figures import comparison_figure, errors_figure
 from kareus.evidence.validation import Validation, validate_file
 from kareus.report.charts import Figure
 from kareus.report.drawing import described, svg_of

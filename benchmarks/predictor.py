@@ -23,13 +23,13 @@ from kareus.adviser.prices import InstructionPrices
 from kareus.errors import ConfigError
 from kareus.evidence import shipped_files
 from kareus.evidence.iterations import Scored, answer_iterations, errors_of
-from kareus.evidence.ranking import ranking_of
 from kareus.pipeline.compare import THROUGHPUT_BASELINE, max_throughput_plan
 from kareus.plans.planning import plan_tables
 from kareus.prediction.lines import read_lines
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.rows import read_usable_iterations
 from kareus.workload.config import Workload
+from ranking import ranking_of
 
 CONFIG = Path("config")
 MOST_PLANNED = 64

@@ -78,4 +78,4 @@ def _text_seal(text: str) -> str:
 
 
 def _seal(document: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(document).encode()).hexdigest()[:SEAL_LENGTH]
+    return _text_seal(canonical_json(document))

@@ -1,13 +1,16 @@
-"""A campaign as `config/campaign/<name>.yaml` gives it, and the campaigns that it names."""
+"""A campaign as `config/campaign/<name>.yaml` gives it, the campaigns that it names, and its table."""
 
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
+
 from kareus.artifacts.names import check_name
 from kareus.artifacts.records import from_plain, suggest
 from kareus.artifacts.shipped import is_shipped
+from kareus.artifacts.tables import Column, TableSchema
 from kareus.errors import ConfigError
 from kareus.workload.compose import compose_file
 from kareus.workload.overrides import key_of, options
@@ -99,3 +102,31 @@ def merged(text: str, overrides: Sequence[str]) -> list[str]:
     merged_overrides = [*(override for override in given if key_of(override) not in replaced), *overrides]
     places = [key_of(override) for override in (*given, *overrides)]
     return sorted(merged_overrides, key=lambda override: places.index(key_of(override)))
+
+
+CAMPAIGN = TableSchema(
+    name="campaign",
+    version=1,
+    meaning="What belongs to a campaign, planned or refused, in the order of its files.",
+    columns=(
+        Column("part", pl.String, "campaign that lists it: this one, or one that it names"),
+        Column("kind", pl.String, "`workload`, `fleet` or `sweep` (of the profiler)"),
+        Column("workload", pl.String, "readable name; its folder under `results/`"),
+        Column(
+            "name",
+            pl.String,
+            "of a fleet: its folder below the workload's `emulate/`; of a sweep: below its `profile/`",
+            nullable=True,
+        ),
+        Column("refusal", pl.String, "why it cannot run", nullable=True),
+        Column("overrides", pl.List(pl.String), "overrides that give it"),
+        Column("model", pl.String, "name of the model"),
+        Column("gpu", pl.String, "name of the GPU"),
+        Column("parallelism", pl.String, "degrees, such as `pp2-cp2-tp4`; those of 1 are left out, but for pp and tp"),
+        Column("microbatch_size", pl.Int64, "sequences of a microbatch", positive=True),
+        Column("sequence_length", pl.Int64, "tokens of a sequence", positive=True),
+        Column("num_microbatches", pl.Int64, "of one pipeline in one iteration; of a fleet its own", positive=True),
+        Column("gpus", pl.Int64, "GPUs of the whole job", positive=True),
+    ),
+    key=("part", "kind", "workload", "name"),
+)

@@ -14,8 +14,8 @@ from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.shipped import config_folder
 from kareus.artifacts.tables import write_table
+from kareus.campaign.config import CAMPAIGN
 from kareus.campaign.resolve import Member, ResolvedCampaign, resolve_campaign
-from kareus.campaign.tables import CAMPAIGN
 from kareus.workload.arguments import add_overrides
 from kareus.workload.naming import degrees
 from kareus.workload.overrides import options

@@ -72,7 +72,7 @@ STAGES = {
     "pipeline": Command("kareus.pipeline.stage", "solve iteration frontiers"),
     "end-to-end": Command("kareus.training.end_to_end_stage", "run the fastest plan of every method"),
     "report": Command("kareus.report.workload.stage", "write the summary and the page of a workload"),
-    "report-fleets": Command("kareus.report.fleet.stage", "write the summary and the page of emulated fleets"),
+    "report-fleets": Command("kareus.report.fleet_stage", "write the summary and the page of emulated fleets"),
     "report-advice": Command(
         "kareus.report.advice_stage", "answer the question of a campaign: which layout, which plan"
     ),

@@ -66,14 +66,14 @@ def _check_page(arguments: argparse.Namespace) -> None:
     """Check, before minutes of predicting, that the page can be written."""
     if arguments.json:
         raise ConfigError("--page: goes without --json; leave one of them out.")
-    from kareus.evidence.page.page import is_page  # noqa: PLC0415 - most calls write no page
+    from kareus.evidence.page import is_page  # noqa: PLC0415 - most calls write no page
 
     check_files(arguments, [(arguments.page, OutputKind("a page of kareus validate", is_page))])
 
 
 def _write_page(validations: list[Validation], arguments: argparse.Namespace) -> None:
     from kareus.artifacts.files import write_text  # noqa: PLC0415 - as above
-    from kareus.evidence.page.page import fidelity_page  # noqa: PLC0415
+    from kareus.evidence.page import fidelity_page  # noqa: PLC0415
     from kareus.report.page import page_html  # noqa: PLC0415
 
     page = fidelity_page(validations, arguments.overrides)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kareus.adapters.tables import MICROBATCHES, STEPS, SWEPT
 from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS
 from kareus.artifacts.tables import TableSchema
-from kareus.campaign.tables import CAMPAIGN
+from kareus.campaign.config import CAMPAIGN
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.frontiers.tables import MICROBATCH
 from kareus.partition.tables import PARTITIONS, SEGMENTS

@@ -106,17 +106,17 @@ def along_phases(gpu: Gpu, step: Step, frequency_mhz: Array) -> list[Phase]:
         step: of `within` and `along`.
         frequency_mhz: SM clock, one number or an array.
     """
-    queue = [_Queued.of(gpu, one, frequency_mhz) for one in step.along]
+    queue = [_Queued.of(gpu, queued, frequency_mhz) for queued in step.along]
     phases = list[Phase]()
     for inner in step.within:
         if inner.collective is None:
             for operator in inner.operators:
                 phases += _beside_queue(gpu, operator, queue, frequency_mhz)
             continue
-        own = step_phases(gpu, inner.operators, inner.collective, frequency_mhz, inner.sm_count, inner.launch)
-        apart = [one for one in queue if one.between != _between_nodes(inner.collective)]
-        phases += [part for phase in own for part in _with_queue(phase, apart)]
-    return [*phases, *(one.rest() for one in queue)]
+        inside = step_phases(gpu, inner.operators, inner.collective, frequency_mhz, inner.sm_count, inner.launch)
+        apart = [queued for queued in queue if queued.between != _between_nodes(inner.collective)]
+        phases += [part for phase in inside for part in _with_queue(phase, apart)]
+    return [*phases, *(queued.rest() for queued in queue)]
 
 
 @dataclass(slots=True)
@@ -167,15 +167,15 @@ def _beside_queue(gpu: Gpu, operator: Operator, queue: Sequence[_Queued], freque
     """Return the phases of an operator, beside which a queue goes on."""
     alone, phases = _alone(gpu, operator, frequency_mhz), list[Phase]()
     undone = np.ones_like(alone.time_s)
-    for one in queue:
-        if not ((one.left > 0) & (undone > 0)).any():
+    for queued in queue:
+        if not ((queued.left > 0) & (undone > 0)).any():
             continue
-        moving = one.collective, one.whole_s
-        beside_s, collective_s = _times_beside(gpu, operator, moving, frequency_mhz, one.taken)
-        shared_s = np.minimum(undone * beside_s, one.left * collective_s)
-        done, moved = np.minimum(shared_s / beside_s, undone), one.move(shared_s, collective_s)
-        both = alone.switching * done + one.switching * moved
-        phases.append(Phase(shared_s, alone.clock_share, both, one.taken, alone.clocked))
+        moving = queued.collective, queued.whole_s
+        beside_s, collective_s = _times_beside(gpu, operator, moving, frequency_mhz, queued.taken)
+        shared_s = np.minimum(undone * beside_s, queued.left * collective_s)
+        done, moved = np.minimum(shared_s / beside_s, undone), queued.move(shared_s, collective_s)
+        both = alone.switching * done + queued.switching * moved
+        phases.append(Phase(shared_s, alone.clock_share, both, queued.taken, alone.clocked))
         undone = np.where(undone - done > _DONE, undone - done, 0.0)
     return [*phases, _part(alone, undone)]
 
@@ -184,11 +184,11 @@ def _with_queue(phase: Phase, queue: Sequence[_Queued]) -> list[Phase]:
     """Return a phase cut in what collectives of a queue run beside, as fast as alone, and the rest of it."""
     phases, rest_s = list[Phase](), phase.time_s
     whole_s = np.where(phase.time_s > 0, phase.time_s, 1.0)
-    for one in queue:
-        shared_s = np.minimum(rest_s, one.left * one.whole_s)
-        moved, share = one.move(shared_s, one.whole_s), shared_s / whole_s
-        both = phase.switching * share + one.switching * moved
-        phases.append(Phase(shared_s, phase.clock_share, both, phase.held_sms + one.taken, phase.clocked))
+    for queued in queue:
+        shared_s = np.minimum(rest_s, queued.left * queued.whole_s)
+        moved, share = queued.move(shared_s, queued.whole_s), shared_s / whole_s
+        both = phase.switching * share + queued.switching * moved
+        phases.append(Phase(shared_s, phase.clock_share, both, phase.held_sms + queued.taken, phase.clocked))
         rest_s = rest_s - shared_s
     share = rest_s / whole_s
     return [*phases, Phase(rest_s, phase.clock_share, phase.switching * share, phase.held_sms, phase.clocked)]

@@ -274,12 +274,6 @@ def as_published(model: Model, weights: Mapping[str, Tensor]) -> dict[str, Tenso
     return merged
 
 
-def from_published(model: Model, name: str, shape: tuple[int, ...], tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return the whole weight that Llama names `name`, of this shape, or its gradient, out of published tensors."""
-    place = published(model, name)
-    return whole_weight(place, shape, tensors[place.name])
-
-
 def whole_weight(place: Published, shape: tuple[int, ...], tensor: Tensor) -> Tensor:
     """Return the whole weight of this shape, or its gradient, out of the tensor that holds it."""
     tensor = tensor.t() if place.transposed else tensor

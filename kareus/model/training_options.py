@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import lru_cache
 from statistics import NormalDist
+from typing import Protocol
 
 from kareus.artifacts.ranges import check_within, within
 from kareus.artifacts.records import ADDED, suggest
@@ -236,6 +237,22 @@ class TrainingOptions:
     def gradient_bytes(self, usual: int) -> int:
         """Return the bytes of a gradient, of software that uses `usual` of them."""
         return usual if self.gradients is None else int(self.gradients.value_bytes)
+
+
+class Replicated(Protocol):
+    """A slice of a workload that says how its weights are laid out over GPUs."""
+
+    @property
+    def model(self) -> Model:
+        """The network."""
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """Its layout."""
+
+    @property
+    def training(self) -> TrainingOptions:
+        """What else is trained otherwise than usual."""
 
 
 UNPLANNED = {"recompute_every": "1", "recompute_blocks": "null", "recompute_modules": "[]", "offload_blocks": "0"}

@@ -9,7 +9,7 @@ from kareus.errors import KareusError, RefusedWorkloadError
 from kareus.graph.number_formats import Precision
 from kareus.graph.records import Batch, BlockGraph, Partition
 from kareus.model.config import AttentionKernel, Model, Parallelism
-from kareus.model.training_options import TrainingOptions
+from kareus.model.training_options import Replicated
 from kareus.partition.detect import detect_partitions, graph_of
 from kareus.partition.experts import routed_sizes, with_experts
 from kareus.partition.latent import with_latent_attention
@@ -28,16 +28,8 @@ CUT_OUT = 64
 """Width on a GPU of an MLP that is traced and cut out, where a block has nothing but experts."""
 
 
-class GraphConfig(Protocol):
+class GraphConfig(Replicated, Protocol):
     """Settings that operator graphs depend on: those of a workload, or of a slice of it."""
-
-    @property
-    def model(self) -> Model:
-        """The network."""
-
-    @property
-    def parallelism(self) -> Parallelism:
-        """Its layout."""
 
     @property
     def microbatch_size(self) -> int:
@@ -58,10 +50,6 @@ class GraphConfig(Protocol):
     @property
     def linked_gpus(self) -> int:
         """Consecutive ranks that NVLink connects."""
-
-    @property
-    def training(self) -> TrainingOptions:
-        """What else is trained otherwise than usual."""
 
 
 def operator_graphs(config: GraphConfig) -> dict[Batch, BlockGraph]:

@@ -25,8 +25,9 @@ from kareus.graph.records import (
     Segment,
     instruction_directions,
 )
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Parallelism
 from kareus.model.experts import Experts
+from kareus.model.training_options import Replicated
 from kareus.partition.experts import MLP, Routed, with_experts
 
 _FORWARD, _BACKWARD = Direction.FORWARD, Direction.BACKWARD
@@ -112,16 +113,8 @@ _OPERATORS: dict[tuple[bool, bool], tuple[OperatorCycle, OperatorCycle]] = {
 put into. With them, tensor parallelism has sequence parallelism."""
 
 
-class Extracted(Protocol):
+class Extracted(Replicated, Protocol):
     """What decides a workload's partitions: a `Workload`, or the slice of it that extraction reads."""
-
-    @property
-    def model(self) -> Model:
-        """The network, of which its experts count."""
-
-    @property
-    def parallelism(self) -> Parallelism:
-        """Degrees of parallelism."""
 
     @property
     def microbatch_size(self) -> int:

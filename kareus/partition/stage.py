@@ -12,7 +12,7 @@ from kareus.artifacts.stage import OutputTable, TableStage
 from kareus.model.training_options import check_options
 from kareus.partition.config import PartitionSlice, subject_of
 from kareus.partition.extract import batch_sizes, operator_graphs, partitions_of
-from kareus.partition.rows import partition_rows, segment_rows
+from kareus.partition.read import partition_rows, segment_rows
 from kareus.partition.structure import dimensions_of, structure_of
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 from kareus.partition.trace_cache import is_kept

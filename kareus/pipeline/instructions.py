@@ -3,7 +3,7 @@
 A schedule is a function that orders the instructions of a stage (`kareus.pipeline.orders`); what an instruction waits
 for follows from that order and from the flow of activations and gradients. To add one, write it and name it in
 `SCHEDULES`.
-Where the iteration includes the update of the weights, every stage ends with it (`kareus.update.directions`).
+Where the iteration includes the update of the weights, every stage ends with it (`kareus.update.collectives`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ from kareus.pipeline.orders import (
     zero_bubble_h1,
     zero_bubble_v,
 )
-from kareus.update.directions import update_directions
+from kareus.update.collectives import update_directions
 
 KEPT = 1024
 """Pipelines whose instructions, or whose order, are kept."""

@@ -14,7 +14,7 @@ from kareus.frontiers.config import frontier_hash
 from kareus.frontiers.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.partition.extract import partitions_of
-from kareus.partition.rows import partition_rows, segment_rows
+from kareus.partition.read import partition_rows, segment_rows
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 from kareus.pipeline.tables import ITERATION
 from kareus.plans.frontiers import Frontiers

@@ -26,7 +26,7 @@ from kareus.graph.records import (
     Step,
 )
 from kareus.graph.split_backward import pass_segments
-from kareus.model.config import Model, Parallelism
+from kareus.model.training_options import Replicated
 from kareus.profile.sharded import (
     COMPUTING_GRADIENTS,
     ShardedWeights,
@@ -126,16 +126,8 @@ def _with_dense(
     return counted
 
 
-class LaidOut(Protocol):
+class LaidOut(Replicated, Protocol):
     """A workload, or a slice of it, that says which blocks are where."""
-
-    @property
-    def model(self) -> Model:
-        """The network."""
-
-    @property
-    def parallelism(self) -> Parallelism:
-        """Its layout, resolved."""
 
     @property
     def chunks(self) -> int:

@@ -29,9 +29,8 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.network import placement_of
 from kareus.graph.number_formats import BF16_BYTES
 from kareus.graph.records import CollectiveKind, Direction, Operator, PlacedCollective, Scope, Step, SwitchedGather
-from kareus.model.config import Model, Parallelism
 from kareus.model.parameters import gathered_bytes, trained_expert_parameters, trained_parameters
-from kareus.model.training_options import TrainingOptions
+from kareus.model.training_options import Replicated
 from kareus.software.record import Software
 
 FEW = 2
@@ -45,16 +44,8 @@ COMPUTING_GRADIENTS = (Direction.BACKWARD, Direction.WEIGHT_GRADIENT)
 """Directions that compute weight gradients."""
 
 
-class WeightLayout(Protocol):
+class WeightLayout(Replicated, Protocol):
     """What decides the collectives of weights: a workload, or a slice of it."""
-
-    @property
-    def model(self) -> Model:
-        """The network."""
-
-    @property
-    def parallelism(self) -> Parallelism:
-        """Its layout."""
 
     @property
     def gpu(self) -> Gpu:
@@ -63,10 +54,6 @@ class WeightLayout(Protocol):
     @property
     def software(self) -> Software:
         """Software that sums the gradients."""
-
-    @property
-    def training(self) -> TrainingOptions:
-        """What else is trained otherwise than usual."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +219,7 @@ def _beside(
 ) -> list[Step]:
     """Put collectives beside the operators of a block."""
     if max(len(gathers), len(reduces)) > 1:
-        return [Step(within=tuple(steps), along=tuple(_alone(one, weights) for one in (*gathers, *reduces)))]
+        return [Step(within=tuple(steps), along=tuple(_alone(moving, weights) for moving in (*gathers, *reduces)))]
     runs = [run for step in steps for run in _apart(step)]
     gather, reduce = next(iter(gathers), None), next(iter(reduces), None)
     if gather and reduce:

@@ -14,7 +14,7 @@ from kareus.artifacts.files import read_text
 from kareus.artifacts.layout import campaign_table
 from kareus.artifacts.records import suggest
 from kareus.artifacts.tables import read_table
-from kareus.campaign.tables import CAMPAIGN
+from kareus.campaign.config import CAMPAIGN
 from kareus.errors import ArtifactError, ConfigError
 from kareus.plans.answer import BASELINE
 from kareus.plans.units import scaled

@@ -1,9 +1,12 @@
 """Tables for people: cells of text under heads in groups, as the terminal prints and a page shows them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 DASH = "\u2013"
+Item = TypeVar("Item")
+"""What a row of a sheet is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,37 @@ class Sheet:
     def our_columns(self) -> frozenset[int]:
         """Columns of `kareus` beside those of other methods, which are emphasised."""
         return frozenset(i for i, head in enumerate(self.heads) if "kareus" in head)
+
+
+def sheet_of(
+    caption: str,
+    items: Iterable[Item],
+    columns: Sequence[tuple[str, Callable[[Item], str]]],
+    *,
+    texts: int = 1,
+    source: str = "",
+    note: str = "",
+    link: Callable[[Item], str | None] = lambda item: None,
+    ours: str | None = None,
+) -> Sheet:
+    """Return a sheet with a row for each of `items`.
+
+    Args:
+        caption: of the sheet.
+        items: what the rows are about.
+        columns: head and cell of each column.
+        texts: as of `Sheet`, as `source` and `note`.
+        source: table among the downloads.
+        note: below the sheet.
+        link: place that the first cell of a row leads to.
+        ours: cell by which a row is highlighted.
+    """
+    rows = []
+    for item in items:
+        cells = tuple(cell(item) for _, cell in columns)
+        rows.append(SheetRow(cells=cells, link=link(item), is_ours=ours in cells))
+    names = tuple(("", name) for name, _ in columns)
+    return Sheet(caption=caption, heads=names, rows=tuple(rows), texts=texts, source=source, note=note)
 
 
 def sheet_text(sheet: Sheet) -> list[list[str]]:

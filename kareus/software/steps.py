@@ -29,13 +29,13 @@ ATTENDING = (OperatorKind.ATTENTION, OperatorKind.ATTENTION_BACKWARD)
 
 def overlapped(steps: Sequence[Step], software: Software) -> list[Step]:
     """Return the steps with collectives beside what the software runs beside them; what they compute is the same."""
-    found = list[Step]()
+    joined = list[Step]()
     for has_along, run in itertools.groupby(steps, key=lambda step: bool(step.along)):
         if has_along:
-            found += [replace(step, within=tuple(_overlapped(step.within, software))) for step in run]
+            joined += [replace(step, within=tuple(_overlapped(step.within, software))) for step in run]
         else:
-            found += _overlapped(list(run), software)
-    return found
+            joined += _overlapped(list(run), software)
+    return joined
 
 
 def _overlapped(steps: Sequence[Step], software: Software) -> list[Step]:
@@ -44,31 +44,31 @@ def _overlapped(steps: Sequence[Step], software: Software) -> list[Step]:
         return [step if step.collective is None else replace(step, launch=len(step.operators)) for step in steps]
     if software.gather_beside_dgrad and software.tensor_overlap is TensorOverlap.NONE:
         steps = _split_gathers(steps)
-    steps_after: list[Step] = []
+    joined: list[Step] = []
     waiting: Step | None = None  # a gather that runs beside what reads it
     for number, step in enumerate(steps):
         kind = _overlap(step.collective, software)
         if kind is None and waiting is None:
-            steps_after.append(step)
+            joined.append(step)
             continue
         alone = Step(operators=step.operators)
         if waiting is not None:
             alone, done = _beside_reader(alone, waiting)
-            steps_after += done
+            joined += done
             waiting = None
         if kind is None:
             launch = _launch(step, alone)
-            steps_after.append(
+            joined.append(
                 Step(operators=alone.operators, collective=step.collective, launch=launch, sm_count=step.sm_count)
             )
         elif kind is CollectiveKind.ALL_GATHER and number + 1 < len(steps):
-            steps_after += [alone] if alone.operators else []
+            joined += [alone] if alone.operators else []
             waiting = step
         else:
-            steps_after += _beside_writer(alone, step)
+            joined += _beside_writer(alone, step)
     if waiting is not None:
-        steps_after.append(Step(collective=waiting.collective, sm_count=waiting.sm_count))
-    return [step for step in steps_after if step.operators or step.collective]
+        joined.append(Step(collective=waiting.collective, sm_count=waiting.sm_count))
+    return [step for step in joined if step.operators or step.collective]
 
 
 def _with_exchanges(steps: Sequence[Step], software: Software) -> list[Step]:

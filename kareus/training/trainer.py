@@ -29,7 +29,7 @@ from kareus.training.optimizer import Optimizer, whole_norm
 from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.training.recorder import clock_rows, forget_iterations
 from kareus.training.setup import RankSetup, make_chunks, make_fully_sharded, make_pipeline
-from kareus.update.directions import update_directions
+from kareus.update.collectives import update_directions
 from kareus.workload.model_flops import tokens_per_iteration
 
 logger = logging.getLogger(__name__)

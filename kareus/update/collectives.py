@@ -1,4 +1,4 @@
-"""The collectives of the update, and where the ranks of their groups lie."""
+"""Instructions of the update of the weights on a stage, its collectives, and where the ranks of their groups lie."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -6,11 +6,36 @@ from dataclasses import replace
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.network import Placement, placement_of
 from kareus.graph.number_formats import BF16_BYTES, FP32_BYTES
-from kareus.graph.records import Collective, CollectiveKind
+from kareus.graph.records import Collective, CollectiveKind, Direction
 from kareus.model.config import Parallelism
+from kareus.model.training_options import Replicated
 from kareus.software.record import Software
 
 Placed = tuple[Collective, Placement]
+
+
+def update_directions(config: Replicated, stage: int) -> tuple[Direction, ...]:
+    """Return the directions of the instructions that end an iteration on `stage`, in order of execution.
+
+    Gradients are reduced where several ranks hold the same weights for other tokens, by data or context parallelism;
+    with sharded gradients every backward reduces its own, and only their shards are summed over the replicas that hold
+    the same, once an iteration (`fully_shard` with `set_requires_all_reduce` for the last microbatch).
+    """
+    parallelism = config.parallelism
+    several = parallelism.dp * parallelism.cp > 1
+    reduces = several and (not parallelism.shards_gradients or parallelism.copies > 1)
+    return (
+        *(Direction.GRADIENT_REDUCTION,) * reduces,
+        *(Direction.EMBEDDING_EXCHANGE,) * exchanges(config, stage),
+        Direction.UPDATE,
+    )
+
+
+def exchanges(config: Replicated, stage: int) -> bool:
+    """Return whether `stage` holds a copy of tied embeddings that another stage holds, too."""
+    last = config.parallelism.head_stage
+    trained = config.model.tie_embeddings and not config.training.trains_adapters
+    return trained and last > 0 and stage in (0, last)
 
 
 def reduction_collectives(

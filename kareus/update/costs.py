@@ -47,7 +47,6 @@ from kareus.graph.records import (
     Step,
     instruction_directions,
 )
-from kareus.model.config import Model, Parallelism
 from kareus.model.parameters import (
     embedding_parameters,
     partial_parameters,
@@ -57,7 +56,8 @@ from kareus.model.parameters import (
     trained_parameters,
 )
 from kareus.model.training_options import MasterWeights, TrainingOptions
-from kareus.profile.programs import StageShape, laid_out_shapes, outer_segments, sequential_steps
+from kareus.profile.programs import LaidOut, StageShape, laid_out_shapes, outer_segments, sequential_steps
+from kareus.profile.sharded import WeightLayout
 from kareus.software.kernels import weight_cast
 from kareus.software.record import Reduction, Software
 from kareus.update.collectives import (
@@ -69,8 +69,8 @@ from kareus.update.collectives import (
     norm_collectives,
     norm_gradient_collectives,
     reduction_collectives,
+    update_directions,
 )
-from kareus.update.directions import update_directions
 from kareus.update.reduction import (
     ALONE,
     Bucket,
@@ -86,24 +86,8 @@ CostsByClock = Array
 """Seconds and joules of one GPU at each clock, [2, clocks]."""
 
 
-class UpdateSubject(Protocol):
+class UpdateSubject(WeightLayout, LaidOut, Protocol):
     """A slice of a workload that decides what its update costs."""
-
-    @property
-    def model(self) -> Model:
-        """The network."""
-
-    @property
-    def parallelism(self) -> Parallelism:
-        """Its layout, with the layers of each stage."""
-
-    @property
-    def gpu(self) -> Gpu:
-        """The GPU and its node."""
-
-    @property
-    def software(self) -> Software:
-        """The software that updates."""
 
     @property
     def precision(self) -> Precision:
@@ -118,16 +102,8 @@ class UpdateSubject(Protocol):
         """Whether weight gradients are computed after the input gradients."""
 
     @property
-    def chunks(self) -> int:
-        """Chunks of each stage's layers."""
-
-    @property
     def default_collective_sm_count(self) -> int:
         """SMs of collectives that nothing is chosen for."""
-
-    @property
-    def training(self) -> TrainingOptions:
-        """What else is trained otherwise than usual."""
 
 
 class PassTimes(NamedTuple):

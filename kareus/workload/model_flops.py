@@ -50,11 +50,6 @@ def model_flops(workload: Workload) -> int:
     return tokens_per_iteration(workload) // tokens * passes
 
 
-def forward_flops_per_token(model: Model, sequence_length: int) -> int:
-    """Return the FLOPs of a forward for one token of a sequence of `sequence_length` tokens."""
-    return forward_flops_per_sequence(model, sequence_length) // sequence_length
-
-
 def training_flops_per_token(model: Model, sequence_length: int) -> int:
     """Return the FLOPs of a forward and a backward for one token of a sequence of `sequence_length` tokens."""
     return _FORWARDS * forward_flops_per_sequence(model, sequence_length) // sequence_length

@@ -19,7 +19,7 @@ from kareus.cli import main
 from kareus.errors import ArtifactError
 from kareus.gpu_model.gpu import FrequencyRange
 from kareus.graph.records import Direction, Partition
-from kareus.partition.rows import partition_rows
+from kareus.partition.read import partition_rows
 from kareus.partition.tables import PARTITIONS
 from kareus.profile.bench import Bench
 from kareus.profile.programs import partition_program

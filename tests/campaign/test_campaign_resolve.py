@@ -10,9 +10,8 @@ from helpers.builders import CONFIG
 
 import kareus
 from kareus.artifacts.tables import read_table
-from kareus.campaign.config import merged
+from kareus.campaign.config import CAMPAIGN, merged
 from kareus.campaign.resolve import folder_name, resolve_campaign
-from kareus.campaign.tables import CAMPAIGN
 from kareus.cli import main
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.search.config import Strategy

@@ -8,7 +8,7 @@ from helpers.builders import CONFIG
 
 import fidelity_pictures
 from kareus.evidence import shipped_files
-from kareus.evidence.page.figures import comparison_figure
+from kareus.evidence.page_figures import comparison_figure
 from kareus.evidence.validation import validate_file
 
 ROOT = Path(__file__).parents[2]

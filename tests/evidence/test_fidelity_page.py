@@ -10,11 +10,10 @@ from helpers.references import FRONTIERS, QUICK, REDUCTIONS
 from kareus.evidence import shipped_files
 from kareus.evidence.kernels.counted import power_counts
 from kareus.evidence.kernels.errors import shape_errors
-from kareus.evidence.page.errors import errors_of
-from kareus.evidence.page.figures import comparison_figure
-from kareus.evidence.page.page import fidelity_page, is_page
-from kareus.evidence.page.points import FEW, RATIOS, points_of
-from kareus.evidence.page.worst import worst_parts
+from kareus.evidence.page import fidelity_page, is_page
+from kareus.evidence.page_errors import errors_of, worst_parts
+from kareus.evidence.page_figures import comparison_figure
+from kareus.evidence.page_points import FEW, RATIOS, points_of
 from kareus.evidence.validation import validate_file
 from kareus.report.page import page_html
 

@@ -15,7 +15,7 @@ from kareus.cli import main
 from kareus.evidence import shipped_files
 from kareus.evidence.iterations import answer_iterations, shares_of
 from kareus.evidence.node_power import answer_power
-from kareus.evidence.page.page import fidelity_page
+from kareus.evidence.page import fidelity_page
 from kareus.evidence.validation import Validation
 from kareus.prediction.errors import pair_errors
 from kareus.prediction.lines import read_lines

@@ -11,7 +11,7 @@ from helpers.report_tables import SIMULATED, WORKLOAD, Names, config_text, with_
 from kareus.artifacts.files import write_text
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import write_table
-from kareus.campaign.tables import CAMPAIGN
+from kareus.campaign.config import CAMPAIGN
 from kareus.cli import main
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.profile.tables import TRIALS

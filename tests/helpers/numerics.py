@@ -23,7 +23,7 @@ from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import make_process_groups, sum_over_ranks
 from kareus.model.communication import Mesh
 from kareus.model.communicators.choice import Library
-from kareus.model.published import from_published
+from kareus.model.published import published, whole_weight
 from kareus.model.shards import shard_of
 from kareus.model.weights import held_pieces, load_weights, own_part
 from kareus.partition.detect import detect_partitions
@@ -43,7 +43,7 @@ from kareus.training.bucket_reduction import BucketReduction
 from kareus.training.optimizer import whole_norm
 from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.training.samples import SyntheticSamples
-from kareus.update.directions import update_directions
+from kareus.update.collectives import update_directions
 from kareus.workload.config import Workload
 
 TOLERANCE = 1e-5
@@ -157,7 +157,8 @@ def microbatches(workload: Workload, dp_rank: int, cp_rank: int, cp: int) -> lis
 def own_shard(gradients: dict[str, Tensor], workload: Workload, name: str, mesh: Mesh) -> Tensor:
     """Return the part of transformers' gradients that is this rank's of our weight `name`."""
     held = held_pieces(workload.model, name, 0, mesh)
-    whole = [from_published(workload.model, piece.name, piece.shape, gradients) for piece in held]
+    places = [published(workload.model, piece.name) for piece in held]
+    whole = [whole_weight(place, p.shape, gradients[place.name]) for place, p in zip(places, held, strict=True)]
     return torch.cat([each[own_part(piece, mesh)] for each, piece in zip(whole, held, strict=True)])
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import write_table
 from kareus.graph.records import Batch, BlockGraph, Partition
-from kareus.partition.rows import partition_rows, segment_rows
+from kareus.partition.read import partition_rows, segment_rows
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 
 

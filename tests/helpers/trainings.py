@@ -34,7 +34,7 @@ from kareus.pipeline.tables import ITERATION
 from kareus.profile.programs import Execution, chunk_shapes
 from kareus.schedule.tables import SPACE
 from kareus.training.tables import ITERATIONS
-from kareus.update.directions import update_directions
+from kareus.update.collectives import update_directions
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut, slice_text
 

@@ -26,7 +26,7 @@ from helpers.report_tables import WORKLOAD, candidate_rows
 import kareus
 from kareus.artifacts.manifest import read_manifest
 from kareus.artifacts.tables import read_table, write_table
-from kareus.campaign.tables import CAMPAIGN
+from kareus.campaign.config import CAMPAIGN
 from kareus.cli import main
 from kareus.report.campaign.overview import tokens
 from kareus.report.campaign.sheets import search_sheet, throughput_sheet

@@ -27,7 +27,7 @@ from kareus.pipeline.tables import ITERATION
 from kareus.report.contents import DRAWN_AS, FLEET_TABLES, PLOTS, TABLES, WRITTEN_AS
 from kareus.report.downloads import OF_WORKLOAD, labelled_schema, read_download
 from kareus.report.drawing import save
-from kareus.report.fleet.inputs import FleetInputs
+from kareus.report.fleet_inputs import FleetInputs
 from kareus.report.workload.inputs import load
 from kareus.report.workload.page import figures, tables
 from kareus.report.workload.searches import search_figure

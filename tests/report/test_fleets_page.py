@@ -15,9 +15,9 @@ from kareus.cli import main
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.units import scaled
-from kareus.report.fleet.figures import fleet_figures
-from kareus.report.fleet.inputs import FleetInputs, fleet_clocks, fleet_data
-from kareus.report.fleet.page import fleet_sections, page_title
+from kareus.report.fleet_figures import fleet_figures
+from kareus.report.fleet_inputs import FleetInputs, fleet_clocks, fleet_data
+from kareus.report.fleet_page import fleet_sections, page_title
 from kareus.report.sheets import DASH
 
 LABEL = "simulated testbed, A100-SXM4-40GB"

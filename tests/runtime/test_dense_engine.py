@@ -24,7 +24,7 @@ from kareus.graph.records import Batch
 from kareus.model.communication import Mesh
 from kareus.model.config import Model
 from kareus.model.features import QkNormScope
-from kareus.model.published import from_published
+from kareus.model.published import published, whole_weight
 from kareus.model.shards import shard_of
 from kareus.model.trainable import untrained
 from kareus.model.weights import load_weights, pieces
@@ -131,7 +131,9 @@ def departure(stage: StageModel, model: Model, theirs: dict[str, Tensor]) -> dic
     """Largest departure of each gradient of the engine, over the largest value of transformers'."""
     buffers, found = dict(stage.named_buffers()), {}
     for name, parameter in stage.named_parameters():
-        parts = [from_published(model, p.name, p.shape, theirs) for p in pieces(model, name, 0)]
+        parts = [
+            whole_weight(place := published(model, p.name), p.shape, theirs[place.name]) for p in pieces(model, name, 0)
+        ]
         expected = torch.cat([part.reshape(-1) for part in parts])
         owner, _, own = name.rpartition(".")
         gradient = buffers[f"{owner}.{own}_gradient"].reshape(-1)

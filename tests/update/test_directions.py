@@ -10,7 +10,7 @@ from kareus.graph.records import UPDATING, Direction
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.instructions import instructions_of, pipeline_instructions
 from kareus.pipeline.solver.dag import build_dag, earliest_starts, makespan
-from kareus.update.directions import update_directions
+from kareus.update.collectives import update_directions
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.slices import cut
 

@@ -24,8 +24,8 @@ from kareus.update.collectives import (
     gather_collectives,
     norm_collectives,
     reduction_collectives,
+    update_directions,
 )
-from kareus.update.directions import update_directions
 from kareus.workload.memory import estimate_memory
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.state_memory import state_bytes

@@ -18,9 +18,9 @@ from helpers.preloaded import snakemake, would_run
 
 from kareus.artifacts.files import lock_at_once
 from kareus.artifacts.tables import read_table
+from kareus.campaign.config import CAMPAIGN
 from kareus.campaign.jobs import campaign_jobs
 from kareus.campaign.resolve import resolve_campaign
-from kareus.campaign.tables import CAMPAIGN
 from kareus.cli import EVERY, main
 from kareus.profile.tables import TRIALS
 from kareus.verify.stage import RUN_LOCK

@@ -18,10 +18,27 @@ from kareus.prediction.lines import Line
 
 
 @dataclass(frozen=True, slots=True)
-class FrontierAnswer:
-    """Planned frontiers of a file and their predictions."""
+class _TableAnswer:
+    """What both answers have: the GPU, and the trust in its numbers."""
 
     gpu: Gpu
+
+    @property
+    def gpus(self) -> set[str]:
+        """Name of the GPU."""
+        return {self.gpu.name.lower()}
+
+    def _plain(self, *parts: object) -> dict[str, Any]:
+        merged = {"gpu": self.gpu.name, "trust": trust(self.gpu)}
+        for part in parts:
+            merged |= to_plain(part)
+        return merged
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierAnswer(_TableAnswer):
+    """Planned frontiers of a file and their predictions."""
+
     score: FrontierScore
     trivial: TrivialErrors | None
 
@@ -31,19 +48,9 @@ class FrontierAnswer:
         return f"Planned iterations on {self.gpu.name}"
 
     @property
-    def gpus(self) -> set[str]:
-        """Name of the GPU."""
-        return {self.gpu.name.lower()}
-
-    @property
     def plain(self) -> dict[str, Any]:
         """The answer as plain data."""
-        return {
-            "gpu": self.gpu.name,
-            "trust": trust(self.gpu),
-            **to_plain(self.score),
-            "trivial": to_plain(self.trivial),
-        }
+        return self._plain(self.score) | {"trivial": to_plain(self.trivial)}
 
     @property
     def lines(self) -> list[str]:
@@ -52,10 +59,9 @@ class FrontierAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class ReductionAnswer:
+class ReductionAnswer(_TableAnswer):
     """Measured reductions of a file and their predictions."""
 
-    gpu: Gpu
     score: ReductionScore
     sequential: SequentialScore | None = None
     """Absolute times of sequential iterations; None where no workload has a published one."""
@@ -66,19 +72,9 @@ class ReductionAnswer:
         return f"What plans save on {self.gpu.name}"
 
     @property
-    def gpus(self) -> set[str]:
-        """Name of the GPU."""
-        return {self.gpu.name.lower()}
-
-    @property
     def plain(self) -> dict[str, Any]:
         """The answer as plain data."""
-        return {
-            "gpu": self.gpu.name,
-            "trust": trust(self.gpu),
-            **to_plain(self.score),
-            **({} if self.sequential is None else to_plain(self.sequential)),
-        }
+        return self._plain(self.score, *([] if self.sequential is None else [self.sequential]))
 
     @property
     def lines(self) -> list[str]:

@@ -20,7 +20,7 @@ from kareus.report.charts import (
     tooltip,
 )
 from kareus.report.contents import OVERVIEW, frontiers_name
-from kareus.report.fleet.inputs import fleet_title
+from kareus.report.fleet_inputs import fleet_title
 from kareus.report.frontier_panels import frontier_panels
 from kareus.report.theme import ABLATIONS, PALETTE, Look
 from kareus.report.workload.searches import NOTHING, pass_looks, pass_name, shares_figure

@@ -11,7 +11,7 @@ from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import Row, read_provenance, read_table
-from kareus.campaign.tables import CAMPAIGN
+from kareus.campaign.config import CAMPAIGN
 from kareus.emulate.tables import FLEET
 from kareus.errors import ArtifactError
 from kareus.pipeline.tables import ITERATION

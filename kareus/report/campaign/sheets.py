@@ -7,7 +7,7 @@ import polars as pl
 from kareus.artifacts.tables import Row
 from kareus.plans.units import SECONDS_PER_HOUR
 from kareus.report.campaign.overview import fleet_labels, short_labels
-from kareus.report.sheets import Sheet, SheetRow, heads, percent
+from kareus.report.sheets import Sheet, SheetRow, heads, percent, sheet_of
 from kareus.report.workload.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER
 
 SHORT = {
@@ -27,27 +27,26 @@ OF_WORKLOAD = ("workload",)
 
 def index_sheet(members: pl.DataFrame) -> Sheet:
     """Everything that belongs to a campaign; planned workloads and fleets lead to their pages."""
-    return Sheet(
-        caption="Members of the campaign",
-        heads=heads([("", ("workload", "part", "state", "GPUs"))]),
-        rows=tuple(_member(row) for row in members.iter_rows(named=True)),
-        texts=3,
-    )
-
-
-def _member(row: Row) -> SheetRow:
-    name = row["workload"] if row["name"] is None else f"{row['workload']}, {row['kind']} {row['name']}"
-    page = {"workload": "page.html", "fleet": "fleets.html"}.get(row["kind"])
-    state = {"workload": "planned", "fleet": "emulated", "sweep": "measured"}[row["kind"]]
-    return SheetRow(
-        cells=(
-            name,
-            row["part"],
-            f"refused: {row['refusal']}" if row["refusal"] else state,
-            f"{row['gpus']:,}",
+    states = {"workload": "planned", "fleet": "emulated", "sweep": "measured"}
+    pages = {"workload": "page.html", "fleet": "fleets.html"}
+    return sheet_of(
+        "Members of the campaign",
+        members.iter_rows(named=True),
+        (
+            ("workload", lambda row: ", ".join((row["workload"], *_named(row)))),
+            ("part", lambda row: row["part"]),
+            ("state", lambda row: f"refused: {row['refusal']}" if row["refusal"] else states[row["kind"]]),
+            ("GPUs", lambda row: f"{row['gpus']:,}"),
         ),
-        link=f"workloads/{row['workload']}/{page}" if page and not row["refusal"] else None,
+        texts=3,
+        link=lambda row: (
+            f"workloads/{row['workload']}/{pages[row['kind']]}" if row["kind"] in pages and not row["refusal"] else None
+        ),
     )
+
+
+def _named(row: Row) -> tuple[str, ...]:
+    return () if row["name"] is None else (f"{row['kind']} {row['name']}",)
 
 
 def throughput_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
@@ -168,20 +167,6 @@ def fleet_sheets(fleets: pl.DataFrame) -> list[Sheet]:
     """Strong scaling, max throughput and frontier improvement of emulated fleets (paper, section 6.3)."""
     each = fleets.unique(("workload", "fleet"), maintain_order=True).rename({"fleet": "name"})
     labels = fleet_labels(each.to_dicts(), lambda row: str(row["name"]))
-    sizes = [
-        SheetRow(
-            cells=(
-                labels[row["workload"], row["name"]],
-                row["model"],
-                *(f"{row[name]:,}" for name in ("gpus", "pipelines", "num_microbatches")),
-                f"{row['pipelines'] * row['num_microbatches']:,}",
-                f"{row['global_batch_size']:,}",
-            ),
-            link=f"workloads/{row['workload']}/fleets.html",
-        )
-        for row in each.iter_rows(named=True)
-    ]
-    names = ("fleet", "model", "GPUs", "pipelines", "microbatches of each", "of all", "sequences of all")
     reduced, iso = ("sequential+perseus", "kareus"), ("kareus",)
     throughput = [(column, method) for column in _reductions("time", "energy") for method in reduced]
     improved = [(column, method) for column in _reductions("iso_time_energy", "iso_energy_time") for method in iso]
@@ -199,12 +184,21 @@ def fleet_sheets(fleets: pl.DataFrame) -> list[Sheet]:
             rows=_fleet_rows(fleets, labels, improved),
             source=FLEET_COMPARISON.name,
         ),
-        Sheet(
-            caption="Strong scaling",
-            heads=heads([("", names)]),
-            rows=tuple(sizes),
+        sheet_of(
+            "Strong scaling",
+            each.iter_rows(named=True),
+            (
+                ("fleet", lambda row: labels[row["workload"], row["name"]]),
+                ("model", lambda row: row["model"]),
+                ("GPUs", lambda row: f"{row['gpus']:,}"),
+                ("pipelines", lambda row: f"{row['pipelines']:,}"),
+                ("microbatches of each", lambda row: f"{row['num_microbatches']:,}"),
+                ("of all", lambda row: f"{row['pipelines'] * row['num_microbatches']:,}"),
+                ("sequences of all", lambda row: f"{row['global_batch_size']:,}"),
+            ),
             texts=2,
             source=FLEET_COMPARISON.name,
+            link=lambda row: f"workloads/{row['workload']}/fleets.html",
         ),
     ]
 
@@ -279,25 +273,28 @@ def _search_row(name: str, names: Sequence[str], passes: pl.DataFrame, times: pl
     )
 
 
+_SWEPT: tuple[tuple[str, Callable[[Row], str]], ...] = (
+    ("sweep", lambda row: row["sweep"]),
+    ("window (s)", lambda row: f"{row['window_s']:g}"),
+    ("cooldown (s)", lambda row: f"{row['cooldown_s']:g}"),
+)
+"""Columns that say which setting of the profiler a row is of."""
+
+
 def profiler_sheet(profiler: pl.DataFrame) -> Sheet:
     """Distribution of measured energy over windows and cooldowns (paper, section 6.7)."""
-    columns: list[tuple[str, Callable[[Row], str]]] = [
-        ("window (s)", lambda row: f"{row['window_s']:g}"),
-        ("cooldown (s)", lambda row: f"{row['cooldown_s']:g}"),
-        ("trials", lambda row: str(row["trials"])),
-        ("mean (mJ)", lambda row: f"{1e3 * row['energy_mean_j']:.2f}"),
-        ("least (mJ)", lambda row: f"{1e3 * row['energy_least_j']:.2f}"),
-        ("most (mJ)", lambda row: f"{1e3 * row['energy_most_j']:.2f}"),
-        ("deviation (%)", lambda row: percent(row["energy_deviation_percent"], digits=2).removesuffix(" %")),
-        ("before (\u00b0C)", lambda row: f"{row['temperature_before_c']:.1f}"),
-        ("after (\u00b0C)", lambda row: f"{row['temperature_after_c']:.1f}"),
-    ]
-    return Sheet(
-        caption="Profiler: energy of one execution over repeated trials, and temperatures of the GPU",
-        heads=(("", "sweep"), *(("", name) for name, _ in columns)),
-        rows=tuple(
-            SheetRow(cells=(row["sweep"], *(cell(row) for _, cell in columns)))
-            for row in profiler.iter_rows(named=True)
+    return sheet_of(
+        "Profiler: energy of one execution over repeated trials, and temperatures of the GPU",
+        profiler.iter_rows(named=True),
+        (
+            *_SWEPT,
+            ("trials", lambda row: str(row["trials"])),
+            ("mean (mJ)", lambda row: f"{1e3 * row['energy_mean_j']:.2f}"),
+            ("least (mJ)", lambda row: f"{1e3 * row['energy_least_j']:.2f}"),
+            ("most (mJ)", lambda row: f"{1e3 * row['energy_most_j']:.2f}"),
+            ("deviation (%)", lambda row: percent(row["energy_deviation_percent"], digits=2).removesuffix(" %")),
+            ("before (\u00b0C)", lambda row: f"{row['temperature_before_c']:.1f}"),
+            ("after (\u00b0C)", lambda row: f"{row['temperature_after_c']:.1f}"),
         ),
         source=PROFILER.name,
     )
@@ -309,22 +306,14 @@ def settling_sheet(profiler: pl.DataFrame) -> Sheet:
     def bias(row: Row, name: str) -> str:
         return f"{100 * (row[name] / row['warm_reference_energy_j'] - 1):+.2f}"
 
-    names = ("window (s)", "cooldown (s)", "as measured (%)", "at the settled temperature (%)", "takes (s)")
-    return Sheet(
-        caption="Settling: mean energy against that of a GPU which stays warm",
-        heads=(("", "sweep"), *(("", name) for name in names)),
-        rows=tuple(
-            SheetRow(
-                cells=(
-                    row["sweep"],
-                    f"{row['window_s']:g}",
-                    f"{row['cooldown_s']:g}",
-                    bias(row, "energy_mean_j"),
-                    bias(row, "warm_energy_mean_j"),
-                    f"{row['duration_mean_s']:.1f}",
-                )
-            )
-            for row in profiler.iter_rows(named=True)
+    return sheet_of(
+        "Settling: mean energy against that of a GPU which stays warm",
+        profiler.iter_rows(named=True),
+        (
+            *_SWEPT,
+            ("as measured (%)", lambda row: bias(row, "energy_mean_j")),
+            ("at the settled temperature (%)", lambda row: bias(row, "warm_energy_mean_j")),
+            ("takes (s)", lambda row: f"{row['duration_mean_s']:.1f}"),
         ),
         source=PROFILER.name,
     )

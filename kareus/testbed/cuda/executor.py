@@ -47,8 +47,8 @@ class Executor:
 
 
 def _prepared(step: Step, launches: Mapping[Operator, Launch], starters: Mapping[object, Starter]) -> Launch:
-    along = [starters[one.collective, one.sm_count] for one in step.along]
-    within = [_prepared(one, launches, starters) for one in step.within]
+    along = [starters[inner.collective, inner.sm_count] for inner in step.along]
+    within = [_prepared(inner, launches, starters) for inner in step.within]
     before = [launches[o] for o in step.operators[: step.launch]] + within
     beside = [launches[o] for o in step.operators[step.launch :]]
     start = starters.get((step.collective, step.sm_count))

@@ -9,8 +9,8 @@ import polars as pl
 from kareus.evidence.frontiers.answer import ReductionAnswer
 from kareus.evidence.kernels.answer import KernelAnswer
 from kareus.evidence.kernels.rows import KernelKind
-from kareus.evidence.page.errors import GroupErrors
-from kareus.evidence.page.points import RATIOS, points_of
+from kareus.evidence.page_errors import GroupErrors
+from kareus.evidence.page_points import RATIOS, points_of
 from kareus.evidence.validation import Validation, ValidationAnswer
 from kareus.report.charts import Figure, Tip, chart_of, facet_of, legend_filter, looks, spec_of, tooltip
 from kareus.report.theme import METHODS, PALETTE, Look

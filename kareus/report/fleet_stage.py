@@ -7,8 +7,8 @@ from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.names import check_title
 from kareus.artifacts.outputs import add_force, check_report_folder
 from kareus.errors import printable_lines
-from kareus.report.fleet.inputs import load_fleets, with_clocks
-from kareus.report.fleet.page import fleets_page
+from kareus.report.fleet_inputs import load_fleets, with_clocks
+from kareus.report.fleet_page import fleets_page
 from kareus.report.page import write_page
 from kareus.report.workload.headline import trust_words
 from kareus.workload.slices import PlanSlice

@@ -13,11 +13,17 @@ from kareus.evidence.iterations import IterationAnswer, fit_words
 from kareus.evidence.kernels.answer import KernelAnswer
 from kareus.evidence.memory import MemoryAnswer
 from kareus.evidence.node_power import PowerAnswer
-from kareus.evidence.page.errors import ENERGY, KINDS, MEMORY, POWER, TIME, GroupErrors, errors_of
-from kareus.evidence.page.figures import comparison_figure, errors_figure
-from kareus.evidence.page.peers import DISTRUST, PEERS
-from kareus.evidence.page.sheets import distrust_sheet, error_sheet, peer_sheet, trust_sheet, worst_sheet
-from kareus.evidence.page.worst import worst_parts
+from kareus.evidence.page_errors import ENERGY, KINDS, MEMORY, POWER, TIME, GroupErrors, errors_of, worst_parts
+from kareus.evidence.page_figures import comparison_figure, errors_figure
+from kareus.evidence.page_sheets import (
+    DISTRUST,
+    PEERS,
+    distrust_sheet,
+    error_sheet,
+    peer_sheet,
+    trust_sheet,
+    worst_sheet,
+)
 from kareus.evidence.validation import Validation
 from kareus.gpu_model.trust import MODEL_VERSION, trust
 from kareus.report.page import Page, Section

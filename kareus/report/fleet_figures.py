@@ -8,7 +8,7 @@ import polars as pl
 from kareus.emulate.tables import FLEET, HOURS
 from kareus.plans.units import SECONDS_PER_HOUR, common_scale
 from kareus.report.charts import Figure, chart_of, facet_of, legend_filter, looks, looks_of, spec_of, tooltip
-from kareus.report.fleet.inputs import FleetInputs, fleet_title, fleet_titles, fleets_of, has_hours, told_apart
+from kareus.report.fleet_inputs import FleetInputs, fleet_title, fleet_titles, fleets_of, has_hours, told_apart
 from kareus.report.frontier_panels import frontier_panels
 from kareus.report.theme import PALETTE, Look
 

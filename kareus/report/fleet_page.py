@@ -10,8 +10,8 @@ from kareus.model.config import model_words
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
 from kareus.plans.answer import BASELINE
 from kareus.plans.units import FEW_MONEY, scaled
-from kareus.report.fleet.figures import fleet_figures
-from kareus.report.fleet.inputs import (
+from kareus.report.fleet_figures import fleet_figures
+from kareus.report.fleet_inputs import (
     FleetComparison,
     FleetInputs,
     charges,
@@ -22,7 +22,7 @@ from kareus.report.fleet.inputs import (
 )
 from kareus.report.page import Page, Section
 from kareus.report.savings_words import savings_words
-from kareus.report.sheets import DASH, Sheet, SheetRow, blocks_text, heads, percent, sheet_text
+from kareus.report.sheets import DASH, Sheet, blocks_text, percent, sheet_of, sheet_text
 
 NONE = "none"
 """Cell of what no plan of a method can do."""
@@ -142,66 +142,59 @@ def _iteration_words(fleets: Sequence[FleetComparison]) -> str:
 
 def _counts(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> Sheet:
     titles = fleet_titles(inputs)
-    rows = [
-        SheetRow(
-            cells=(
-                titles[fleet.fleet],
-                fleet.fleet,
-                f"{fleet.pipelines:,}",
-                f"{fleet.num_microbatches:,}",
-                "in the plans" if fleet.counted == "planned" else scaled(fleet.reduction_s, "s"),
-                fleet.counted,
-            )
-        )
-        for fleet in fleets
-    ]
-    names = ("fleet", "name", "pipelines", "microbatches of each", "gradient reduction", "counted")
-    return Sheet(caption="Fleets", heads=heads([("", names)]), rows=tuple(rows), texts=2, source="fleet")
-
-
-def _max_throughput(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> Sheet:
-    titles = fleet_titles(inputs)
-    rows = [
-        _row(
-            titles[fleet.fleet],
-            row.method,
-            percent(row.time_reduction_percent),
-            percent(row.energy_reduction_percent),
-            scaled(row.time_s, "s", digits=4),
-            scaled(row.energy_j, "J"),
-        )
-        for fleet in fleets
-        for row in fleet.methods
-    ]
-    return Sheet(
-        caption=f"Max throughput: the least time of each method; reductions against {THROUGHPUT_BASELINE}",
-        heads=heads([("", ("fleet", "method", "time saved", "energy saved", "time", "energy"))]),
-        rows=tuple(rows),
+    return sheet_of(
+        "Fleets",
+        fleets,
+        (
+            ("fleet", lambda fleet: titles[fleet.fleet]),
+            ("name", lambda fleet: fleet.fleet),
+            ("pipelines", lambda fleet: f"{fleet.pipelines:,}"),
+            ("microbatches of each", lambda fleet: f"{fleet.num_microbatches:,}"),
+            (
+                "gradient reduction",
+                lambda fleet: "in the plans" if fleet.counted == "planned" else scaled(fleet.reduction_s, "s"),
+            ),
+            ("counted", lambda fleet: fleet.counted),
+        ),
         texts=2,
         source="fleet",
     )
 
 
-def _frontier_improvement(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> Sheet:
+def _max_throughput(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> Sheet:
     titles = fleet_titles(inputs)
-    rows = [
-        _row(
-            titles[fleet.fleet],
-            row.method,
-            percent(row.iso_time_energy_reduction_percent),
-            percent(row.iso_energy_time_reduction_percent),
-        )
-        for fleet in fleets
-        for row in fleet.methods
-        if row.method not in (FRONTIER_BASELINE, THROUGHPUT_BASELINE)
-    ]
-    names = ("fleet", "method", "iso-time energy saved", "iso-energy time saved")
-    return Sheet(
-        caption=f"Frontier improvement: reductions against {FRONTIER_BASELINE}",
-        heads=heads([("", names)]),
-        rows=tuple(rows),
+    return sheet_of(
+        f"Max throughput: the least time of each method; reductions against {THROUGHPUT_BASELINE}",
+        [(fleet, row) for fleet in fleets for row in fleet.methods],
+        (
+            ("fleet", lambda of: titles[of[0].fleet]),
+            ("method", lambda of: of[1].method),
+            ("time saved", lambda of: percent(of[1].time_reduction_percent)),
+            ("energy saved", lambda of: percent(of[1].energy_reduction_percent)),
+            ("time", lambda of: scaled(of[1].time_s, "s", digits=4)),
+            ("energy", lambda of: scaled(of[1].energy_j, "J")),
+        ),
         texts=2,
         source="fleet",
+        ours=OURS,
+    )
+
+
+def _frontier_improvement(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> Sheet:
+    titles = fleet_titles(inputs)
+    baselines = (FRONTIER_BASELINE, THROUGHPUT_BASELINE)
+    return sheet_of(
+        f"Frontier improvement: reductions against {FRONTIER_BASELINE}",
+        [(fleet, row) for fleet in fleets for row in fleet.methods if row.method not in baselines],
+        (
+            ("fleet", lambda of: titles[of[0].fleet]),
+            ("method", lambda of: of[1].method),
+            ("iso-time energy saved", lambda of: percent(of[1].iso_time_energy_reduction_percent)),
+            ("iso-energy time saved", lambda of: percent(of[1].iso_energy_time_reduction_percent)),
+        ),
+        texts=2,
+        source="fleet",
+        ours=OURS,
     )
 
 
@@ -209,27 +202,23 @@ def _stragglers(inputs: FleetInputs) -> Sheet:
     titles = fleet_titles(inputs)
     table = list(inputs.stragglers.iter_rows(named=True))
     base = {(r["fleet"], r["slowdown"]): r["waiting_energy_j"] for r in table if r["method"] == THROUGHPUT_BASELINE}
-    rows = [
-        _row(
-            titles[row["fleet"]],
-            row["method"],
-            f"{row['slowdown']:g}x",
-            percent(row["saving_percent"]),
-            percent(_saved(row["energy_j"], base.get((row["fleet"], row["slowdown"])))),
-            scaled(row["time_s"], "s", digits=4),
-            scaled(row["waiting_energy_j"], "J"),
-            scaled(row["energy_j"], "J"),
-        )
-        for row in table
-    ]
-    names = ("fleet", "method", "slowdown", "saved", AGAINST, "time", "waiting", "adapting")
-    return Sheet(
-        caption="Stragglers: one slow pipeline; energy if the others wait, or take the plan that just meets it",
-        heads=heads([("", names)]),
-        rows=tuple(rows),
+    return sheet_of(
+        "Stragglers: one slow pipeline; energy if the others wait, or take the plan that just meets it",
+        table,
+        (
+            ("fleet", lambda row: titles[row["fleet"]]),
+            ("method", lambda row: row["method"]),
+            ("slowdown", lambda row: f"{row['slowdown']:g}x"),
+            ("saved", lambda row: percent(row["saving_percent"])),
+            (AGAINST, lambda row: percent(_saved(row["energy_j"], base.get((row["fleet"], row["slowdown"]))))),
+            ("time", lambda row: scaled(row["time_s"], "s", digits=4)),
+            ("waiting", lambda row: scaled(row["waiting_energy_j"], "J")),
+            ("adapting", lambda row: scaled(row["energy_j"], "J")),
+        ),
         texts=2,
         source="stragglers",
         note=f"saved: by adapting instead of waiting; {AGAINST}: energy saved against its waiting",
+        ours=OURS,
     )
 
 
@@ -237,27 +226,23 @@ def _power_caps(inputs: FleetInputs) -> Sheet:
     titles = fleet_titles(inputs)
     table = list(inputs.power_caps.iter_rows(named=True))
     base = {(r["fleet"], r["cap_w"]): r["time_s"] for r in table if r["method"] == THROUGHPUT_BASELINE}
-    rows = [
-        _row(
-            titles[row["fleet"]],
-            row["method"],
-            scaled(row["cap_w"], "W"),
-            NONE if row["time_s"] is None else scaled(row["time_s"], "s", digits=4),
-            DASH if row["waiting_s"] is None else scaled(row["waiting_s"], "s"),
-            percent(_saved(row["time_s"], base.get((row["fleet"], row["cap_w"])))),
-            DASH if row["power_w"] is None else scaled(row["power_w"], "W"),
-            scaled(row["cap_w"] / row["gpus"], "W"),
-        )
-        for row in table
-    ]
-    names = ("fleet", "method", "cap, all GPUs", "time", "waits", AGAINST, "draws", "cap per GPU")
-    return Sheet(
-        caption="Power caps: the fastest plan whose mean power, of all GPUs and with waiting, keeps the cap",
-        heads=heads([("", names)]),
-        rows=tuple(rows),
+    return sheet_of(
+        "Power caps: the fastest plan whose mean power, of all GPUs and with waiting, keeps the cap",
+        table,
+        (
+            ("fleet", lambda row: titles[row["fleet"]]),
+            ("method", lambda row: row["method"]),
+            ("cap, all GPUs", lambda row: scaled(row["cap_w"], "W")),
+            ("time", lambda row: NONE if row["time_s"] is None else scaled(row["time_s"], "s", digits=4)),
+            ("waits", lambda row: DASH if row["waiting_s"] is None else scaled(row["waiting_s"], "s")),
+            (AGAINST, lambda row: percent(_saved(row["time_s"], base.get((row["fleet"], row["cap_w"]))))),
+            ("draws", lambda row: DASH if row["power_w"] is None else scaled(row["power_w"], "W")),
+            ("cap per GPU", lambda row: scaled(row["cap_w"] / row["gpus"], "W")),
+        ),
         texts=2,
         source="power_caps",
         note=f"{AGAINST}: time saved against its plan within the same cap; {NONE}: even waiting GPUs draw more",
+        ours=OURS,
     )
 
 
@@ -265,25 +250,22 @@ def _hours(inputs: FleetInputs) -> Sheet:
     titles = fleet_titles(inputs)
     totals = charges(inputs)
     base = {(row.fleet, row.unit): row.steady for row in totals if row.method == THROUGHPUT_BASELINE}
-    rows = [
-        _row(
-            titles[row.fleet],
-            row.method,
-            row.unit,
-            _charge(row.steady),
-            _charge(row.hourly),
-            percent(row.saving_percent),
-            percent(_saved(row.hourly, base.get((row.fleet, row.unit)))),
-        )
-        for row in totals
-    ]
-    return Sheet(
-        caption="Hours: one plan from the start, or plans by the hour, for the same iterations (money or g CO2)",
-        heads=heads([("", ("fleet", "method", "series", "steady", "by the hour", "saved", AGAINST))]),
-        rows=tuple(rows),
+    return sheet_of(
+        "Hours: one plan from the start, or plans by the hour, for the same iterations (money or g CO2)",
+        totals,
+        (
+            ("fleet", lambda row: titles[row.fleet]),
+            ("method", lambda row: row.method),
+            ("series", lambda row: row.unit),
+            ("steady", lambda row: _charge(row.steady)),
+            ("by the hour", lambda row: _charge(row.hourly)),
+            ("saved", lambda row: percent(row.saving_percent)),
+            (AGAINST, lambda row: percent(_saved(row.hourly, base.get((row.fleet, row.unit))))),
+        ),
         texts=3,
         source="hours",
         note=f"{AGAINST}: against one plan of {THROUGHPUT_BASELINE} from the start" + _too_slow_note(inputs),
+        ours=OURS,
     )
 
 
@@ -304,7 +286,3 @@ def _too_slow_note(inputs: FleetInputs) -> str:
 def _saved(value: float | None, before: float | None) -> float | None:
     """Return what is saved of `before`, in percent; None where there is nothing to compare."""
     return None if value is None or not before else 100 * (1 - value / before)
-
-
-def _row(*cells: str) -> SheetRow:
-    return SheetRow(cells=cells, is_ours=OURS in cells)

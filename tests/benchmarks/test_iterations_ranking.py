@@ -9,9 +9,9 @@ from helpers.builders import CONFIG
 
 from kareus.evidence import shipped_files
 from kareus.evidence.iterations import answer_iterations
-from kareus.evidence.ranking import kendall_tau, ranking_of
 from kareus.prediction.lines import read_lines
 from kareus.prediction.rows import read_iterations
+from ranking import kendall_tau, ranking_of
 
 FAMILY = "vtrain-single"
 

@@ -1,1 +1,0 @@
-"""The report on the emulated fleets of a workload."""
