@@ -18,16 +18,19 @@ def test_an_unwritable_folder_is_reported_in_one_line(tmp_path: Path, capsys: py
     file = tmp_path / "file"
     file.touch()
     assert main(["resolve", "--output", str(file)]) == 2
-    assert capsys.readouterr().err == (f"kareus resolve: {file}: is a file; give the path of a folder.\n")
+    said = capsys.readouterr().err
+    assert said.startswith(f"kareus resolve: {file}: is a file; ")
+    assert said.endswith(" a folder.\n")
+    assert said.count("\n") == 1
 
 
 def test_a_file_in_place_of_a_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "workloads.parquet").mkdir()
     assert main(["resolve", "--output", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == (
-        f"kareus resolve: {tmp_path}/workloads.parquet: is a folder; give the path of a file, such as "
-        f"{tmp_path}/workloads.parquet/NAME.\n"
-    )
+    said = capsys.readouterr().err
+    assert said.startswith(f"kareus resolve: {tmp_path}/workloads.parquet: is a folder; ")
+    assert said.endswith(f", such as {tmp_path}/workloads.parquet/NAME.\n")
+    assert said.count("\n") == 1
 
 
 def test_overrides_stand_on_both_sides_of_an_option(tmp_path: Path) -> None:
