@@ -252,12 +252,20 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
 
 
 def _member(union: Sequence[Any], value: Any) -> Any:
-    """The type of a union that `value` is read as: of several records, the one whose fields are most like its keys."""
+    """The type of a union that `value` is read as: of several records, the one that knows most of its keys.
+
+    Of those that know as many, the one that misses the fewest.
+    """
     members = [member for member in union if member is not type(None)]
     if len(members) == 1:
         return members[0]
     keys = set(value) if isinstance(value, Mapping) else set()
-    return min(members, key=lambda record: len(keys ^ {field.name for field in dataclasses.fields(record)}))
+
+    def unlike(record: Any) -> tuple[int, int]:
+        fields = {field.name for field in dataclasses.fields(record)}
+        return len(keys - fields), len(fields - keys)
+
+    return min(members, key=unlike)
 
 
 def _container(hint: Any, value: Any, where: str) -> Any:

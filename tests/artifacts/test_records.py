@@ -77,3 +77,29 @@ def test_a_wrong_record_is_refused_by_the_path_of_what_is_wrong(data, message):
 
 def test_integers_are_accepted_as_floats():
     assert from_plain(Outer, {"ratio": 2, "inner": {"size": 1}}).ratio == 2.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plain:
+    factor: float
+    length: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rich:
+    kind: Colour
+    factor: float
+    first: int | None = None
+    second: int | None = None
+    third: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Either:
+    way: Plain | Rich
+
+
+@pytest.mark.parametrize("way", [Plain(factor=2.0, length=3), Rich(kind=Colour.RED, factor=2.0)])
+def test_one_of_several_records_is_read_though_most_of_its_keys_have_their_defaults(way):
+    plain = {key: value for key, value in to_plain(way).items() if value is not None}
+    assert from_plain(Either, {"way": plain}) == Either(way=way)
