@@ -44,9 +44,9 @@ def test_no_plan_undercuts_a_bound(found):
     predictor, costs, candidates = found
     for one in candidates:
         bound = predictor.bound(one.workload)
-        prediction = predictor.predict(one, bound)
+        plans = plan_layout(predictor, predictor.predict(one, bound), deadlines=3)
         for below in (bound, predictor.bound_without_update(one.workload), computing_bound(one.workload, costs)):
-            for plan in plan_layout(predictor, prediction, deadlines=3):
+            for plan in plans:
                 assert plan.time_s >= below.fastest_s * (1 - 1e-9), one.layout.words
                 at = np.searchsorted(below.times_s, plan.time_s * (1 + 1e-9), side="right") - 1
                 assert plan.energy_j >= below.between_j[at] * (1 - 1e-9), one.layout.words
