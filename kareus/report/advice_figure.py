@@ -48,10 +48,12 @@ def _band_words(advice: Advice) -> str:
 
 
 def short_name(answer: LayoutAnswer) -> str:
-    """Return a name of a layout for legends, such as `#1 tp8 pp4 dp2`."""
+    """Return a name of a layout for legends, such as `#1 tp8 pp4 dp2 interleaved x5 mbs1`."""
     layout = answer.candidate.layout
     degrees = (("tp", layout.tp), ("cp", layout.cp), ("pp", layout.pp), ("dp", layout.dp))
-    return " ".join([f"#{answer.number}", *(f"{name}{degree}" for name, degree in degrees if degree > 1)])
+    schedule = [layout.schedule_words] if layout.pp > 1 else []
+    shown = [f"{name}{degree}" for name, degree in degrees if degree > 1]
+    return " ".join([f"#{answer.number}", *shown, *schedule, f"mbs{layout.microbatch_size}"])
 
 
 def _points(advice: Advice, size: SizeAnswer) -> pl.DataFrame:

@@ -23,7 +23,9 @@ from kareus.plans.frontiers import read_frontiers
 from kareus.plans.locate import plan_files
 from kareus.plans.obeyed import asked, obeyed_lines, runner_of
 from kareus.runtime.architecture import engine_refusal
+from kareus.software.trainers import ENGINE, trainers
 from kareus.testbed.config import TestbedKind
+from kareus.workload.config import Workload
 from kareus.workload.slices import PlanSlice
 
 MOST_ANSWERED = 3
@@ -114,7 +116,7 @@ def run_lines(
     lines = list[str]()
     if len(folders) <= MOST_ANSWERED:
         for folder in folders:
-            lines += _answers(folder, plans)
+            lines += _answers(folder, plans, among=len(folders))
     else:
         lines.append(f"{len(folders)} workloads planned; kareus results --campaign {campaign} lists what they save")
     for folder in sorted({path.parents[2] for path in fleets if path.is_file()})[:MOST_ANSWERED]:
@@ -133,9 +135,10 @@ def _fleet_answers(folder: Path, tables: Sequence[Path]) -> Iterator[str]:
     )
     identity = read_provenance(tables[0], FLEET).testbed
     yield f"{folder.name}{f' [{identity.label}]' if identity else ''}"
+    engine = trainers()[ENGINE].title
     for fleet in fleets:
         if OURS in fleet["method"]:  # `emulation.methods` may leave it out
-            yield f"fleet {fleet['fleet'][0]}: {fastest_answer(fleet, OURS).savings}"
+            yield f"fleet {fleet['fleet'][0]}: {fastest_answer(fleet, OURS).sentence(engine)}"
     page = folder / "report/fleets.html"
     if page.is_file():
         yield f"page  {page}"
@@ -151,26 +154,37 @@ def _advice(path: Path) -> Iterator[str]:
         yield from advice["commands"]
 
 
-def _answers(folder: Path, plans: Sequence[Path]) -> Iterator[str]:
-    """Yield the answers of one workload and what its trainer gets, how wrong they may be, its page and its plans."""
+def _answers(folder: Path, plans: Sequence[Path], *, among: int) -> Iterator[str]:
+    """Yield the answers of one workload, and how wrong they may be: of one among several in short.
+
+    Args:
+        folder: of the workload.
+        plans: that were asked for, in this order; of several workloads the first of each is answered.
+        among: workloads that are answered; one alone also has what its trainer gets, its page and its plans.
+    """
     from kareus.prediction.errors import error_words  # noqa: PLC0415 - a run that plans nothing need not wait for it
 
     planned = outcome(folder)
     if planned is None:
         return
-    answered = [plan for plan in planned.plans if plan.path in plans]
-    yield f"{planned.workload} [{planned.plans[0].testbed}]"
+    answered = sorted((plan for plan in planned.plans if plan.path in plans), key=lambda plan: plans.index(plan.path))
     workload = load_slice(WorkloadFolder(folder).config("plan"), PlanSlice).workload
-    refusal = engine_refusal(workload)
-    for plan in answered:
-        runner = runner_of(plan.plan, workload)
-        yield plan.answer.sentence("" if runner.overlaps and refusal else runner.title)
-    first, frontiers = answered[0].plan, read_frontiers(WorkloadFolder(folder), workload)
-    place = shlex.quote(str(folder))
-    yield from obeyed_lines(first, workload, frontiers, lambda *what: f"kareus select {asked(*what, place)}")
+    yield f"{planned.workload} [{planned.plans[0].testbed}]"
+    yield _sentence(answered[0], workload)
+    if among == 1:
+        frontiers, place = read_frontiers(WorkloadFolder(folder), workload), shlex.quote(str(folder))
+        yield from obeyed_lines(
+            answered[0].plan, workload, frontiers, lambda *what: f"kareus select {asked(*what, place)}"
+        )
+        yield from (_sentence(plan, workload) for plan in answered[1:])
     if workload.testbed.kind is TestbedKind.SIMULATED:
         yield f"error: {error_words(workload)}"
-    if planned.page is not None:
-        yield f"page  {planned.page}"
-    for plan in answered:
-        yield f"plan  {plan.path}"
+    if among == 1:
+        yield from [] if planned.page is None else [f"page  {planned.page}"]
+        yield from (f"plan  {plan.path}" for plan in answered)
+
+
+def _sentence(planned: PlanOutcome, workload: Workload) -> str:
+    """Return the answer that a plan is, with what runs it where something does."""
+    runner = runner_of(planned.plan, workload)
+    return planned.answer.sentence("" if runner.overlaps and engine_refusal(workload) else runner.title)

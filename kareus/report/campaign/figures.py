@@ -180,13 +180,15 @@ def _overview_chart(rows: pl.DataFrame, methods: list[str], *, has_names: bool) 
         .properties(name="overview_points")
         .add_params(selection)
     )
-    names = (
-        base.transform_filter(f"datum.method === '{OURS}'")
-        .mark_text(align="right", dx=-11, dy=12, fontSize=10, opacity={"expr": "width < 560 ? 0 : 1"})
+    middle = float(rows["tokens_per_s"].min() + rows["tokens_per_s"].max()) / 2  # names stand on the side with room
+    names = [
+        base.transform_filter(f"datum.method === '{OURS}' && datum.tokens_per_s {side} {middle}")
+        .mark_text(align=align, dx=dx, dy=12, fontSize=10, opacity={"expr": "width < 560 ? 0 : 1"})
         .encode(text=alt.Text("workload:N"))
-        .properties(name="overview_names")
-    )
-    layers = [lines, points, *([names] if has_names else [])]
+        .properties(name=f"overview_names_{align}")
+        for side, align, dx in (("<", "left", 11), (">=", "right", -11))
+    ]
+    layers = [lines, points, *(names if has_names else [])]
     return alt.layer(*layers).properties(width=720, height=380)
 
 
