@@ -89,7 +89,7 @@ def _measured(arguments: argparse.Namespace) -> Iterator[Diagnosis]:
 
     devices = clocks.open_devices()
     if not arguments.yes and not _agreed(question(devices)):
-        raise ConfigError("--measure: nothing was done; it locks clocks, so agree to it, or give --yes.")
+        raise ConfigError("--measure: nothing was done; it locks clocks, so answer y, or give --yes.")
     for device in devices[:2]:
         check_idle(device)
     measured = change_timing.measured_changes(devices, change_timing.process_load)

@@ -142,4 +142,6 @@ def read_ids(file: TokenFile, start: int, end: int) -> NDArray[np.int64]:
 def _check(path: Path, ids: NDArray[np.int64], vocab_size: int) -> None:
     if ids.size and not 0 <= ids.min() <= ids.max() < vocab_size:
         wrong = ids.max() if ids.max() >= vocab_size else ids.min()
-        raise ArtifactError(f"{path}: has the id {wrong}, the vocabulary ends at {vocab_size}; write it again.")
+        raise ArtifactError(
+            f"{path}: has the id {wrong}, the vocabulary ends at {vocab_size}; write it with the model's tokenizer."
+        )

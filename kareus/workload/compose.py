@@ -363,7 +363,7 @@ def _one_line(config_dir: Path) -> Iterator[None]:
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError(f"{config_dir}: cannot be composed: {_reason(error)}") from error
     except RecursionError as error:
-        raise ConfigError(f"{config_dir}: cannot be composed: lists in lists too deep.") from error
+        raise ConfigError(f"{config_dir}: cannot be composed: lists in lists too deep; write flat ones.") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{_not_text(config_dir)}: not a text file; save it as UTF-8.") from error
     except ValueError as error:  # a number of thousands of digits, which Python does not read

@@ -128,7 +128,7 @@ def test_a_load_that_dies_ends_it_with_the_clock_restored(device):
 
 def test_nothing_is_locked_unless_somebody_agrees(device, capsys):
     assert main(["doctor", "--measure"]) == 2
-    assert "nothing was done; it locks clocks, so agree to it, or give --yes." in capsys.readouterr().err
+    assert "nothing was done; it locks clocks, so answer y, or give --yes." in capsys.readouterr().err
     assert device.calls() == []
 
 
