@@ -180,7 +180,8 @@ def _overview_chart(rows: pl.DataFrame, methods: list[str], *, has_names: bool) 
         .properties(name="overview_points")
         .add_params(selection)
     )
-    middle = float(rows["tokens_per_s"].min() + rows["tokens_per_s"].max()) / 2  # names stand on the side with room
+    places = [float(place) for place in rows["tokens_per_s"]]
+    middle = (min(places) + max(places)) / 2  # names stand on the side with room
     names = [
         base.transform_filter(f"datum.method === '{OURS}' && datum.tokens_per_s {side} {middle}")
         .mark_text(align=align, dx=dx, dy=12, fontSize=10, opacity={"expr": "width < 560 ? 0 : 1"})
