@@ -1,4 +1,4 @@
-"""Percentages in the prose of how-tos: each is a constant of the code, or of a page of research that it links to.
+"""Figures with a unit in the prose of how-tos: each is a constant of the code, of data, or of a page that it links to.
 
 What a how-to says that a command printed stands in a block of text below the command: test_printed_commands.py.
 """
@@ -7,21 +7,40 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kareus.adapters.governor import LEAST_SLOWDOWN
 from kareus.adapters.online import LEAST_OF_ASKED
 from kareus.adviser.order import FULL_SHARE
+from kareus.calibrate.heat import STEP_S, STEPS
+from kareus.doctor.change_timing import PERIODS_S
 from kareus.pareto import AS_FAST
+from kareus.plans.grid_power import WINDOW_S
 from kareus.prediction.errors import SHARE
+from kareus.progress.shows import Lines
 
 DOCS = Path(__file__).parents[2] / "docs"
+SLURM = (DOCS / "howto/slurm.md").read_text()
 NEAR_LEAST = f"{100 * AS_FAST:g} %"
+COUNTER_S = 0.1
+"""After which the driver updates the energy counter (docs of `EnergyMeter`, kareus/device/protocol.py)."""
+WINDOWS_S = yaml.safe_load((DOCS.parent / "config/sweep/settling.yaml").read_text())["windows_s"]
+PERIODS = [f"{1000 * seconds:g}" for seconds in PERIODS_S]
+SLURM_ROWS = [
+    (rules, times, memory)
+    for rules, _, times, memory in re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", SLURM, flags=re.M)[2:]
+]
+"""Rules, longest times and memory in the table of resources."""
 HELD = {
     "howto/advise.md": (
         f"where that saves {NEAR_LEAST}",
         f"more than {100 * FULL_SHARE:g} % of a GPU's memory",
         "the first choice is 4.4 % slower than the best on average, the better of the first two 0.8 %",
     ),
+    "howto/campaigns.md": (f"windows of up to {max(WINDOWS_S)} s",),
+    "howto/doctor.md": (f"every {', '.join(PERIODS[:-1])} and {PERIODS[-1]} ms",),
+    "howto/gpu.md": (f"{STEPS * STEP_S:g} s of load, then {STEPS * STEP_S:g} s of rest",),
+    "howto/hugging_face.md": (f"takes less than {2 * COUNTER_S:g} s, give more steps",),
     "howto/online.md": (
         f"at least {100 * (LEAST_SLOWDOWN - 1):.0f} % longer for its plan",
         f"a clock is {100 * (1 - LEAST_OF_ASKED):.0f} % below what was asked for",
@@ -30,8 +49,12 @@ HELD = {
         f"the least energy within {NEAR_LEAST} of the least time",
         f"`fastest` allows {NEAR_LEAST} because",
         f"within {NEAR_LEAST} of the time of the fastest precomputed plan",
+        f"means over windows of {WINDOW_S:g} s",
+        "Rows of 5 or 15 minutes become means of hours, a row of a day stands for its 24 hours",  # of the calendar
     ),
+    "howto/progress.md": (f"every {Lines.every_s:g} s what is running",),
     "howto/report.md": (f"may take {NEAR_LEAST} longer",),
+    "howto/slurm.md": tuple(f"| {times} | {memory} |" for _, times, memory in SLURM_ROWS),
     "howto/trainer.md": (f"with a chance of {100 * SHARE:.0f} %",),
 }
 """What holds the percentages of a page: parts of its sentences that have them."""
@@ -45,13 +68,30 @@ def prose(name: str) -> str:
     return " ".join(text.split())
 
 
+UNITS = "%|s|ms|seconds?|minutes|hours|min|h|days|J|kJ|MJ|kWh|MWh|W|kW|MW|GB|GiB|TB|MHz|degC|points?"
+
+
 @pytest.mark.parametrize("name", PAGES)
-def test_a_percentage_in_a_how_to_is_held_by_something(name):
+def test_a_figure_in_a_how_to_is_held_by_something(name):
     text = re.sub(r"For the default workload .*? more energy", "", prose(name))  # test_readme.py has the sentence
+    text = re.sub(r"the plan of the least time of the default workload .*? kJ \(simulated\)", "", text)  # and this one
     for part in HELD.get(name, ()):
         assert part in text
         text = text.replace(part, "")
-    assert re.findall(r".{0,40}\d %.{0,20}", re.sub(r"`[^`]*`", "", text)) == []
+    assert re.findall(rf".{{0,40}}\d (?:{UNITS})(?![\w/-]).{{0,20}}", re.sub(r"`[^`]*`", "", text)) == []
+
+
+def test_the_table_of_what_slurm_gives_is_its_profile():
+    profile = yaml.safe_load((DOCS.parent / "profiles/slurm/profile.yaml").read_text())
+    usual = dict(entry.split("=", 1) for entry in profile["default-resources"])
+    for rules, times, memory in SLURM_ROWS:
+        asked = [usual | profile["set-resources"].get(rule, {}) for rule in re.findall("`(.+?)`", rules) or ["others"]]
+        minutes, megabytes = ([int(str(a[key]).split()[0]) for a in asked] for key in ("runtime", "mem_mb"))
+        shown = [f"{m // 60} h" if m >= 60 else f"{m} min" for m in minutes]
+        assert times == ", ".join(shown if len(set(shown)) > 1 else shown[:1])
+        assert {memory.partition(" (")[0]} == {f"{m // 1000} GB" for m in megabytes}
+    extraction = profile["set-resources"]["extract_partitions"]["mem_mb"].split()[0]
+    assert SLURM_ROWS[-1][2].endswith(f"(extraction {int(extraction) // 1000} GB)")
 
 
 @pytest.mark.parametrize("name", RESEARCH)
