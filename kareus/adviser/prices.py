@@ -122,6 +122,8 @@ class BlockShape:
     etp: int
     sequence_parallel: bool
     microbatch_size: int
+    linked_gpus: int
+    """GPUs that NVLink connects in a job of this size, which decides what travels between nodes."""
     job_gpus: int
     host_rank_s: float
 
@@ -160,12 +162,14 @@ class InstructionPrices:
         degrees_of = workload.parallelism
         size, host_rank_s = workload.gpu.job_gpus, workload.gpu.coefficients.host_rank_s
         degrees = degrees_of.tp, degrees_of.cp, degrees_of.ep, degrees_of.etp
-        structure = BlockShape(*degrees, degrees_of.sequence_parallel, workload.microbatch_size, size, host_rank_s)
+        batch, linked = workload.microbatch_size, workload.linked_gpus
+        structure = BlockShape(*degrees, degrees_of.sequence_parallel, batch, linked, size, host_rank_s)
         if structure not in self._structures:
             alike = replace(
                 workload,
                 parallelism=replace(degrees_of, dp=1, pp=1, layers_per_stage=None, sharding=Sharding.NONE),
                 model=replace(workload.model, layers_per_stage={}),
+                gpu=replace(workload.gpu, gpus_per_node=linked, nvlink_domain=None),
             )
             base = replace(self._base, gpu=workload.gpu)
             shape = replace(structure, job_gpus=1, host_rank_s=0.0)

@@ -40,6 +40,16 @@ def test_sequential_is_what_predict_says(found):
         assert bubble_share == pytest.approx(bubbles_s / expected.time_s, abs=1e-4)
 
 
+def test_experts_over_trays_of_an_nvlink_domain_are_on_links_alone():
+    """Of four GPUs a tray: a job of sixteen is in one domain, whatever part of it is priced."""
+    few = ("model=qwen3-30b-a3b", "model.num_layers=2", "gpu=gb200", "software=megatron-core", "sequence_length=2048")
+    base = compose(few, CONFIG)[0].workload
+    asked = Constraints(tp=(1,), pp=(1,), ep=(8,), microbatch_size=(1,))
+    (candidate, *_) = sort_layouts(base, layouts_of(base, 16, 16, asked)).candidates
+    priced, _ = LayoutPredictor(base, InstructionPrices(base)).sequential(candidate.workload)
+    assert priced.time_s == pytest.approx(predict(candidate.workload).time_s, rel=1e-6)
+
+
 def test_no_plan_undercuts_a_bound(found):
     predictor, costs, candidates = found
     for one in candidates:
