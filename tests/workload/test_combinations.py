@@ -37,7 +37,7 @@ ALONE = ("parallelism.pp=1", "parallelism.ep=2")
             "of a pipeline (parallelism.pp=2) only with virtual stages",
         ),
         (
-            (*HIDING, "parallelism.pp=2", "parallelism.ep=2", "recomputation=none", "pipeline=zb-v"),
+            (*HIDING, "parallelism.pp=2", "parallelism.ep=2", "recomputation=none", "pipeline=zb-v", "software=kareus"),
             "of a pipeline only in the order of pipeline=interleaved or dualpipe-v (pipeline=zb-v)",
         ),
         (
