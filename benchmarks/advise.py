@@ -7,7 +7,7 @@
 that are predicted to be faster than the one that NVIDIA chose, and what the fastest promises over it; all are predicted
 as run by Megatron-Core, without fp8. Of more than `--sample` layouts that can run, so many are drawn at random.
 `ranking`: Kendall's tau and the loss of the first choice, and of the best of two and three that are measured, over
-groups of layouts of the family `vtrain-single`; and the loss with the errors of shapes shuffled.
+groups of layouts of the family `vtrain-single`.
 """
 
 import argparse
@@ -16,19 +16,17 @@ import multiprocessing
 import random
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from kareus.adviser.advice import answer
 from kareus.adviser.feasible import sort_layouts
 from kareus.adviser.layouts import Constraints, layouts_of
 from kareus.adviser.question import ask
 from kareus.evidence import shipped_files
-from kareus.evidence.iterations import Scored, answer_iterations
+from kareus.evidence.iterations import answer_iterations
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Sharding
 from kareus.pipeline.config import PipelineSchedule
@@ -41,8 +39,6 @@ from ranking import ranking_of
 CONFIG = Path(__file__).parents[1] / "config"
 CASES = (("llama3.1-8b", 8, 128), ("llama3.3-70b", 64, 512), ("llama3.1-405b", 512, 1024))
 """Model, GPUs and global batch; sequences of 8,192 tokens."""
-SHUFFLES = 200
-"""Draws of errors of shapes."""
 OF_NEMO = Constraints(
     schedule=(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD, PipelineSchedule.INTERLEAVED),
     sharding=(Sharding.OPTIMIZER,),
@@ -137,41 +133,18 @@ def expert(row: MeasuredIteration, batch: int, workloads: MeasuredWorkloads, sam
     }
 
 
-def shuffled_losses_pct(scored: Sequence[Scored], family: str) -> list[float]:
-    """Return losses by the first choice as if the errors of single shapes were those of others, drawn at random.
-
-    A shape is the hidden size, the tensor parallelism and the microbatch, and its error the median over its rows.
-    """
-    shapes = [(one.row.hidden, one.row.tp, one.row.microbatch_size) for one in scored]
-    ratios: dict[tuple[int, ...], list[float]] = {}
-    for shape, one in zip(shapes, scored, strict=True):
-        ratios.setdefault(shape, []).append(one.row.iteration_time_s / one.predicted.time_s)
-    medians = [float(np.median(own)) for own in ratios.values()]
-    losses = []
-    for draw in range(SHUFFLES):
-        random.Random(draw).shuffle(medians)
-        drawn = dict(zip(ratios, medians, strict=True))
-        times_s = [drawn[shape] * one.predicted.time_s for shape, one in zip(shapes, scored, strict=True)]
-        rows = [replace(one.row, iteration_time_s=time_s) for one, time_s in zip(scored, times_s, strict=True)]
-        shuffled = [replace(one, row=row) for one, row in zip(scored, rows, strict=True)]
-        losses.append(ranking_of(shuffled, family).loss_pct)
-    return losses
-
-
 def ranking() -> dict[str, Any]:
     """Return how predictions order measured layouts."""
     scored = answer_iterations(shipped_rows("vtrain-single"), (), CONFIG).scored
-    found, shuffled = ranking_of(scored, "vtrain-single"), shuffled_losses_pct(scored, "vtrain-single")
+    orders = ranking_of(scored, "vtrain-single")
     return {
-        "groups": len(found.groups),
-        "rows": sum(group.layouts for group in found.groups),
-        "mean_tau": found.tau,
-        "mean_loss_percent": found.loss_pct,
-        "mean_loss_of_two_percent": found.loss_of_first_pct(2),
-        "mean_loss_of_three_percent": found.loss_of_first_pct(3),
-        "shuffled_loss_percent": float(np.mean(shuffled)),
-        "shuffled_loss_deviation_percent": float(np.std(shuffled)),
-        "right_choices": sum(group.losses_pct[0] == 0 for group in found.groups),
+        "groups": len(orders.groups),
+        "rows": sum(group.layouts for group in orders.groups),
+        "mean_tau": orders.tau,
+        "mean_loss_percent": orders.loss_pct,
+        "mean_loss_of_two_percent": orders.loss_of_first_pct(2),
+        "mean_loss_of_three_percent": orders.loss_of_first_pct(3),
+        "right_choices": sum(group.losses_pct[0] == 0 for group in orders.groups),
     }
 
 

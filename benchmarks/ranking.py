@@ -7,9 +7,9 @@ more than the one measured to be, or the best of a few that are predicted to be 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
+from scipy.stats import kendalltau
 
 from kareus.evidence.iterations import Scored
 from kareus.prediction.rows import MeasuredIteration
@@ -22,10 +22,6 @@ LEAST_LAYOUTS = 4
 class GroupRanking:
     """Layouts of one training."""
 
-    layers: int
-    hidden: int
-    gpus: int
-    global_batch: int
     layouts: int
     tau: float
     """Kendall's tau of measured and predicted times."""
@@ -64,15 +60,6 @@ def ranking_of(scored: Sequence[Scored], family: str) -> Ranking:
     return Ranking(groups=tuple(_group(group) for group in groups.values() if len(group) >= LEAST_LAYOUTS))
 
 
-def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return Kendall's tau-b of two orders: pairs that are equal in one of them count for less."""
-    pairs = list(combinations(range(len(first)), 2))
-    ours = np.sign([first[a] - first[b] for a, b in pairs])
-    theirs = np.sign([second[a] - second[b] for a, b in pairs])
-    weight = float(np.sqrt(np.count_nonzero(ours) * np.count_nonzero(theirs)))
-    return float(ours @ theirs) / weight if weight else 0.0
-
-
 def _training(row: MeasuredIteration) -> tuple[int, ...]:
     return row.layers, row.hidden, row.gpus, row.dp * row.microbatch_size * row.num_microbatches, row.seq_len
 
@@ -80,14 +67,9 @@ def _training(row: MeasuredIteration) -> tuple[int, ...]:
 def _group(layouts: Sequence[Scored]) -> GroupRanking:
     measured = [layout.row.iteration_time_s for layout in layouts]
     predicted = [layout.predicted.time_s for layout in layouts]
-    layers, hidden, gpus, batch, _ = _training(layouts[0].row)
     least = np.minimum.accumulate([measured[n] for n in np.argsort(predicted, kind="stable")])
     return GroupRanking(
-        layers=layers,
-        hidden=hidden,
-        gpus=gpus,
-        global_batch=batch,
         layouts=len(layouts),
-        tau=kendall_tau(measured, predicted),
+        tau=float(kendalltau(measured, predicted).statistic),
         losses_pct=tuple((100 * (least / least[-1] - 1)).tolist()),
     )

@@ -83,7 +83,7 @@ def ran(program: Path, *arguments: str, cwd: Path, code: int = 0) -> str:
 
 @pytest.mark.slow
 def test_an_empty_folder_is_enough_for_a_first_answer(installed, tmp_path):
-    where = "import kareus, kareus.artifacts.layout as s; print(kareus.__file__, s.config_folder(), sep='\\n')"
+    where = "import kareus, kareus.artifacts.shipped as s; print(kareus.__file__, s.config_folder(), sep='\\n')"
     package, config = ran(installed / "python", "-c", where, cwd=tmp_path).split()
     assert Path(package).is_relative_to(installed.parent)
     assert Path(config).is_relative_to(installed.parent)
