@@ -17,7 +17,6 @@ import random
 import resource
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +106,7 @@ def experts(sample: int, most_gpus: int) -> Iterator[dict[str, Any]]:
         if training in seen or row.precision != "bf16" or row.gpus > most_gpus:
             continue
         seen.add(training)
-        yield expert(replace(row), batch, workloads, sample)
+        yield expert(row, batch, workloads, sample)
 
 
 def expert(row: MeasuredIteration, batch: int, workloads: MeasuredWorkloads, sample: int) -> dict[str, Any]:
@@ -140,10 +139,7 @@ def ranking() -> dict[str, Any]:
     return {
         "groups": len(orders.groups),
         "rows": sum(group.layouts for group in orders.groups),
-        "mean_tau": orders.tau,
-        "mean_loss_percent": orders.loss_pct,
-        "mean_loss_of_two_percent": orders.loss_of_first_pct(2),
-        "mean_loss_of_three_percent": orders.loss_of_first_pct(3),
+        **orders.figures,
         "right_choices": sum(group.losses_pct[0] == 0 for group in orders.groups),
     }
 
@@ -152,9 +148,7 @@ def main() -> None:
     """Measure, and print JSON lines or text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", default="sizes,experts,ranking", help="parts, separated by commas")
-    parser.add_argument(
-        "--sample", type=int, default=300, help="layouts of each training of experts that are predicted"
-    )
+    parser.add_argument("--sample", type=int, default=300, help="layouts of a training of experts that are predicted")
     parser.add_argument("--most-gpus", type=int, default=1024, help="GPUs of the largest training of experts")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()

@@ -105,16 +105,10 @@ def compare(paths: Sequence[Path], every: int, plans: int) -> dict[str, Any]:
         "advise_difference": of_adviser(scored),
         "validate_difference": of_validate(scored),
         **({"plan_difference": of_plans(scored, plans)} if plans else {}),
-        "files_mape_pct": {
-            path.name: errors_of(rows).time_mape_pct for path, (rows, _) in zip(paths, files, strict=True)
-        },
+        "files_mape_pct": {p.name: errors_of(rows).time_mape_pct for p, (rows, _) in zip(paths, files, strict=True)},
         "mape_pct": dict(errors.by_family),
         "within_90_pct": dict(errors.within_90_pct),
-        **(
-            {"tau": single.tau, "first_choice_pct": single.loss_pct, "of_two_pct": single.loss_of_first_pct(2)}
-            if single and single.groups
-            else {}
-        ),
+        **(single.figures if single and single.groups else {}),
     }
 
 

@@ -42,9 +42,10 @@ class Ranking:
         return float(np.mean([group.tau for group in self.groups]))
 
     @property
-    def loss_pct(self) -> float:
-        """Mean of the groups' loss by taking the first choice."""
-        return self.loss_of_first_pct(1)
+    def figures(self) -> dict[str, float]:
+        """Tau, and what is lost by the first choice and by the best of two and three, in percent."""
+        losses = zip(("first_choice", "of_two", "of_three"), (1, 2, 3), strict=True)
+        return {"tau": self.tau} | {f"{name}_pct": self.loss_of_first_pct(choices) for name, choices in losses}
 
     def loss_of_first_pct(self, choices: int) -> float:
         """Return the mean of the groups' loss by measuring as many first choices and taking the best."""

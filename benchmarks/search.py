@@ -20,10 +20,9 @@ import polars as pl
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import write_table
-from yardstick.runs import Job, run
+from yardstick.runs import RUNS, Job, run
 from yardstick.subjects import Subject, all_subjects, search_config
 from yardstick.summary import figures, finite, partition_lines, read_runs, strategy_lines
-from yardstick.tables import RUNS
 
 STRATEGIES = ("random", "paper", "informed")
 SEEDS, QUICK_SEEDS = 10, 2
