@@ -44,7 +44,12 @@ ADVISED_LAYOUTS = TableSchema(
         Column("energy_j", pl.Float64, "energy of that plan, all GPUs", nullable=True),
         Column("least_energy_j", pl.Float64, "energy of its most frugal known plan, all GPUs", nullable=True),
         Column("least_energy_time_s", pl.Float64, "time of that plan", nullable=True),
-        Column("sequential_s", pl.Float64, "time as the software runs it by itself, at full clock", nullable=True),
+        Column(
+            "sequential_s",
+            pl.Float64,
+            "time as the software runs it by itself, at full clock; null where a bound rules it out of the first",
+            nullable=True,
+        ),
         Column("sequential_j", pl.Float64, "energy of that, all GPUs", nullable=True),
         Column("tokens_per_s", pl.Float64, "tokens a second of its fastest known plan", nullable=True),
         Column("joules_per_token", pl.Float64, "energy of that plan for each token", nullable=True),
