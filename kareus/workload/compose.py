@@ -149,8 +149,8 @@ def _file(content: Content, name: str) -> dict[str, Any]:
 def _content(config_dir: Path) -> Content:
     """Return the content of all files that Hydra may read in a folder."""
     digest, is_whole = hashlib.sha256(), True
-    for path in sorted(config_dir.rglob("*.yaml")):
-        if path.exists() and not (path.is_file() or path.is_dir()):  # Hydra would wait for a pipe
+    for path in _files(config_dir):
+        if path.exists() and not path.is_file():  # Hydra would wait for a pipe
             raise ConfigError(f"{path}: no regular file; replace it by a YAML file.")
         try:
             content = path.read_bytes()
@@ -160,6 +160,20 @@ def _content(config_dir: Path) -> Content:
         digest.update(f"{path.relative_to(config_dir)}\0{len(content)}\0".encode(errors="surrogateescape") + content)
         is_whole = is_whole and not any(sign in content for sign in FROM_ELSEWHERE)
     return Content(digest.hexdigest(), is_whole)
+
+
+def _files(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
+    """Yield the YAML files of a folder, those behind links to folders too; `above` has the real ones that it is in."""
+    here = os.path.realpath(folder)
+    try:
+        paths = [] if here in above else sorted(folder.iterdir())
+    except OSError:  # Hydra says so, if it needs the folder
+        return
+    for path in paths:
+        if path.is_dir():
+            yield from _files(path, above | {here})
+        elif path.suffix == ".yaml":
+            yield path
 
 
 def _check_aliases(path: Path, content: bytes) -> None:
@@ -379,7 +393,7 @@ def _reason(error: BaseException) -> str:
 
 def _not_text(config_dir: Path) -> Path:
     """The first file of the configuration that is not text; the folder where none is found any more."""
-    for path in sorted(config_dir.rglob("*.yaml")):
+    for path in _files(config_dir):
         try:
             path.read_text(encoding="utf-8")
         except UnicodeDecodeError:

@@ -413,6 +413,16 @@ def test_a_composition_of_other_files_is_not_used(edited: Path, kept: Path) -> N
     assert composed_anew(edited)[0].workload.microbatch_size == before + 1
 
 
+def test_a_composition_of_other_files_behind_a_link_is_not_used(edited: Path, kept: Path, tmp_path: Path) -> None:
+    (edited / "gpu").rename(tmp_path / "gpus")
+    (edited / "gpu").symlink_to(tmp_path / "gpus")
+    (edited / "loop").symlink_to(edited)
+    limit_w = composed_anew(edited, "gpu=b200")[0].workload.gpu.power_limit_w
+    file = tmp_path / "gpus/b200.yaml"
+    file.write_text(file.read_text().replace(f"power_limit_w: {limit_w:g}", f"power_limit_w: {limit_w - 1:g}"))
+    assert composed_anew(edited, "gpu=b200")[0].workload.gpu.power_limit_w == limit_w - 1
+
+
 @pytest.mark.parametrize("line", ["hydra: {searchpath: []}", "# ${oc.env:HOME}"])
 def test_nothing_is_kept_of_files_that_may_read_others(edited: Path, kept: Path, line: str) -> None:
     primary = edited / "config.yaml"
