@@ -262,6 +262,8 @@ def _write(
         write_plan(path, plan)
     if usual is not None:
         write_plan(folder.full_power, usual)
+    else:  # of an earlier plan at another limit
+        folder.full_power.unlink(missing_ok=True)
     searches = [] if isinstance(planned, Frontiers) else list(planned.searches)
     page = _write_report(folder, paths, searches=searches, force=force)
     logger.info("%s\npage   %s", "\n".join(f"plan   {path}" for path in paths), page)

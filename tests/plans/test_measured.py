@@ -9,6 +9,7 @@ from kareus.cli import main
 from kareus.errors import ArtifactError, ConfigError
 from kareus.plans.measured import plan_measured
 from kareus.plans.planned_folder import write_microbatch
+from kareus.workload.naming import plain_name
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +47,16 @@ def test_a_measured_frontier_is_shown_and_saved_as_any_other(folder, workload, t
     assert kareus.load_plan(saved / "plan/straggler=1.1x.json").prediction == frontier.plan("straggler=1.1x").prediction
 
 
-def test_a_plan_of_measurements_has_no_sm_counts_to_export(folder, tmp_path, capsys):
-    """Its folder has no graphs either, which exports of SM counts read."""
+def test_a_plan_of_measurements_has_no_sm_counts_to_export(folder, workload, tmp_path, capsys):
+    """Its folder has no graphs either, which exports of SM counts read; nor what an earlier plan compared with."""
+    earlier = WorkloadFolder(tmp_path / "look" / plain_name(workload)).full_power
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text("{}")
     assert main(["plan", "--measured", str(folder.path), "--output", str(tmp_path / "look")]) == 0
     capsys.readouterr()
     assert main(["export", *map(str, (tmp_path / "look").iterdir()), "--format", "megatron"]) == 2
     assert "no instruction overlaps" in capsys.readouterr().err
+    assert not earlier.exists()
 
 
 def test_other_numbers_of_microbatches_use_the_measurements(folder, workload):
