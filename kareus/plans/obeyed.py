@@ -95,7 +95,7 @@ def obeyed_lines(
     said = f"{trainer.title}, which obeys {trainer.obeys}"
     obeyed = plan if is_obeyed else _selected(plan, workload, frontiers, method)
     if isinstance(obeyed, str):
-        yield f"{said}, cannot: {obeyed}"
+        yield f"{said}, has no plan for {plan.selector}: {obeyed}"
         return
     if not is_obeyed:
         yield f"in {said}: {answer_of(obeyed, frontiers.iteration).savings}: {command(plan.selector, method)}"
