@@ -230,8 +230,9 @@ def _unusual(workload: Workload) -> str:
         return " with your settings"
     values, others = (_settings(side, models_of(workload)) for side in (workload, usual.workload))
     differ = sorted(key for key in {*values, *others} if values.get(key) != others.get(key))
-    named = ", ".join(differ[:MOST_NAMED]) + (f" and {len(differ) - MOST_NAMED} more" * (len(differ) > MOST_NAMED))
-    return f" with these settings of yours: {named}" if differ else ""
+    named = ", ".join(f"{key}={values.get(key)} (usual: {others.get(key)})" for key in differ[:MOST_NAMED])
+    more = f" and {len(differ) - MOST_NAMED} more" * (len(differ) > MOST_NAMED)
+    return f" with {named}{more}" if differ else ""
 
 
 def _settings(workload: Workload, models: str) -> dict[str, Any]:
