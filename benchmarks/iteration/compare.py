@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from iteration.deadlines import evenly_spaced
 from iteration.peer import PeerRun
 from kareus.pareto import pareto_front
 from kareus.pipeline.solver.frontier import plans_within
@@ -60,18 +61,3 @@ def compare(problem: Problem, run: PeerRun) -> Comparison:
         everywhere=np.array([plan.energy_j for plan in everywhere]) / peer[:, 1] - 1,
         peer_gaps=own[:, 1] / np.array([plan.lower_bound_j for plan in plans]) - 1,
     )
-
-
-def evenly_spaced(times_s: Array, count: int) -> NDArray[np.intp]:
-    """Which of some rising times to take so that they are about evenly spaced and `count` or a few more; else all.
-
-    Where times lie far apart several targets have the same time below them, so that it takes more targets.
-    """
-    targets = count
-    while len(times_s) > count:
-        targets_s = np.linspace(times_s[0], times_s[-1], targets)
-        chosen = np.unique(times_s.searchsorted(targets_s, side="right") - 1)
-        if len(chosen) >= count:
-            return chosen
-        targets += 1
-    return np.arange(len(times_s))
