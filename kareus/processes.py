@@ -131,7 +131,7 @@ def _start(connection: "socket.socket", address: str, argv: list[str]) -> bool:
     from socket import send_fds  # noqa: PLC0415 - as above
 
     variables = {name: value for name, value in os.environ.items() if name in OF_EACH_PROCESS}
-    request = json.dumps({"argv": argv, "situation": situation(), "own": variables}).encode()
+    request = json.dumps({"argv": argv, "situation": situation(), "variables": variables}).encode()
     if len(request) > MOST_BYTES:
         return False
     try:

@@ -182,7 +182,7 @@ def _received(connection: socket.socket, streams: list[int], expected: dict[str,
     asked = json.loads(content)
     if asked["situation"] != expected or not all(isinstance(word, str) for word in asked["argv"]):
         return None
-    return ForkRequest(connection=connection, argv=asked["argv"], variables=asked["own"], streams=streams)
+    return ForkRequest(connection=connection, argv=asked["argv"], variables=asked["variables"], streams=streams)
 
 
 def _can_fork(argv: list[str]) -> bool:

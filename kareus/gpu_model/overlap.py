@@ -96,10 +96,11 @@ def step_phases(
 
 
 def along_phases(gpu: Gpu, step: Step, frequency_mhz: Array) -> list[Phase]:
-    """Return the phases of steps that collectives run along, one after the other.
+    """Return the phases of steps that a queue of collectives runs along, one of it at a time.
 
     Beside operators these run as any collective does. Beside a collective that uses other wires (links in a node, or
-    NICs) both run as fast as alone; of one that uses the same wires, they wait for the end.
+    NICs) both run as fast as alone; those that use the same wires wait for its end, and the next of the queue whose
+    wires are free goes first: they have communicators of their own.
 
     Args:
         gpu: GPU that runs them.

@@ -266,14 +266,24 @@ def actuated_lines(
         )
     yield _lost(plan, *locked)
     if not (trainer.overlaps or runs_whole(plan)):
-        said = f"in {trainer.title}, which runs instructions whole:"
-        selector, plans = parse_selector(plan.selector), frontiers.plans(THROUGHPUT_BASELINE)
-        if refusal := beyond_reach(selector, plans):
-            yield f"{trainer.title}, which runs instructions whole, cannot: {refusal}"
+        said = f"{trainer.title}, which runs instructions whole"
+        whole = alternative(plan, workload, frontiers, THROUGHPUT_BASELINE)
+        if isinstance(whole, str):
+            yield f"{said}, {whole}"
             return
-        whole = select_plan(workload, frontiers, plan.selector, THROUGHPUT_BASELINE, name=plan.workload)
         typed = f"{command(plan.selector, THROUGHPUT_BASELINE)} --actuator {actuator.option}"
-        yield f"{said} {answer_of(whole, locked[1].iteration).savings}: {typed}"
+        yield f"in {said}: {answer_of(whole, locked[1].iteration).savings}: {typed}"
+
+
+def alternative(plan: Plan, workload: Workload, frontiers: Frontiers, method: str) -> Plan | str:
+    """Return what another method has for the selector of a plan, or in words that it has no plan, and why."""
+    try:
+        why = beyond_reach(parse_selector(plan.selector), frontiers.plans(method))
+        if not why:
+            return select_plan(workload, frontiers, plan.selector, method, name=plan.workload)
+    except ConfigError as error:
+        why = str(error)
+    return f"has no plan for {plan.selector}: {why}"
 
 
 def _what_sets(actuator: Actuator, trainer: ObeyingTrainer, software: str) -> str:

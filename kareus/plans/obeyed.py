@@ -6,13 +6,13 @@ from kareus.errors import ConfigError
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, max_throughput_plan
 from kareus.pipeline.methods import method_named
 from kareus.pipeline.one_clock import OneClock, one_clock_costs
-from kareus.plans.actuated import SLOWER, actuated_lines, best_power_limit, limited, runs_whole
-from kareus.plans.answer import BASELINE, LITTLE_SLOWER, answer_of, beyond_reach, little_to_gain
+from kareus.plans.actuated import SLOWER, actuated_lines, alternative, best_power_limit, limited, runs_whole
+from kareus.plans.answer import BASELINE, LITTLE_SLOWER, answer_of, little_to_gain
 from kareus.plans.build import select_plan
 from kareus.plans.document import Plan
 from kareus.plans.exchanges import exchange_lines
 from kareus.plans.frontiers import Frontiers
-from kareus.plans.selectors import Goal, parse_selector
+from kareus.plans.selectors import Goal
 from kareus.plans.units import compared, less, scaled
 from kareus.prediction.workload_prediction import predict
 from kareus.software.trainers import ENGINE, ClockPace, ObeyingTrainer, trainer_of, trainers
@@ -93,9 +93,9 @@ def obeyed_lines(
     if method not in frontiers.methods:
         return
     said = f"{trainer.title}, which obeys {trainer.obeys}"
-    obeyed = plan if is_obeyed else _selected(plan, workload, frontiers, method)
+    obeyed = plan if is_obeyed else alternative(plan, workload, frontiers, method)
     if isinstance(obeyed, str):
-        yield f"{said}, has no plan for {plan.selector}: {obeyed}"
+        yield f"{said}, {obeyed}"
         return
     if not is_obeyed:
         yield f"in {said}: {answer_of(obeyed, frontiers.iteration).savings}: {command(plan.selector, method)}"
@@ -103,15 +103,6 @@ def obeyed_lines(
         yield from _slower_lines(obeyed, workload, frontiers, command)
     if is_obeyed:
         yield from exchange_lines(workload)
-
-
-def _selected(plan: Plan, workload: Workload, frontiers: Frontiers, method: str) -> Plan | str:
-    """Return what a method has for the selector of a plan, or why it has nothing."""
-    try:
-        refusal = beyond_reach(parse_selector(plan.selector), frontiers.plans(method))
-        return refusal or select_plan(workload, frontiers, plan.selector, method, name=plan.workload)
-    except ConfigError as error:
-        return str(error)
 
 
 def _slower_lines(

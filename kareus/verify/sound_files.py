@@ -9,7 +9,7 @@ from kareus.errors import ArtifactError
 FileMark = list[int | str]
 
 
-class Known:
+class SoundFiles:
     """Files found sound, each with what tells that it has not changed: size, times of change, inode, hash.
 
     Whoever changes a file, or puts another in its place, changes its `ctime`, which cannot be set back.
@@ -40,14 +40,14 @@ class Known:
             write_json(path, {"marks": self._now, "hash": content_hash(self._now)})
 
 
-def read_known(path: Path) -> Known:
+def read_known(path: Path) -> SoundFiles:
     """Read what `write` kept; nothing is known if that is missing or not whole."""
     try:
         content = read_json(path)
         marks = content["marks"]
-        return Known(marks if content["hash"] == content_hash(marks) else None)
+        return SoundFiles(marks if content["hash"] == content_hash(marks) else None)
     except (ArtifactError, KeyError, TypeError):
-        return Known()
+        return SoundFiles()
 
 
 def _key(path: Path, expected: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from kareus.artifacts.files import lock_at_once
 from kareus.errors import ArtifactError
 from kareus.training.checkpoint_files import is_checkpoint_file
-from kareus.verify.sound_files import Known
+from kareus.verify.sound_files import SoundFiles
 from kareus.verify.survey import Finding, FindingKind, repair, survey
 
 RUN_LOCK = Path(".snakemake/kareus.lock")
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as locks:
         for lock in _locks(folder):
             locks.enter_context(lock_at_once(lock))
-        findings = survey([folder], Known())
+        findings = survey([folder], SoundFiles())
         for finding in findings:
             done = f"; {_repaired(finding, folder)}" if arguments.repair else ""
             logger.info("%s: %s: %s%s", finding.path, finding.kind, finding.reason, done)

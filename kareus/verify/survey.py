@@ -16,7 +16,7 @@ from kareus.errors import ArtifactError
 from kareus.training.checkpoint_files import HEADER, TENSORS, is_checkpoint_file
 from kareus.verify.checks import problem_of
 from kareus.verify.outputs import is_list_of_outputs, read_outputs, results_of
-from kareus.verify.sound_files import Known
+from kareus.verify.sound_files import SoundFiles
 
 _NO_FILE, _NO_FOLDER = "is no regular file", "is no folder"
 _SEALED = "sealed"
@@ -40,7 +40,7 @@ class Finding:
     reason: str
 
 
-def survey(places: Iterable[Path], sound: Known) -> list[Finding]:
+def survey(places: Iterable[Path], sound: SoundFiles) -> list[Finding]:
     """Return what is damaged, missing or left over in files and folders.
 
     Symbolic links within them are not followed, nor is what a list names behind one.
@@ -68,7 +68,7 @@ def _below(folder: Path) -> Iterator[Path]:
                 yield here / name
 
 
-def _findings(path: Path, sound: Known) -> Iterator[Finding]:
+def _findings(path: Path, sound: SoundFiles) -> Iterator[Finding]:
     if is_temporary(path):
         if not is_being_written(path):
             yield Finding(path=path, kind=FindingKind.LEFT_OVER, reason="half written by a command that was killed")
@@ -90,7 +90,7 @@ def _findings(path: Path, sound: Known) -> Iterator[Finding]:
         yield from _of_outputs(path, sound)
 
 
-def _of_manifest(path: Path, sound: Known) -> Iterator[Finding]:
+def _of_manifest(path: Path, sound: SoundFiles) -> Iterator[Finding]:
     """Yield files that a sound manifest lists and that differ from it."""
     try:
         listed = read_manifest(path)
@@ -111,7 +111,7 @@ def _of_manifest(path: Path, sound: Known) -> Iterator[Finding]:
                 yield Finding(path=file, kind=FindingKind.DAMAGED, reason=f"not the file that {path.name} lists")
 
 
-def _of_outputs(path: Path, sound: Known) -> Iterator[Finding]:
+def _of_outputs(path: Path, sound: SoundFiles) -> Iterator[Finding]:
     """Outputs that a sound list names and that are missing, or of another kind, or have lost their seal."""
     try:
         listed = read_outputs(path)

@@ -2,12 +2,12 @@
 
 import os
 
-from kareus.verify.sound_files import Known, read_known
+from kareus.verify.sound_files import SoundFiles, read_known
 
 
 def remembered(tmp_path, path):
     """What is known in the next run, after `path` was found sound in this one."""
-    known = Known()
+    known = SoundFiles()
     known.add(path)
     known.write(tmp_path / "sound.json")
     return read_known(tmp_path / "sound.json")
@@ -49,7 +49,7 @@ def test_a_file_that_has_gone_is_not_known(tmp_path):
 def test_a_file_is_known_by_the_hash_of_its_sound_state(tmp_path):
     path = tmp_path / "file"
     path.write_text("one")
-    known = Known()
+    known = SoundFiles()
     known.add(path, "hash")
     assert known.has(path, "hash")
     assert not known.has(path, "another")
