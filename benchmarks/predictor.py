@@ -12,10 +12,9 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 import kareus
 from kareus.adviser.predictions import LayoutPredictor
@@ -24,16 +23,19 @@ from kareus.errors import ConfigError
 from kareus.evidence import shipped_files
 from kareus.evidence.iterations import Scored, answer_iterations, errors_of
 from kareus.pipeline.compare import THROUGHPUT_BASELINE, max_throughput_plan
+from kareus.pipeline.methods import method_named
 from kareus.plans.planning import plan_tables
 from kareus.prediction.lines import read_lines
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.rows import read_usable_iterations
+from kareus.search.config import SampleSizes
+from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 from ranking import ranking_of
 
 CONFIG = Path("config")
-MOST_PLANNED = 64
-"""Instructions of the largest row that is planned; planning takes seconds for each."""
+MOST_PLANNED = 4096
+"""Instructions of the largest row that is planned."""
 
 
 def scored_rows(path: Path, every: int) -> tuple[list[Scored], list[str]]:
@@ -70,29 +72,51 @@ def of_validate(scored: Sequence[Scored]) -> float:
 
 
 def of_plans(scored: Sequence[Scored], count: int) -> dict[str, float]:
-    """Return the largest differences of time and energy from baselines of plans, of rows spread over the families."""
-    small = [one for one in scored if _instructions(one.workload) <= MOST_PLANNED]
-    chosen = [small[n] for n in np.unique(np.linspace(0, len(small) - 1, count).astype(int))]
+    """Return the largest differences of time and energy from baselines of plans, of rows as different as can be."""
+    chosen = spread([one for one in scored if _instructions(one.workload) <= MOST_PLANNED])[:count]
     times, energies = [], []
     for one in chosen:
-        plans = plan_tables(exactly_measured(one.workload)).iteration
+        plans = plan_tables(exactly_measured(one.workload), (method_named(THROUGHPUT_BASELINE),)).iteration
         baseline = max_throughput_plan(plans, THROUGHPUT_BASELINE)
         times.append(abs(baseline["time_s"] / one.predicted.time_s - 1))
         energies.append(abs(baseline["energy_j"] / one.predicted.energy_j - 1))
-    return {"rows": len(chosen), "time_pct": 100 * max(times), "energy_pct": 100 * max(energies)}
+    kinds = len({_kind(one.workload) for one in chosen})
+    return {"rows": len(chosen), "kinds": kinds, "time_pct": 100 * max(times), "energy_pct": 100 * max(energies)}
+
+
+def spread(scored: Sequence[Scored]) -> list[Scored]:
+    """Return all rows, first one of each kind, then a second one; that in the middle of a kind's is its first."""
+    kinds: dict[tuple[object, ...], list[Scored]] = {}
+    for one in scored:
+        kinds.setdefault(_kind(one.workload), []).append(one)
+    for rows in kinds.values():
+        rows.insert(0, rows.pop(len(rows) // 2))
+    return [one for turn in zip_longest(*kinds.values()) for one in turn if one is not None]
+
+
+def _kind(workload: Workload) -> tuple[object, ...]:
+    layout = workload.parallelism
+    degrees = tuple(degree > 1 for degree in (layout.dp, layout.tp, layout.pp, layout.cp, workload.chunks))
+    shared = (layout.sharding, layout.sequence_parallel)
+    return workload.gpu.name, workload.software.name, workload.precision, workload.recomputation, *degrees, *shared
 
 
 def exactly_measured(workload: Workload) -> Workload:
-    """Return the workload on a testbed whose instruments have no noise, and a counter without a period to wait for."""
+    """Return the workload on a testbed whose instruments have no noise, and a counter without a period to wait for.
+
+    A baseline is measured whole: of each partition, of which it has none, one candidate is enough.
+    """
     testbed = replace(workload.testbed, time_noise=0.0, power_noise=0.0, counter_period_s=1e-6)
-    return replace(workload, testbed=testbed, protocol=replace(workload.protocol, settle_s=0.0))
+    least, (random,) = SampleSizes(initial=1, max_rounds=0, batch=1), compose(["search=random"], CONFIG)
+    search = replace(random.workload.search, small=least, medium=least, large=least)
+    return replace(workload, testbed=testbed, protocol=replace(workload.protocol, settle_s=0.0), search=search)
 
 
 def _instructions(workload: Workload) -> int:
     return 2 * workload.parallelism.pp * workload.chunks * workload.num_microbatches
 
 
-def compare(paths: Sequence[Path], every: int, plans: int) -> dict[str, Any]:
+def compared(paths: Sequence[Path], every: int, plans: int) -> dict[str, Any]:
     """Return all figures."""
     files = [scored_rows(path, every) for path in paths]
     scored, refused = [one for rows, _ in files for one in rows], [reason for _, rows in files for reason in rows]
@@ -120,7 +144,7 @@ def main() -> None:
     parser.add_argument("--plans", type=int, default=0, help="rows that are planned, too")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
-    found = compare([shipped_files()["training_iterations"], *arguments.reference], arguments.every, arguments.plans)
+    found = compared([shipped_files()["training_iterations"], *arguments.reference], arguments.every, arguments.plans)
     print(json.dumps(found) if arguments.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
 
 
