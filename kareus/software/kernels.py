@@ -1,14 +1,15 @@
-"""Kernels that software launches and the operator graph has in one, or has not: softmax, dropout, casts.
+"""Kernels that software launches and the operator graph has in one, or has not: softmax, loss, dropout, casts.
 
 The operator graph has one kernel that scales, masks and takes the softmax; where Megatron's cannot run, single ones do
-it in fp32. It has no dropout of what attention and MLP add to the residual stream, and its products are in bf16. In
-fewer bits, as Transformer Engine runs it, operands of the three products of a projection are cast once each, together
-with a transposed copy: the input by the forward, the gradient of the output by the backward. Weights are cast once an
-iteration, with its update. What each format takes is in `kareus.graph.number_formats`.
+it in fp32. Its loss is that of Kareus' engine, of others all passes over logits are counted. It has no dropout of what
+attention and MLP add to the residual stream, and its products are in bf16. In fewer bits, as Transformer Engine runs
+it, operands of the three products of a projection are cast once each, together with a transposed copy: the input by
+the forward, the gradient of the output by the backward. Weights are cast once an iteration, with its update. What each
+format takes is in `kareus.graph.number_formats`.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +18,7 @@ from kareus.graph.number_formats import BF16_BYTES, FORMATS, FP32_BYTES, Precisi
 from kareus.graph.records import TENSOR_PARALLEL, BlockGraph, CollectiveKind, Operator, OperatorKind, Segment
 from kareus.model.config import Model, Parallelism
 from kareus.model.features import AngleScaling, AngleStretch
-from kareus.software.record import Software
+from kareus.software.record import LossKernels, Software
 
 ROTATION = "rope"
 """Name of the operator that turns queries and keys."""
@@ -26,6 +27,25 @@ MASK_BYTES = 1
 SINGLE_KERNELS, SINGLE_TRAFFIC = 6, 5
 """Kernels of a softmax that is not fused (cast, scale, mask, softmax, cast) and their traffic over that of one: each of
 them reads and writes scores in fp32."""
+LOSS = "loss"
+"""Name of the operators of the cross-entropy."""
+OF_LOSS: Mapping[LossKernels, tuple[tuple[int, int], tuple[int, int]]] = {
+    LossKernels.FUSED: ((1, 2), (1, 2 + 2)),
+    LossKernels.TRANSFORMER_ENGINE: ((2, 2 + (2 + 2)), (1, 2 + 2)),
+    LossKernels.COMPILED: ((3, (2 + 4) + (4 + 4) + (4 + 4)), (1, 4 + 2)),
+    LossKernels.SEPARATE: ((6, (2 + 4) + 4 + (4 + 4) + (4 + 4) + 4 + (4 + 4)), (2, (4 + 4) + (4 + 2))),
+    LossKernels.PYTORCH: ((2, (2 + 4) + (3 * 4 + 4)), (3, 4 + (2 * 4 + 4 + 4) + (4 + 2))),
+}
+"""Kernels of a loss that go over all logits, and the bytes of a logit that they read and write, forward and backward.
+
+Megatron's loss casts, takes the maximum, subtracts it, takes exponentials, their sum, and divides; backward it scales
+and casts. Compiled, cast and maximum are one kernel, exponentials and sum another, the division a third
+(`megatron/core/tensor_parallel/cross_entropy.py`, `fusions/fused_cross_entropy.py`). flash-attn
+(`flash_attn/ops/triton/cross_entropy.py`) reads logits once and writes their gradient; Transformer Engine
+(`transformer_engine/common/triton/cross_entropy.py`) does so forward, after a pass for maxima and sums. PyTorch casts,
+and reads rows too long for shared memory three times (`aten/src/ATen/native/cuda/SoftMax.cu`); backward it clears a
+gradient, reads that twice and the output once, and casts.
+"""
 
 Change = Callable[[Operator], Operator]
 
@@ -50,12 +70,8 @@ def of_software(
         graph = _changed(graph, _named("norm", _with_mask), _named("norm", _with_gradient_of_dropout))
     if software.unfused_extras and _scales_rotation(model):
         graph = _changed(graph, _named(ROTATION, _rotated), _named(ROTATION, partial(_rotated_back, model)))
-    if software.fp32_logits:
-        graph = replace(
-            graph,
-            head_forward=_all(graph.head_forward, _named("loss", _of_cast_logits)),
-            head_backward=_all(graph.head_backward, _named("loss", _of_cast_logits)),
-        )
+    if software.loss_kernels is not LossKernels.ENGINE:
+        graph = _with_loss(graph, software.loss_kernels)
     if not software.fused_accumulation:
         graph = replace(
             graph,
@@ -147,16 +163,35 @@ def _rotated_back(model: Model, rotation: Operator) -> Operator:
     )
 
 
-def _of_cast_logits(loss: Operator) -> Operator:
-    """The loss works on logits of 32 bits, which are cast before its forward, and their gradient after its backward."""
-    logits = max(loss.bytes_read, loss.bytes_written) // BF16_BYTES
-    more, writes_gradient = (FP32_BYTES - BF16_BYTES) * logits, loss.bytes_written >= BF16_BYTES * logits
+def _with_loss(graph: BlockGraph, loss_kernels: LossKernels) -> BlockGraph:
+    """Return the graph with a software's loss, whose bytes `traffic` does not multiply: they are exact."""
+    forward, backward = OF_LOSS[loss_kernels]
+    logits = max(loss.bytes_written for loss in _losses(graph.head_backward)) // BF16_BYTES  # their gradient
+    return replace(
+        graph,
+        head_forward=_moving(graph.head_forward, logits, *forward),
+        head_backward=_moving(graph.head_backward, logits, *backward),
+    )
+
+
+def _losses(segments: Sequence[Segment]) -> list[Operator]:
+    return [operator for segment in segments for operator in segment.operators if operator.name == LOSS]
+
+
+def _moving(segments: Sequence[Segment], logits: int, kernels: int, logit_bytes: int) -> tuple[Segment, ...]:
+    """Return a pass whose first operator of the loss moves all bytes of logits; the few of each token stay."""
+    first, *others = (_without(loss, BF16_BYTES * logits) for loss in _losses(segments))
+    operators = iter([replace(first, copies=kernels, copied_bytes=logit_bytes * logits), *others])
+    return _all(segments, _named(LOSS, lambda _: next(operators)))
+
+
+def _without(loss: Operator, logits_bytes: int) -> Operator:
+    """Return an operator of the loss without the bytes of logits and of their gradient."""
+    read, written = loss.bytes_read, loss.bytes_written
     return replace(
         loss,
-        bytes_read=loss.bytes_read + more,
-        bytes_written=loss.bytes_written + (more if writes_gradient else 0),
-        copies=loss.copies + 1,
-        copied_bytes=loss.copied_bytes + (BF16_BYTES + FP32_BYTES) * logits,
+        bytes_read=read - logits_bytes * (read >= logits_bytes),
+        bytes_written=written - logits_bytes * (written >= logits_bytes),
     )
 
 

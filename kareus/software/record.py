@@ -68,6 +68,25 @@ class Reduction(StrEnum):
     """In one piece after the last backward."""
 
 
+class LossKernels(StrEnum):
+    """What computes the cross-entropy of logits and its gradient; `kareus.software.kernels` has the bytes of each."""
+
+    ENGINE = "engine"
+    """Kareus' own kernels, as the operator graph has them."""
+    FUSED = "fused"
+    """One kernel forward, another backward, on logits of 16 bit (flash-attn; a compiled `F.cross_entropy`)."""
+    TRANSFORMER_ENGINE = "transformer-engine"
+    """One kernel of maxima and sums, another of loss and gradient, which the backward scales (Megatron Core:
+    `--cross-entropy-fusion-impl te`)."""
+    COMPILED = "compiled"
+    """The steps of Megatron's vocabulary-parallel loss, in 32 bit, between its sums over GPUs each compiled to one
+    kernel (Megatron Core: `--cross-entropy-loss-fusion`)."""
+    SEPARATE = "separate"
+    """A kernel for each operation of that loss (Megatron Core, as it is without these options; nanotron)."""
+    PYTORCH = "pytorch"
+    """`F.cross_entropy` of logits cast to 32 bit, not compiled."""
+
+
 class Dispatcher(StrEnum):
     """How tokens get to their experts on other GPUs."""
 
@@ -162,8 +181,8 @@ class Software:
     """Time of its fused attention over that of the library that the GPU's coefficients are of."""
     collective_slowdown: float
     """Time of its collectives of tensor parallelism over that of the library that the GPU's coefficients are of."""
-    fp32_logits: bool = field(default=False, metadata=ADDED)
-    """Whether logits are cast to 32 bit for the loss by a kernel of its own, and their gradient back."""
+    loss_kernels: LossKernels = field(default=LossKernels.ENGINE, metadata=ADDED)
+    """What computes the loss."""
     fused_accumulation: bool = field(default=True, metadata=ADDED)
     """Whether products add weight gradients to those of other microbatches; else a kernel adds them in 32 bit."""
     host_rank_s: float = field(default=0.0, metadata=ADDED)

@@ -3,16 +3,19 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from helpers.builders import all_reduce, gemm, segment, small_model, software
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kareus.graph.number_formats import Precision
 from kareus.graph.records import BlockGraph, CollectiveKind, Direction, Operator, OperatorKind
 from kareus.model.config import Parallelism, Sharding
 from kareus.software.kernels import SINGLE_KERNELS, SINGLE_TRAFFIC, of_software, weight_cast
+from kareus.software.record import LossKernels
 
 HEADS = small_model(num_attention_heads=8)
 PLAIN = software("kareus")
-UNFUSED = software("megatron-2022", softmax_multiple=4, stream_dropout=False)
+UNFUSED = software("megatron-2022", softmax_multiple=4, stream_dropout=False, loss_kernels=LossKernels.ENGINE)
 DROPPING = software("kareus", stream_dropout=True)
 
 
@@ -130,16 +133,75 @@ def test_copies_that_attention_makes_are_kept_in_fp8() -> None:
     assert (found.copies, found.copied_bytes) == (3, 100 + 4 * 64 * 32)
 
 
-def test_logits_of_the_loss_may_be_cast_to_more_bits() -> None:
-    """4,096 logits: a kernel reads two bytes of each and writes four, which the loss reads and, backward, writes."""
-    forward = replace(streaming("loss", 64, 64), bytes_read=2 * 4096, bytes_written=8 * 64)
-    backward = replace(streaming("loss", 64, 64), bytes_read=2 * 4096, bytes_written=2 * 4096)
-    for loss, written in ((forward, 8 * 64), (backward, 4 * 4096)):
-        graph = launched(graph_of(loss), software("kareus", fp32_logits=True))
-        (cast,) = graph.head_backward[0].operators
-        assert (cast.bytes_read, cast.bytes_written) == (4 * 4096, written)
-        assert (cast.copies, cast.copied_bytes) == (1, 6 * 4096)
-        assert graph.forward == graph_of(loss).forward
+def with_logits(logits: int) -> BlockGraph:
+    """A head over a vocabulary that GPUs share: forward reads logits for maxima, then for sums, and adds up tokens."""
+    few = replace(streaming("loss", 64), bytes_read=8 * 64, bytes_written=4 * 64)
+    reading = replace(few, bytes_read=2 * logits + 8 * 64)
+    backward = replace(few, bytes_read=2 * logits + 8 * 64, bytes_written=2 * logits)
+    graph = graph_of(few)
+    forward = tuple(segment("head", Direction.FORWARD, [loss]) for loss in (reading, reading, few))
+    return replace(graph, head_forward=forward, head_backward=(segment("head", Direction.BACKWARD, [backward]),))
+
+
+class MovedBytes(TorchDispatchMode):
+    """Adds up the bytes of tensors of a size that operations read and write; those that make views move none."""
+
+    def __init__(self, values: int):
+        super().__init__()
+        self.values, self.moved = values, 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        result = function(*arguments, **(options or {}))
+        if not function.is_view:
+            for tensor in (*arguments, *(result if isinstance(result, tuple) else (result,))):
+                if isinstance(tensor, torch.Tensor) and tensor.numel() == self.values:
+                    self.moved += tensor.numel() * tensor.element_size()
+        return result
+
+
+def bytes_of_megatrons_loss() -> tuple[float, float]:
+    """Bytes of a logit of a loss by single kernels that work in place, as formulas say it, forward and backward."""
+    logits = torch.zeros(16, 64, dtype=torch.bfloat16)
+    with MovedBytes(logits.numel()) as forward:
+        shares = logits.float()
+        shares -= shares.max(-1).values.unsqueeze(-1)
+        shares.exp_()
+        shares /= shares.sum(-1).unsqueeze(-1)
+    with MovedBytes(logits.numel()) as backward:
+        shares *= torch.ones(16, 1)
+        shares.bfloat16()
+    return forward.moved / logits.numel(), backward.moved / logits.numel()
+
+
+def test_a_loss_of_single_kernels_moves_what_its_operations_read_and_write() -> None:
+    graph = launched(with_logits(4096), software("kareus", loss_kernels=LossKernels.SEPARATE))
+    for segments, logit_bytes in zip((graph.head_forward, graph.head_backward), bytes_of_megatrons_loss(), strict=True):
+        first, *others = (operator for part in segments for operator in part.operators)
+        assert first.copied_bytes == logit_bytes * 4096
+        assert not any(operator.copied_bytes for operator in others)
+
+
+@pytest.mark.parametrize("kernels", [kernels for kernels in LossKernels if kernels is not LossKernels.ENGINE])
+def test_bytes_of_logits_are_counted_once(kernels: LossKernels) -> None:
+    """What the graph has for each token stays, and so do blocks."""
+    before = with_logits(4096)
+    graph = launched(before, software("kareus", loss_kernels=kernels))
+    for part in graph.head_forward:
+        assert [(o.bytes_read, o.bytes_written) for o in part.operators] == [(8 * 64, 4 * 64)]
+    (backward,) = graph.head_backward[0].operators
+    assert (backward.bytes_read, backward.bytes_written) == (8 * 64, 0)
+    assert (graph.forward, graph.backward) == (before.forward, before.backward)
+
+
+def test_fused_losses_move_least() -> None:
+    def moved(kernels: LossKernels) -> int:
+        graph = launched(with_logits(4096), software("kareus", loss_kernels=kernels))
+        return sum(o.copied_bytes for s in (*graph.head_forward, *graph.head_backward) for o in s.operators)
+
+    fused, transformer_engine, compiled, separate = (
+        moved(LossKernels(name)) for name in ("fused", "transformer-engine", "compiled", "separate")
+    )
+    assert fused < transformer_engine < compiled < separate
 
 
 def test_weight_gradients_may_be_added_to_their_sums_by_a_kernel() -> None:
