@@ -59,12 +59,14 @@ bench-search: $(VENV)/bench.stamp ## compare strategies of the search on simulat
 
 # Errors of dense models in fp8 are of fits to the rows of other models in bf16, so the profile is fitted anew as well.
 refitted: $(VENV)/run.stamp ## after GPU files were changed: software, errors, pictures and tables that depend on them (20 CPU minutes)
-	python benchmarks/kernel_uncertainty.py --write
 	if [ -f $(REFERENCE)/fp8_iterations.csv ]; then for software in llm-foundry megatron-core; do \
 	kareus fit --software $$software --reference kareus/evidence/data/training_iterations.csv.gz $(REFERENCE)/fp8_iterations.csv \
 	--errors kareus/prediction/data/iteration_errors.csv --output config/software/$$software.yaml --force || exit; done; fi
+	kareus fit --software megatron-2022 --reference kareus/evidence/data/training_iterations.csv.gz \
+	--errors kareus/prediction/data/iteration_errors.csv --output config/software/megatron-2022.yaml --force
 	if [ -f $(REFERENCE)/moe_iterations.csv ]; then \
 	kareus fit --software megatron-core --reference $(REFERENCE)/moe_iterations.csv --errors kareus/prediction/data/iteration_errors.csv; fi
+	python benchmarks/kernel_uncertainty.py --write
 	python benchmarks/fidelity_tables.py --write
 	python benchmarks/fidelity_pictures.py $(wildcard $(REFERENCE)/a100_planned_frontiers.csv $(REFERENCE)/paper_rows.csv)
 	if [ -f $(REFERENCE)/expert_sm_allocations.csv ]; then \
