@@ -13,7 +13,8 @@ from kareus.model.experts import Experts, LatentAttention
 from kareus.model.features import AngleScaling, Branches, NormPlacement, QkNormScope
 
 FAMILIES = {
-    **{"llama": "Llama ", "qwen": "Qwen", "deepseek-": "DeepSeek-", "gpt-oss-": "gpt-oss ", "gpt": "GPT-"},
+    **dict.fromkeys(("meta-llama-", "llama-", "llama"), "Llama "),
+    **{"qwen": "Qwen", "deepseek-": "DeepSeek-", "gpt-oss-": "gpt-oss ", "gpt": "GPT-"},
     **{"grok-": "Grok-", "mixtral-": "Mixtral ", "mpt-": "MPT ", "nemotron": "Nemotron-"},
 }
 """How makers write the beginnings of names of models."""
@@ -655,8 +656,8 @@ def model_words(name: str) -> str:
     """Return the name of a model as its makers write it; names that are not like any of theirs as they are.
 
     Example:
-        >>> [model_words(name) for name in ("llama3.2-3b", "qwen3-30b-a3b", "mixtral-8x7b", "gpt2-xl", "mine")]
-        ['Llama 3.2 3B', 'Qwen3 30B A3B', 'Mixtral 8x7B', 'GPT-2 XL', 'mine']
+        >>> [model_words(name) for name in ("llama-3.1-8b", "qwen3-30b-a3b", "mixtral-8x7b", "gpt2-xl", "mine")]
+        ['Llama 3.1 8B', 'Qwen3 30B A3B', 'Mixtral 8x7B', 'GPT-2 XL', 'mine']
     """
     family = next(
         (known_family for known_family in FAMILIES if re.match(rf"{re.escape(known_family)}v?[0-9]", name)), None

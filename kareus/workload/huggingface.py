@@ -559,8 +559,18 @@ def _load(file: Path) -> Mapping[str, Any]:
 
 
 def _name(file: Path, config: Mapping[str, Any]) -> str:
-    """Return the name of the model: that in the file, else its folder, else its file."""
-    file = file.resolve()
-    said = str(config.get("_name_or_path") or "").rstrip("/")
-    name = said or (file.parent.name if file.name == "config.json" else file.stem)
-    return shortened(re.sub(r"[^a-z0-9.-]+", "-", Path(name).name.lower()).strip("-."), MOST_MODEL_NAME) or "model"
+    """Return the name of the model: that in the file, else its repository's, else its folder's, else its file's."""
+    said, place = Path(str(config.get("_name_or_path") or "")), file.resolve()
+    names = (_repository(said), said.name, _repository(place))
+    name = next(filter(None, names), place.parent.name if place.name == "config.json" else place.stem)
+    return shortened(re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-."), MOST_MODEL_NAME) or "model"
+
+
+def _repository(path: Path) -> str:
+    """Return the name of the repository whose copy in the cache of Hugging Face has a path; empty for other paths.
+
+    Example:
+        >>> _repository(Path("hub/models--meta-llama--Llama-3.1-8B/snapshots/d04e592b/config.json"))
+        'Llama-3.1-8B'
+    """
+    return next((part.split("--")[-1] for part in path.parts if part.startswith("models--")), "")

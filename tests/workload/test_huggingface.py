@@ -323,6 +323,21 @@ def test_the_model_is_named_by_origin_then_folder_then_file(tmp_path: Path) -> N
     other = folder / "seven.json"
     other.write_text(json.dumps(MISTRAL))
     assert read_model(other).name == "seven"
+    assert read_model(config_json(folder, MISTRAL | {"_name_or_path": "./"})).name == "my-llama-3"
+
+
+def test_a_model_in_the_cache_of_hugging_face_is_named_by_its_repository(tmp_path: Path) -> None:
+    """There a snapshot's files are links to blobs; both have hashes for names."""
+    snapshot = tmp_path / "models--meta-llama--Llama-3.1-8B/snapshots/d04e592b/config.json"
+    blob = config_json(tmp_path / "models--meta-llama--Llama-3.1-8B/blobs", MISTRAL).rename(
+        tmp_path / "models--meta-llama--Llama-3.1-8B/blobs/0bb6fd75"
+    )
+    snapshot.parent.mkdir(parents=True)
+    snapshot.symlink_to(blob)
+    for path in (snapshot, snapshot.parent):
+        assert read_model(path).name == "llama-3.1-8b"
+    copied = config_json(tmp_path / "run", MISTRAL | {"_name_or_path": str(snapshot.parent)})
+    assert read_model(copied).name == "llama-3.1-8b"
 
 
 def test_files_and_options_sweep_together_and_take_overrides(tmp_path: Path) -> None:
