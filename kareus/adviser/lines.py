@@ -101,13 +101,25 @@ def headline(advice: Advice) -> str:
 
 def answer_words(advice: Advice) -> str:
     """Return what to do, in which trainer, and what it gains."""
-    chosen, baseline = advice.chosen.cost, advice.size.baseline.cost
     of = "of its fastest layout" + (" (this one)" if _is_baseline(advice) else "")
-    return (
-        f"train with {advice.question.trainer.title} and plan `{advice.selector}`"
-        f"{meaning(advice.selector)}: {_savings(advice, f'{BASELINE} {of}')}: "
-        f"{_iteration(chosen)} an iteration instead of {_iteration(baseline)}"
-    )
+    saved = _savings(advice, f"{BASELINE} {of}")
+    return f"{_to_do(advice)}{meaning(advice.selector)}: {saved}: {_costs_words(advice)}"
+
+
+def gain_words(advice: Advice) -> tuple[str, str]:
+    """Return what to do, in which trainer, and what it gains, in few words, and then what these stand for."""
+    of = "this layout" if _is_baseline(advice) else "its fastest layout"
+    costs = f"{_costs_words(advice)} of {of} without a plan"
+    return f"{_to_do(advice)}: {_savings(advice, BASELINE)}", f"`{advice.selector}`{meaning(advice.selector)}: {costs}"
+
+
+def _to_do(advice: Advice) -> str:
+    return f"train with {advice.question.trainer.title} and plan `{advice.selector}`"
+
+
+def _costs_words(advice: Advice) -> str:
+    chosen, baseline = advice.chosen.cost, advice.size.baseline.cost
+    return f"{_iteration(chosen)} an iteration instead of {_iteration(baseline)}"
 
 
 def subject(advice: Advice) -> str:
@@ -275,7 +287,10 @@ def turn_on_lines(advice: Advice) -> Iterator[str]:
     if trainer.overlaps and engine_refusal(advice.chosen.layout.candidate.workload):
         return
     once = "" if trainer.clocks is ClockPace.STEP else ", once the plan is made"
-    yield f"turned on in {trainer.title}, which obeys {trainer.obeys} ({trainer.page}), by these lines{once}:"
+    yield (
+        f"turned on in {trainer.title}, which obeys {trainer.obeys}, by these lines, {trainer.where}{once} "
+        f"({trainer.page}):"
+    )
     yield from (f"  {line}" for line in trainer.turn_on(str(plan_of(advice)), clock_goal(advice.selector)))
     if not trainer.overlaps:
         yield from dispatch_lines(advice.chosen.layout.candidate.workload)

@@ -8,13 +8,13 @@ from kareus.adviser.answers import Advice, Depth, LayoutAnswer, SizeAnswer
 from kareus.adviser.lines import (
     HEADS,
     answer_lines,
-    answer_words,
     cells,
     chips,
     commands,
     frugal_lines,
     full_line,
     full_words,
+    gain_words,
     layout_settings,
     layout_words,
     subject,
@@ -47,6 +47,7 @@ def advice_page(advice: Advice) -> Page:
     provenance = provenance_of(advice).stamped()
     assert provenance.testbed is not None  # of the GPU model
     question = advice.question
+    headline, costs = map(_sentence, gain_words(advice))
     sizes = sorted(advice.sizes, key=lambda size: size.gpus != advice.chosen_gpus)  # the chosen one first
     return Page(
         title=subject(advice),
@@ -63,7 +64,7 @@ def advice_page(advice: Advice) -> Page:
         tables=((ADVISED_LAYOUTS, layouts_frame(advice)), (ADVISED_PLANS, plans_frame(advice))),
         summary=advice_text(advice),
         template="headline.html",
-        extra={"headline": _sentence(answer_words(advice)), "lead": tuple(_lead(advice))},
+        extra={"headline": headline, "lead": (costs, *_lead(advice))},
     )
 
 

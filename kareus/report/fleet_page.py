@@ -1,6 +1,7 @@
 """The page of emulated fleets: tables in the form of the paper's (section 6.3), sections, and the text."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import polars as pl
 
@@ -8,8 +9,8 @@ from kareus.artifacts.tables import Row
 from kareus.emulate.tables import HOURS
 from kareus.model.config import model_words
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
-from kareus.plans.answer import BASELINE
-from kareus.plans.units import FEW_MONEY, scaled
+from kareus.plans.answer import fastest_answer
+from kareus.plans.units import FEW_MONEY, less, scaled
 from kareus.report.fleet_figures import fleet_figures
 from kareus.report.fleet_inputs import (
     FleetComparison,
@@ -18,10 +19,11 @@ from kareus.report.fleet_inputs import (
     compare_fleets,
     fleet_data,
     fleet_titles,
+    fleets_of,
     has_hours,
 )
 from kareus.report.page import Page, Section
-from kareus.report.savings_words import savings_words
+from kareus.report.savings_words import WHICH_PLAN, savings_words
 from kareus.report.sheets import DASH, Sheet, blocks_text, percent, sheet_of, sheet_text
 
 NONE = "none"
@@ -48,7 +50,7 @@ def fleets_page(inputs: FleetInputs, trust: str) -> Page:
         tables=inputs.tables(),
         summary=fleets_text(inputs, sections),
         template="fleets.html",
-        extra={"headline": headline(inputs, compare_fleets(inputs)), "lead": (trust,)},
+        extra={"headline": headline(inputs), "lead": (trust,)},
         data={"fleets": fleet_data(inputs)},
     )
 
@@ -72,9 +74,10 @@ def page_title(inputs: FleetInputs) -> str:
     return f"{model}: fleets of {named} GPUs, emulated"
 
 
-def headline(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> str:
-    """Return what plans of `kareus` save at max throughput over all fleets, and where most; empty without any."""
-    ours = [row for fleet in fleets for row in fleet.methods if row.method == OURS]
+def headline(inputs: FleetInputs) -> str:
+    """Return what plans of `kareus` save over all fleets, and where most; empty without any."""
+    fleets = fleets_of(inputs)
+    ours = [fastest_answer(methods, OURS) for methods in fleets if OURS in methods["method"]]
     words = savings_words(ours, f"{len(fleets)} fleets" if len(fleets) > 1 else "the fleet")
     saved, where = max(_adapting(inputs), default=(0.0, ""))
     return f"{words} {where}" if saved > 0 else words
@@ -89,14 +92,13 @@ def _adapting(inputs: FleetInputs) -> Iterator[tuple[float, str]]:
         base = slowest.get((row["fleet"], row["slowdown"]), {}).get("waiting_energy_j")
         saved = _saved(row["energy_j"], base)
         if saved is not None:
-            words = f"{percent(saved)} less energy than {BASELINE} that waits for a straggler of {row['slowdown']:g}x"
-            yield saved, f"At most, beside stragglers: {words}{of[row['fleet']]}."
+            beside = f"a straggler of {row['slowdown']:g}x{of[row['fleet']]}"
+            yield saved, f"Most beside {beside}: {less(saved, 'energy')}."
     capped = {(r["fleet"], r["cap_w"]): r for r in _of(inputs.power_caps, THROUGHPUT_BASELINE)}
     for row in _of(inputs.power_caps, OURS):
         saved = _saved(row["time_s"], capped.get((row["fleet"], row["cap_w"]), {}).get("time_s"))
         if saved is not None:
-            words = f"{percent(saved)} less time than {BASELINE} within {scaled(row['cap_w'], 'W')}"
-            yield saved, f"At most, under power caps: {words}{of[row['fleet']]}."
+            yield saved, f"Most within {scaled(row['cap_w'], 'W')}{of[row['fleet']]}: {less(saved, 'time')}."
 
 
 def _of(table: pl.DataFrame, method: str) -> Iterator[Row]:
@@ -104,18 +106,20 @@ def _of(table: pl.DataFrame, method: str) -> Iterator[Row]:
 
 
 def fleet_sections(inputs: FleetInputs) -> list[Section]:
-    """Sections of the page; scenarios that were not asked for are left out."""
+    """Sections of the page; scenarios that were not asked for are left out, and the name of the only fleet."""
     fleets = compare_fleets(inputs)
+    told = (lambda sheet: sheet) if len(fleets) > 1 else _without_fleet
     scenarios = [
-        Section(title="Stragglers", sheets=(_stragglers(inputs),)),
-        Section(title="Power caps", sheets=(_power_caps(inputs),)),
-        Section(title="Hours of a series", sheets=(_hours(inputs),), figures=_hours_figures(inputs)),
+        Section(title="Stragglers", sheets=(told(_stragglers(inputs)),)),
+        Section(title="Power caps", sheets=(told(_power_caps(inputs)),)),
+        Section(title="Hours of a series", sheets=(told(_hours(inputs)),), figures=_hours_figures(inputs)),
     ]
+    improved = (told(_max_throughput(inputs, fleets)), told(_frontier_improvement(inputs, fleets)))
     return [
         Section(
             title="Fleets",
             text=_iteration_words(fleets),
-            sheets=(_max_throughput(inputs, fleets), _frontier_improvement(inputs, fleets), _counts(inputs, fleets)),
+            sheets=(*improved, _counts(inputs, fleets)),
         ),
         Section(
             title="Iteration frontiers",
@@ -138,6 +142,12 @@ def _iteration_words(fleets: Sequence[FleetComparison]) -> str:
         "Fleets of equal pipelines; the iteration is that of one pipeline, and what is exposed of the gradient "
         "reduction."
     )
+
+
+def _without_fleet(sheet: Sheet) -> Sheet:
+    """Return a table without its first column, which names the fleet of each row."""
+    rows = tuple(replace(row, cells=row.cells[1:]) for row in sheet.rows)
+    return replace(sheet, heads=sheet.heads[1:], texts=sheet.texts - 1, rows=rows)
 
 
 def _counts(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> Sheet:
@@ -176,6 +186,7 @@ def _max_throughput(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> S
         ),
         texts=2,
         source="fleet",
+        note=WHICH_PLAN,
         ours=OURS,
     )
 
@@ -233,9 +244,9 @@ def _power_caps(inputs: FleetInputs) -> Sheet:
             ("fleet", lambda row: titles[row["fleet"]]),
             ("method", lambda row: row["method"]),
             ("cap, all GPUs", lambda row: scaled(row["cap_w"], "W")),
+            (AGAINST, lambda row: percent(_saved(row["time_s"], base.get((row["fleet"], row["cap_w"]))))),
             ("time", lambda row: NONE if row["time_s"] is None else scaled(row["time_s"], "s", digits=4)),
             ("waits", lambda row: DASH if row["waiting_s"] is None else scaled(row["waiting_s"], "s")),
-            (AGAINST, lambda row: percent(_saved(row["time_s"], base.get((row["fleet"], row["cap_w"]))))),
             ("draws", lambda row: DASH if row["power_w"] is None else scaled(row["power_w"], "W")),
             ("cap per GPU", lambda row: scaled(row["cap_w"] / row["gpus"], "W")),
         ),

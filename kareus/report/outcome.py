@@ -120,7 +120,7 @@ def run_lines(
     else:
         lines.append(f"{len(folders)} workloads planned; kareus results --campaign {campaign} lists what they save")
     for folder in sorted({path.parents[2] for path in fleets if path.is_file()})[:MOST_ANSWERED]:
-        lines += _fleet_answers(folder, [path for path in fleets if path.is_relative_to(folder)])
+        lines += _fleet_answers(folder, [path for path in fleets if path.is_relative_to(folder)], with_page=not folders)
     for path in answers:
         lines += _advice(path)
     if (len(folders) > 1 or fleets) and index.is_file():
@@ -128,8 +128,8 @@ def run_lines(
     return lines
 
 
-def _fleet_answers(folder: Path, tables: Sequence[Path]) -> Iterator[str]:
-    """Yield the answers of the fleets of one workload, the smallest first, and their page."""
+def _fleet_answers(folder: Path, tables: Sequence[Path], *, with_page: bool) -> Iterator[str]:
+    """Yield the answers of the fleets of one workload, the smallest first, and, `with_page`, their page."""
     fleets = sorted(
         (read_table(path, FLEET) for path in tables), key=lambda fleet: (fleet["gpus"][0], fleet["fleet"][0])
     )
@@ -140,7 +140,7 @@ def _fleet_answers(folder: Path, tables: Sequence[Path]) -> Iterator[str]:
         if OURS in fleet["method"]:  # `emulation.methods` may leave it out
             yield f"fleet {fleet['fleet'][0]}: {fastest_answer(fleet, OURS).sentence(engine)}"
     page = folder / "report/fleets.html"
-    if page.is_file():
+    if with_page and page.is_file():
         yield f"page  {page}"
 
 

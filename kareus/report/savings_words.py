@@ -1,46 +1,41 @@
-"""Savings of a campaign's or a fleet's plans at max throughput, in one sentence."""
+"""Savings of a campaign's or a fleet's plans, in one sentence."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from kareus.plans.answer import BASELINE
+from kareus.plans.answer import AS_FAST_WORDS, BASELINE
 from kareus.plans.units import compared, less, rounded
+from kareus.software.trainers import ENGINE, trainers
+
+WHICH_PLAN = f"not plans fastest, which headlines are of: {AS_FAST_WORDS}"
+"""Note of a table of the least time of each method."""
 
 
 class Compared(Protocol):
-    """A plan that is compared with that of `sequential`."""
+    """A plan that is compared with that of `sequential`, such as an `Answer`."""
 
     @property
-    def time_reduction_percent(self) -> float | None:
+    def time_reduction_percent(self) -> float:
         """Time that it saves."""
 
     @property
-    def energy_reduction_percent(self) -> float | None:
+    def energy_reduction_percent(self) -> float:
         """Energy that it saves."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reductions:
-    """What a plan saves, in percent."""
-
-    time_reduction_percent: float | None
-    energy_reduction_percent: float | None
-
-
 def savings_words(plans: Sequence[Compared], what: str) -> str:
-    """Return what plans of `kareus` save at max throughput, in one sentence; empty without any.
+    """Return what plans `fastest` of `kareus` save, in one sentence; empty without any.
 
     Args:
         plans: one for each thing that was planned.
         what: those things, such as `12 workloads`.
     """
-    times = [plan.time_reduction_percent for plan in plans if plan.time_reduction_percent is not None]
-    energies = [plan.energy_reduction_percent for plan in plans if plan.energy_reduction_percent is not None]
-    if not times or not energies:
+    if not plans:
         return ""
+    times = [plan.time_reduction_percent for plan in plans]
+    energies = [plan.energy_reduction_percent for plan in plans]
     saved = compared(_range(times, "time"), _range(energies, "energy"), BASELINE)
-    return f"At max throughput, in Kareus' engine, plans of {what}: {saved}."
+    return f"Plan `fastest` of {what}, in {trainers()[ENGINE].title}: {saved}."
 
 
 def _range(values: Sequence[float], of: str) -> str:

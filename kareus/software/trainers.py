@@ -47,6 +47,8 @@ class ObeyingTrainer:
     """Format of `kareus export` that gives it the layout."""
     lines: tuple[str, ...]
     """What turns a plan on there: `{plan}` is its path, `{goal}` a selector."""
+    where: str
+    """Where these lines go."""
     page: str
     """Where that is described."""
     settings: str | None = None

@@ -22,6 +22,7 @@ from kareus.cli import main
 from kareus.errors import ConfigError
 from kareus.pareto import as_fast_s
 from kareus.pipeline.config import PipelineSchedule
+from kareus.software.trainers import trainers
 
 TESTS = Path(__file__).parents[1]
 FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")
@@ -179,6 +180,7 @@ def test_what_is_printed_is_typed_in_a_fresh_folder_up_to_the_trainer(trainer, t
     for line in typed:
         assert main(shlex.split(line)[1:]) == 0
     first = next(n for n, line in enumerate(printed) if line.startswith("turned on in ")) + 1
+    assert f", {trainers()[trainer].where}" in printed[first - 1], "and where they go"
     lines = [
         line.removeprefix("  ") for line in itertools.takewhile(lambda line: line.startswith("  "), printed[first:])
     ]

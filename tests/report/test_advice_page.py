@@ -8,7 +8,7 @@ from helpers.builders import CONFIG
 from helpers.pages import Blocks, check_specifications
 
 from kareus.adviser.advice import answer
-from kareus.adviser.lines import answer_words, commands, layout_settings, layout_words
+from kareus.adviser.lines import commands, gain_words, layout_settings, layout_words
 from kareus.adviser.question import ask
 from kareus.report.advice_page import write_folder
 
@@ -29,11 +29,12 @@ def test_figures_are_specifications_of_vega_lite(written):
 def test_the_page_begins_with_the_answer_and_has_the_commands(written):
     advice, path = written
     page = path.read_text()
-    said = html.escape(answer_words(advice)[1:]).replace("`", "")
-    answer = " ".join(page[page.index("<strong>") : page.index("</strong>")].split()).replace("&#39;", "&#x27;")
-    assert said in re.sub("</?code>", "", answer)
+    said, costs = gain_words(advice)
+    answer = html.unescape(page[page.index("<strong>") : page.index("</strong>")])
+    assert said.replace("`", "")[1:] in re.sub("</?code>", "", answer)
     lead = html.unescape(page[page.index("</strong>", page.index('class="answer"')) : page.index("<h2")])
     assert advice.chosen.layout.candidate.layout.words not in said, "words of trainers come after the answer"
+    assert costs.replace("`", "") in re.sub("</?code>", "", lead), "and what it takes"
     assert layout_words(advice)[1:] in lead
     flags = layout_settings(advice).removeprefix("Megatron-Core: ")
     assert flags.startswith("--tensor-model-parallel-size ")

@@ -33,7 +33,7 @@ rule extract_partitions:
     params:
         code=code("stage partition"),
     message:
-        "Extracting the partitions of {wildcards.graph}"
+        "Extracting the partitions of the operator graph {wildcards.graph}"
     shell:
         "python -m kareus stage partition --config {input.config}"
         " --segments {output.segments} --partitions {output.partitions} --force > {log} 2>&1"

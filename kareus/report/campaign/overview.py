@@ -1,7 +1,7 @@
 """All workloads of a campaign beside one another: absolute figures at max throughput of each method."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -9,7 +9,8 @@ import polars as pl
 from kareus.artifacts.tables import Row
 from kareus.model.config import model_words
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
-from kareus.report.savings_words import Reductions, savings_words
+from kareus.plans.answer import Answer, fastest_answer
+from kareus.report.savings_words import WHICH_PLAN, savings_words
 from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent
 from kareus.report.workload.tables import COMPARISON
 
@@ -99,22 +100,25 @@ def tokens(row: Row) -> int:
     return int(sequences * row["sequence_length"])
 
 
-def headline(overview: list[Overview], fleets: pl.DataFrame) -> str:
-    """Return what `kareus` saves over all workloads and over all fleets; empty where nothing was compared.
+def headlines(workloads: Iterable[pl.DataFrame], fleets: Iterable[pl.DataFrame]) -> list[str]:
+    """Return what `kareus` saves over all workloads, and over all fleets, as far as they were compared.
 
     Args:
-        overview: of all workloads.
-        fleets: a table `FLEET_COMPARISON`.
+        workloads: a table `ITERATION` of each.
+        fleets: a table `FLEET` of each.
     """
-    ours = [row for row in overview if row.method == OURS]
-    names = ("time_reduction_percent", "energy_reduction_percent")
-    emulated = [Reductions(**row) for row in fleets.filter(pl.col("method") == OURS).select(names).to_dicts()]
-    sentences = (savings_words(ours, _number(ours, "workload")), savings_words(emulated, _number(emulated, "fleet")))
-    return " ".join(filter(None, sentences))
+    kinds = {name: _fastest(plans) for name, plans in (("workload", workloads), ("fleet", fleets))}
+    sentences = (
+        savings_words(answers, f"{len(answers)} {name}s" if len(answers) > 1 else f"the {name}")
+        for name, answers in kinds.items()
+    )
+    return list(filter(None, sentences))
 
 
-def _number(things: Sequence[object], name: str) -> str:
-    return f"{len(things)} {name}s" if len(things) > 1 else f"the {name}"
+def _fastest(plans: Iterable[pl.DataFrame]) -> list[Answer]:
+    """Return the answers that plans `fastest` of `kareus` are, of those that have it and its baseline."""
+    both = {OURS, THROUGHPUT_BASELINE}
+    return [fastest_answer(methods, OURS) for methods in plans if both <= set(methods["method"])]
 
 
 def overview_sheet(overview: list[Overview], members: pl.DataFrame) -> Sheet:
@@ -143,6 +147,7 @@ def overview_sheet(overview: list[Overview], members: pl.DataFrame) -> Sheet:
     figures = ("s", "kJ", "tokens/s", "mJ/token")
     return Sheet(
         caption="The least time of kareus for each workload, beside sequential (the trainer's own execution)",
+        note=WHICH_PLAN,
         heads=heads(
             [("", ("workload",)), ("saved", ("time", "energy")), ("kareus", figures), (THROUGHPUT_BASELINE, figures)]
         ),

@@ -10,7 +10,7 @@ from kareus.pipeline.tables import ITERATION
 from kareus.profile.tables import TRIALS
 from kareus.report.campaign.figures import campaign_figures
 from kareus.report.campaign.inputs import CampaignInputs
-from kareus.report.campaign.overview import Overview, headline, overview_rows, overview_sheet
+from kareus.report.campaign.overview import Overview, headlines, overview_rows, overview_sheet
 from kareus.report.campaign.sheets import (
     ablation_sheet,
     fleet_sheets,
@@ -27,7 +27,7 @@ from kareus.report.contents import OVERVIEW, frontiers_name
 from kareus.report.downloads import OF_WORKLOAD, joined, labelled
 from kareus.report.page import Page, Section, Tables, testbeds_label
 from kareus.report.sheets import blocks_text, sheet_text
-from kareus.report.workload.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER
+from kareus.report.workload.tables import COMPARISON, PASSES, PROFILER
 
 MEMBERS = "Members"
 """Title of the section that lists what belongs to the campaign; the text leaves it out."""
@@ -38,6 +38,7 @@ def campaign_page(inputs: CampaignInputs) -> Page:
     tables = campaign_tables(inputs)
     frames = dict(tables)
     overview = overview_rows(frames[COMPARISON])
+    headline, *others = headlines(inputs.iteration.values(), inputs.fleet.values()) or [""]
     parts = sections(inputs, overview, tables)
     return Page(
         title=f"Campaign {inputs.name}",
@@ -50,7 +51,7 @@ def campaign_page(inputs: CampaignInputs) -> Page:
         tables=[*tables, *_collected(inputs)],
         summary=campaign_text(inputs, parts),
         template="headline.html",
-        extra={"headline": headline(overview, frames[FLEET_COMPARISON]), "lead": inputs.trust},
+        extra={"headline": headline, "lead": (*others, *inputs.trust)},
     )
 
 

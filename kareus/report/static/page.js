@@ -200,12 +200,20 @@ function otherPlans(shown) {
   return [html("p", { class: "buttons", role: "group", "aria-label": "Chosen plans" }, ...buttons)];
 }
 
+/** Put text into a paragraph, which is hidden without any. */
+function show(id, text) {
+  const paragraph = document.getElementById(id);
+  paragraph.textContent = text ?? "";
+  paragraph.hidden = !text;
+}
+
 /** The head of the page: the sentence, tiles and command of the plan that is shown, as headline.py writes them. */
 function headline(plan, command) {
   const { baseline, tokens } = data, kilo = (value, digits) => (value / 1e3).toFixed(digits);
   const title = plan.title ?? `Plan ${plan.selector}${plan.method === "kareus" ? "" : ` of ${plan.method}`}`;
   document.getElementById("headline").textContent =
-    `${title}${data.trainers[plan.method] ?? ""}: ${compared(plan, baseline, baseline.name)}: ${plan.time_s.toFixed(2)} s, ${kilo(plan.energy_j, 1)} kJ.`;
+    `${title}${data.trainers[plan.method] ?? ""}: ${compared(plan, baseline, baseline.name)}.`;
+  show("meaning", plan.meaning);
   const values = [...document.querySelectorAll("#tiles strong")];
   const figures = [
     plan.time_s.toFixed(2), kilo(plan.energy_j, 1),
@@ -218,9 +226,8 @@ function headline(plan, command) {
   link.href = plan.file ?? "";
   copy.dataset.copy = code.textContent = plan.command ?? command;
   copy.textContent = "Copy the command";
-  const words = document.getElementById("in-trainer"), turning = document.getElementById("turning");
-  words.textContent = plan.in_trainer?.words ?? "";
-  words.hidden = !words.textContent;
+  const turning = document.getElementById("turning");
+  show("in-trainer", plan.in_trainer?.words);
   turning.hidden = !plan.in_trainer?.is_obeyable; // a point that is clicked on is no file yet
   const lines = (plan.in_trainer?.lines ?? []).flatMap((line) => [html("code", {}, line), " "]);
   turning.replaceChildren(turning.firstElementChild, " ", ...lines);

@@ -45,8 +45,12 @@ class Headline:
         time = less(100 * (1 - row.time_s / base.time_s), "time")
         energy = less(100 * (1 - row.energy_j / base.energy_j), "energy")
         saved = compared(time, energy, self.baseline_name)
-        title = f"{plan_title(row.selector, row.method, self.limit_w)}{self.trainer}"
-        return f"{title}: {saved}: {row.time_s:.2f} s, {row.energy_j / 1e3:.1f} kJ"
+        return f"{plan_title(row.selector, row.method)}{self.trainer}: {saved}"
+
+    @property
+    def meaning(self) -> str:
+        """What the selector means, where its name does not say it."""
+        return plan_meaning(self.row.selector, self.limit_w)
 
     @property
     def facts(self) -> tuple[tuple[str, str, str], ...]:
@@ -79,9 +83,15 @@ class Headline:
         return of_plan, base.energy_j / usual.tokens_per_s / base.time_s
 
 
-def plan_title(selector: str, method: str, limit_w: float) -> str:
-    """Return what a page calls a plan, with the meaning of its selector at the power limit that it sets, if any."""
-    return f"Plan {selector}{'' if method == OURS else f' of {method}'}{meaning(selector, limit_w)}"
+def plan_title(selector: str, method: str) -> str:
+    """Return what a page calls a plan."""
+    return f"Plan {selector}{'' if method == OURS else f' of {method}'}"
+
+
+def plan_meaning(selector: str, limit_w: float) -> str:
+    """Return a sentence on what a selector means at the power limit of a plan, if any; empty for most selectors."""
+    words = meaning(selector, limit_w).strip(" ()")
+    return f"{selector[0].upper()}{selector[1:]}: {words}." if words else ""
 
 
 def trainer_words(workload: Workload, microbatch: pl.DataFrame, method: str) -> str:

@@ -25,6 +25,7 @@ from kareus.report.workload.headline import (
     baseline_name,
     bottleneck,
     headline_of,
+    plan_meaning,
     plan_title,
     runner,
     source_words,
@@ -188,6 +189,7 @@ def in_trainer(inputs: ReportInputs, name: str) -> dict[str, Any]:
     return {
         "words": " ".join(f"{line[0].upper()}{line[1:]}{'' if line.endswith('.') else '.'}" for line in lines),
         "title": trainer.title,
+        "where": trainer.where,
         "lines": trainer.turn_on(f"{inputs.folder}/plan/{file}.json", clock_goal(plan.selector)),
         "is_obeyable": is_obeyable(plan, configured, frontiers, trainer),
     }
@@ -200,7 +202,8 @@ def _chosen(inputs: ReportInputs, figure: Figure, name: str) -> dict[str, Any]:
         "selector": plan.selector,
         "method": plan.method,
         **_costs(plan),
-        "title": plan_title(plan.selector, plan.method, plan.actuator.limit_w),
+        "title": plan_title(plan.selector, plan.method),
+        "meaning": plan_meaning(plan.selector, plan.actuator.limit_w),
         "command": trainer_command(inputs, name),
         "in_trainer": in_trainer(inputs, name),
         "bottleneck": _pipeline_words(inputs, plan),
