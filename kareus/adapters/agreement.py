@@ -64,7 +64,7 @@ def job_agreement() -> Agreement:
 
 
 def together(agreement: Agreement, run: Callable[[], Result]) -> Result:
-    """Run what may be refused on one rank alone, and let none go on, or wait for it, if it is.
+    """Run what one rank alone may refuse; if one does, no rank goes on, and none waits for it.
 
     Raises:
         KareusError: this rank was refused; the reason is its own.

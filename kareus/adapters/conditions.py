@@ -74,7 +74,7 @@ def read_conditions(path: Path, pipelines: int) -> Conditions:
     if slow is not None and slow >= pipelines:
         raise ConfigError(
             f"{path}: straggler.pipeline={slow}: this job has {pipelines} pipelines, counted from 0; leave the key out "
-            "for one that is outside."
+            "if the straggler is none of these."
         )
     return conditions
 

@@ -71,7 +71,7 @@ def cap_power(limit: float | str, model: nn.Module) -> PowerCap:
 
 
 def lasting(limit: float | str) -> Actuator:
-    """Return what a limit in W, or the name of profiles, sets.
+    """Return what is set for a limit in W, or for the name of profiles.
 
     Raises:
         ConfigError: it is neither.

@@ -95,7 +95,7 @@ def _first_lines(advice: Advice) -> Iterator[str]:
 
 
 def headline(advice: Advice) -> str:
-    """Return what to do, in which trainer, and what it gains, with what it is for."""
+    """Return model and GPUs, what to do, in which trainer, and what it gains."""
     return f"{subject(advice)}: {answer_words(advice)}"
 
 

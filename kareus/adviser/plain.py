@@ -23,7 +23,7 @@ from kareus.artifacts.records import to_plain
 
 
 def plain(advice: Advice) -> dict[str, Any]:
-    """Return an answer as plain values: the chosen plan, the baseline, frontiers, and what was followed how far."""
+    """Return an answer as plain values: the chosen plan, the baseline, frontiers, and how far layouts were followed."""
     return {
         "model": advice.question.base.model.name,
         "gpu": advice.question.base.gpu.name,

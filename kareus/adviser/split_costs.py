@@ -182,7 +182,7 @@ def _parts_of(predictor: LayoutPredictor, workload: Workload) -> _StageParts:
     usual = max(1, workload.model.num_layers // (degrees.pp * chunks))
 
     def priced(stage: int, shape: StageShape) -> tuple[Array, Array]:
-        """All passes of a microbatch, and the least time of the first two."""
+        """Return the time of all passes of a microbatch, and the least time of the first two."""
         passes = list(predictor.passes(workload, stage, shape).values())
         total: Array = np.sum([_stacked(each) for each in passes], axis=0)
         return total, np.array([each.time_s[FASTEST] for each in passes[:2]])

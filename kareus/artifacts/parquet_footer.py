@@ -100,7 +100,7 @@ class _Reader:
             yield field, header & 0x0F
 
     def items(self) -> Iterator[int]:
-        """Yield the type of each item of a list; who takes one reads or skips it."""
+        """Yield the type of each item of a list; whoever takes a type has to read or skip its item."""
         header = self.take(1)[0]
         count = header >> 4
         for _ in range(self.number() if count == 0x0F else count):  # noqa: PLR2004 - stands for a longer list

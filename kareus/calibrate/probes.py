@@ -124,7 +124,7 @@ def _alone(kind: ProbeKind, operator: Operator) -> Probe:
 
 
 def beside(operators: tuple[Operator, ...], moving: Collective, sm_count: int) -> Probe:
-    """Return the probe of a collective that starts with the first of `operators`; alone if there are none."""
+    """Return a probe in which a collective starts together with the first of `operators`; without any it runs alone."""
     name = f"{moving.kind} {moving.message_bytes // MIB} MiB on {sm_count} SMs"
     step = Step(operators=operators, collective=moving, launch=0, sm_count=sm_count)
     kind = ProbeKind.OVERLAP if operators else ProbeKind.COLLECTIVE

@@ -299,10 +299,10 @@ class DryClocks:
 
 
 def check_clocks(device: Device, clocks_mhz: Iterable[int | None]) -> None:
-    """Check that a GPU has these SM clocks, before any of them is set; None stands for none.
+    """Check that a GPU has these SM clocks, before any of them is set; None is skipped.
 
     Raises:
-        DeviceError: it has not.
+        DeviceError: it lacks one.
     """
     supported_mhz = device.supported_clocks_mhz()
     for frequency_mhz in {mhz: None for mhz in clocks_mhz if mhz is not None}:

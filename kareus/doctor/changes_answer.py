@@ -20,7 +20,7 @@ def question(devices: Sequence[Device]) -> str:
 
 
 def change_findings(measured: MeasuredChanges) -> Iterator[Diagnosis]:
-    """Yield what was measured."""
+    """Yield what was measured of changing clocks: how long it takes, and what counters, limits and collectives do."""
     yield _changes(measured)
     yield _counter(measured)
     yield _limit(measured)

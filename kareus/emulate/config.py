@@ -134,4 +134,4 @@ def _check_methods(methods: Sequence[str]) -> None:
             raise ConfigError(f"methods: '{method}' is not known; allowed: {', '.join(names)}.")
     for baseline in (THROUGHPUT_BASELINE, FRONTIER_BASELINE):
         if baseline not in methods:
-            raise ConfigError(f"methods: reductions are against '{baseline}'; add it.")
+            raise ConfigError(f"methods: reductions are against '{baseline}'; add it to the list.")

@@ -108,7 +108,7 @@ def frontier(points: Sequence[Point], blocking_power_w: float) -> list[Point]:
 
 
 def frontier_mask(points: Sequence[Point], blocking_power_w: float) -> list[bool]:
-    """Whether each point is on the frontier of all of them that are not merged into another."""
+    """Return for each point whether it is on the frontier; those that are merged into another one are not."""
     kept = [number for number, is_merged in enumerate(_merged(points)) if not is_merged]
     costs = np.array([(points[number].time_s, points[number].energy_j) for number in kept]).reshape(-1, 2)
     on_frontier = {n for n, on in zip(kept, pareto_mask(effective(costs, blocking_power_w)), strict=True) if on}

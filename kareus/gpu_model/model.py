@@ -78,7 +78,7 @@ class CountedCosts:
     """Time in which the host launches each."""
 
     def total(self, blocks: int) -> tuple[CostRows, Array | float]:
-        """Return the cost of all, and the time of their host, with so many further blocks."""
+        """Return the cost of all steps, and the time in which the host launches them, with so many blocks more."""
         counts = self.counts + blocks * self.added
         weights = counts.reshape(-1, *(1,) * (self.costs.ndim - 1))
         return (weights * self.costs).sum(axis=0), sum(n * s for n, s in zip(counts.tolist(), self.host_s, strict=True))

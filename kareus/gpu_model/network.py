@@ -44,7 +44,7 @@ class Placement:
 
 
 def placement_of(ranks: Collection[int], linked_gpus: int) -> Placement:
-    """Return the placement of ranks of which so many consecutive ones are linked (`Gpu.linked_gpus`)."""
+    """Return the placement of ranks; links connect every `linked_gpus` consecutive ones, as of `Gpu.linked_gpus`."""
     nodes = [rank // linked_gpus for rank in ranks]
     return Placement(nodes=len(set(nodes)), per_node=min(map(nodes.count, set(nodes))))
 

@@ -107,7 +107,7 @@ class JoinFunction(Function):
 
     @staticmethod
     def forward(ctx: Any, routed: Tensor, shared: Tensor, *gate: Tensor) -> Tensor:
-        """Return it, [batch, tokens, hidden], of a gate [batch, tokens, 1] or of none."""
+        """Return the sum, [batch, tokens, hidden]; a gate, [batch, tokens, 1], scales the second result."""
         if not gate:
             return routed + shared
         opened = gate[0].sigmoid()

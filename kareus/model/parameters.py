@@ -38,7 +38,7 @@ def mtp_matrices(model: Model) -> int:
 
 
 def expert_parameters(model: Model, parallelism: Parallelism) -> int:
-    """Return the parameters of routed experts on one GPU of a block that has any: those that `scope_parameters` has."""
+    """Return how many parameters of routed experts a GPU has of one block, as `scope_parameters` counts them."""
     experts = model.experts
     if experts is None:
         return 0
@@ -204,7 +204,7 @@ def trained_expert_parameters(model: Model, parallelism: Parallelism, options: T
 
 
 def used_matrices(model: Model, *, dense: bool) -> int:
-    """Return the values of the weight matrices of one block that a token passes, over all GPUs.
+    """Return how many values the weight matrices have that a token passes in one block, over all GPUs.
 
     Args:
         model: the model.

@@ -11,7 +11,7 @@ DependsOn = Sequence[Sequence[int]]
 
 
 def order_of_dependency(depends_on: DependsOn, name: Callable[[int], str]) -> tuple[int, ...]:
-    """Every instruction after all that it waits for.
+    """Return all instructions in an order in which each is behind all that it waits for.
 
     Args:
         depends_on: what waits for what.

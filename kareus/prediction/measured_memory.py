@@ -166,7 +166,7 @@ def _workload(row: MeasuredMemory, workloads: MeasuredWorkloads) -> Workload:
 
 
 def estimate_of(row: MeasuredMemory, workload: Workload) -> MemoryEstimate:
-    """Return the estimate of the GPU that a row has the memory of."""
+    """Return the estimated memory of the GPU that a row was measured on: the fullest, or one of the last stage."""
     if row.rank is MeasuredRank.FULLEST:
         return estimate_memory(workload)
     return stage_memory(workload, workload.parallelism.pp - 1)

@@ -60,7 +60,7 @@ def training_lines(workload: Workload) -> Iterator[str]:
 
 
 def trained_of(model: Model, options: TrainingOptions) -> int:
-    """Return the parameters of all adapters of a model."""
+    """Return how many parameters all adapters of a model have."""
     return model.num_layers * trained_parameters(model, ALONE, options)[Scope.BLOCK]
 
 

@@ -138,7 +138,7 @@ def _filtered(listed: Sequence[Listed], arguments: argparse.Namespace) -> list[L
     for text in arguments.match:
         kept = [listing for listing in kept if text in listing.folder.name or fnmatch(listing.folder.name, text)]
     if listed and not kept:
-        raise ConfigError(f"no workload of {arguments.results} is left by the filters; it has {len(listed)}.")
+        raise ConfigError(f"{arguments.results}: none of its {len(listed)} workloads is as --match and --campaign ask.")
     return kept[: arguments.newest]
 
 

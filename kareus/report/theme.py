@@ -70,7 +70,7 @@ def theme(scheme: str, weight: str = "bold") -> dict[str, Any]:
         "font": "system-ui, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif",
         "view": {"stroke": None},
         "axis": text | lines | {"titlePadding": 8, "labelSeparation": 6},
-        "legend": text | {"columnPadding": 26, "symbolSize": 70, "labelLimit": 320, "unselectedOpacity": 0.3},
+        "legend": text | {"columnPadding": 26, "symbolSize": 70, "labelLimit": 320, "unselectedOpacity": 0.5},
         "header": {"labelFontSize": 12, "labelFontWeight": weight, "labelLimit": 420, "labelColor": inks["ink"]},
         "title": heading | {"anchor": "start", "fontWeight": weight},
         "text": {"color": inks["ink"], "fontSize": 12},

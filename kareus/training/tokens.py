@@ -109,8 +109,7 @@ def open_tokens(path: Path, *, check_content: bool = True) -> TokenFile:
             )
         if check_content and file_hash(path) != header.sha256:
             raise ArtifactError(
-                f"{path}: its content is not that of which {described.name} has the SHA-256; write the token file "
-                "again."
+                f"{path}: its SHA-256 is not the one that {described.name} says; write the token file again."
             )
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror}); write the token file again.") from error

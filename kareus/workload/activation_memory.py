@@ -242,10 +242,11 @@ def expert_activation_bytes(workload: Workload, tokens: int) -> int:
 
 
 def kept_streams(model: Model) -> int:
-    """Tensors of the hidden size that one block keeps for its backward, its input apart.
+    """Return how many tensors of the hidden size one block keeps for its backward, beside its input.
 
-    Norms before attention and MLP: what they give, and the sum after attention. Norms after them: their inputs, and
-    that sum. Norms around them: all of these. Side by side, both norms have the block's input, so what they give.
+    With norms before attention and MLP these are the outputs of the norms, and the sum after attention; with norms
+    after them, the inputs of the norms, and that sum; with both, all five. Where attention and MLP are side by side,
+    both norms read the block's input, so that only their two outputs are kept.
     """
     if model.branches.parallel:
         return 2

@@ -93,7 +93,7 @@ def real(key: str) -> Rule:
 
 
 def over(key: str) -> Rule:
-    """Return a rule that gives 1 over a number."""
+    """Return a rule that divides 1 by the number of a key."""
     return lambda config: 1 / number(config, key)
 
 

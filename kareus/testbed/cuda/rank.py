@@ -80,8 +80,8 @@ class Rank:
             self._clocks.request(frequency_mhz).result()
         elif frequency_mhz != self._device.supported_clocks_mhz()[-1]:
             raise DeviceError(
-                f"{self._device.uuid}: asked for {frequency_mhz} MHz with clocks left alone; only the maximum can be "
-                "measured so."
+                f"{self._device.uuid}: asked for {frequency_mhz} MHz, but testbed.cuda.clocks=default leaves clocks "
+                "alone; only the maximum can be measured so."
             )
 
     def execute(self, repetitions: int) -> None:
