@@ -221,7 +221,7 @@ class Gpu:
 
     @property
     def linked_degrees(self) -> tuple[int, ...]:
-        """Sizes of groups that fill what NVLink connects evenly: divisors of it, and of the part that jobs take."""
+        """Sizes of groups that fill evenly what NVLink connects, or the part of it that a job takes."""
         whole = self.nvlink_domain or self.gpus_per_node
         of_part = [] if self.nvlink_domain is None else [2**n for n in range(whole.bit_length()) if 2**n <= whole]
         return tuple(sorted({*of_part, *(n for n in range(1, whole + 1) if not whole % n)}))

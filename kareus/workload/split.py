@@ -134,7 +134,7 @@ def balanced_split(num_layers: int, stages: int, head_blocks: float, head_stage:
 
 
 def even_split(num_layers: int, stages: int, chunks: int) -> tuple[int, ...] | None:
-    """Split blocks in equal chunks, or in chunks that are so with embedding and head as a block each; None: neither.
+    """Split blocks in equal chunks, else in chunks that are with embedding and head as a block each; None: neither.
 
     Embedding and head then take the place of a block of the first and of the last chunk (Megatron Core:
     `account_for_embedding_in_pipeline_split`, `account_for_loss_in_pipeline_split`); the chunk may have no other.

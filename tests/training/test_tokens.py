@@ -72,7 +72,10 @@ def resealed(path, **changes):
     ("spoil", "said"),
     [
         (lambda path: path.write_bytes(b"\0\0"), "has 2 bytes, t.bin.json says 6"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\x01"), "has the SHA-256; write the token"),
+        (
+            lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\x01"),
+            "its SHA-256 is not the one that t.bin.json says",
+        ),
         (lambda path: path.unlink(), "t.bin: cannot be read (No such file or directory)"),
         (lambda path: reheaded(path, "seal", "sea"), "t.bin.json: has no seal"),
         (lambda path: path.with_name("t.bin.json").write_text("{}"), "has no seal"),
