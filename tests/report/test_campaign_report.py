@@ -306,7 +306,7 @@ def test_results_are_filtered_and_printed_for_programs(report, caplog, filters, 
 @pytest.mark.parametrize(
     ("filters", "said"),
     [
-        (["--match", "nope"], "no workload of"),
+        (["--match", "nope"], "none of its "),
         (["--campaign", "nope"], "--campaign nope: not in"),
         (["--newest", "0"], "--newest 0: must be 1 or more."),
     ],
