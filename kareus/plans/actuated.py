@@ -27,6 +27,7 @@ from kareus.profile.programs import Execution
 from kareus.software.trainers import ObeyingTrainer, trainer_of
 from kareus.workload.combinations import check_combinations
 from kareus.workload.config import Workload, run_by
+from kareus.workload.naming import name_at_limit
 
 if TYPE_CHECKING:
     from kareus.plans.planning import PlannedTables
@@ -145,7 +146,7 @@ def plans_at_limits(
                 made[limit_w] = at_limit, tables(at_limit)
             at_limit, planned = made[limit_w]
             try:
-                plan = plan_for(actuator, at_limit, planned.frontiers, wanted, method, f"{name}_{limit_w:g}W")
+                plan = plan_for(actuator, at_limit, planned.frontiers, wanted, method, name_at_limit(name, limit_w))
             except ConfigError:  # what is planned may take a little more than what was predicted
                 if actuator.limit_w or limit_w >= workload.gpu.power_limit_w:
                     raise
@@ -155,7 +156,7 @@ def plans_at_limits(
             plans.setdefault(limit_w, []).append(plan)
             break
     return [
-        LimitedPlans(workload=made[w][0], name=f"{name}_{w:g}W", planned=made[w][1], plans=tuple(selected))
+        LimitedPlans(workload=made[w][0], name=name_at_limit(name, w), planned=made[w][1], plans=tuple(selected))
         for w, selected in plans.items()
     ]
 

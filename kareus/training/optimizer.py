@@ -64,21 +64,24 @@ class Optimizer:
         Raises:
             KareusError: the norm is infinite or not a number; nothing is updated.
         """
-        self._move_choices()
+        fewer = self._fewer_tokens()  # of loads that are not clipped
         clip(self._sharding.own_gradients, norm, self._largest_norm)
+        for shard, direction in fewer:
+            self._masters[shard.name].data.add_(direction, alpha=self._bias_step)
+            shard.gradient.zero_()  # numbers of tokens, which AdamW is not to see
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         self._adamw.step()
         self.publish()
         self._sharding.zero_gradients()
 
-    def _move_choices(self) -> None:
-        """Move what experts are chosen by towards those that fewer tokens chose (DeepSeek-V3, section 2.1.2)."""
-        for shard in self._sharding.shards:
-            if self._bias_step and moves_choices(shard.name):
-                fewer = torch.sign(self._mean_load - shard.gradient)
-                self._masters[shard.name].data.add_(fewer, alpha=self._bias_step)
-                shard.gradient.zero_()  # numbers of tokens, which AdamW is not to see
+    def _fewer_tokens(self) -> list[tuple[WeightShard, Tensor]]:
+        """Return what experts are chosen by, and which way each moves: up where fewer tokens chose it, 1, else -1.
+
+        That balances loads without a loss (DeepSeek-V3, section 2.1.2).
+        """
+        chosen_by = [shard for shard in self._sharding.shards if self._bias_step and moves_choices(shard.name)]
+        return [(shard, torch.sign(self._mean_load - shard.gradient)) for shard in chosen_by]
 
     def is_finite(self) -> bool:
         """Return whether all weights and moments that this rank keeps are finite numbers."""

@@ -88,6 +88,11 @@ def plain_name(workload: Workload) -> str:
     return joined([workload.model.name, degrees(workload), *shape, gpu, *_unusual(workload), *software])
 
 
+def name_at_limit(name: str, limit_w: float) -> str:
+    """Return the name of a workload at a power limit that was chosen for it, in W."""
+    return f"{name}_{limit_w:g}W"
+
+
 def graph_name(workload: Workload) -> str:
     """Name of the operator graph of a workload; workloads with equal inputs of extraction share it."""
     shape = f"mbs{workload.microbatch_size}", f"seq{workload.sequence_length}"

@@ -1,6 +1,7 @@
 """Plans for machines whose clocks may not be locked, chosen, printed, checked and carried."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.cli import main
 from kareus.device.actuators import Actuator, ActuatorKind
-from kareus.errors import ConfigError
+from kareus.errors import ArtifactError, ConfigError
 from kareus.plans.actuated import (
     SLOWER,
     actuated_lines,
@@ -163,11 +164,8 @@ def test_plan_chooses_the_limit_and_compares_with_full_power(folder, workload, c
     assert f"instead of {scaled(own['time_s'], 's', digits=4)} and {scaled(own['energy_j'], 'J', digits=4)}" in out
     assert main(["check-plan", str(path)]) == 0
     page = (path.parent.parent / "report/page.html").read_text()
-    saved = out[
-        out.index(f"at a limit of {plan.actuator.limit_w:g} W): ") + len("at a limit of 300 W): ") : out.index(
-            "own execution"
-        )
-    ].replace("'", "&#39;")
+    (saved,) = re.findall(rf"limit of {plan.actuator.limit_w:g} W\), in Kareus' engine: (.*)own execution: ", out)
+    saved = saved.replace("'", "&#39;")
     assert f": {saved}own execution at full power: " in page
     assert f"All else here is at a power limit of {plan.actuator.limit_w:g} W" in page
     assert f"of the least time at a limit of {plan.actuator.limit_w:g} W" in page
@@ -178,27 +176,32 @@ def test_plan_chooses_the_limit_and_compares_with_full_power(folder, workload, c
     assert f": {saved}own execution at full power: " in (tmp_path / "again/page.html").read_text()
 
 
-def test_the_head_of_a_page_compares_with_full_power(folder, caplog):
+def test_the_head_of_a_page_compares_with_full_power(folder, caplog, tmp_path):
     """If the folder has such a plan; without one, as figures do, with the baseline of the same tables."""
-    lines, plan = selected(folder, caplog, "--actuator", "power")
-    place = WorkloadFolder(folder)
+    _, chosen = selected(folder, caplog, "--actuator", "power")
+    place, title = WorkloadFolder(folder), f"{folder.name}_400W"
+    plan = replace(chosen, workload=title)
+    write_plan(tmp_path / "plan.json", plan)
     paths = Paths(
         config=place.config("plan"),
         iteration=place.iteration,
         microbatch=place.microbatch,
-        plans=[Path(lines[-1].removeprefix("plan   "))],
+        plans=[tmp_path / "plan.json"],
         candidates=[],
         rounds=[],
         proposals=[],
     )
     cost = plan.prediction
-    usual = replace(plan, prediction=replace(cost, time_s=cost.time_s / 1.25, energy_j=cost.energy_j / 0.8))
-    at_limit = headline_of(load(folder.name, paths), plan).sentence
+    usual = replace(chosen, prediction=replace(cost, time_s=cost.time_s / 1.25, energy_j=cost.energy_j / 0.8))
+    at_limit = headline_of(load(title, paths), plan).sentence
     assert "at full power" not in at_limit
     assert " (least energy within 0.3 % of the least time at a limit of 400 W)" in at_limit
     write_plan(place.full_power, usual)
     try:
-        against = headline_of(load(folder.name, paths), plan).sentence
+        against = headline_of(load(title, paths), plan).sentence
+        write_plan(place.full_power, replace(usual, workload="another"))
+        with pytest.raises(ArtifactError, match=r"full-power\.json: a plan for another "):
+            load(title, paths)
     finally:
         place.full_power.unlink()
     assert "25 % more time and 20 % less energy" in against

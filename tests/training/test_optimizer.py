@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kareus.errors import KareusError
 from kareus.model.communication import Mesh
 from kareus.model.expert_layers import Choose
 from kareus.model.experts import Experts, RouterScore
@@ -62,5 +64,10 @@ def test_choices_move_to_experts_that_fewer_tokens_chose() -> None:
         shard.gradient.copy_(torch.tensor(loads))
         optimizer.step(torch.tensor(100.0), 1e-2)
         assert not shard.gradient.any()
-    torch.testing.assert_close(shard.weight, torch.tensor([-0.001, 0.001, 0.001, -0.001]))
+    moved = torch.tensor([-0.001, 0.001, 0.001, -0.001])
+    torch.testing.assert_close(shard.weight, moved)
+    shard.gradient.copy_(torch.tensor([5, 5, 2, 8]))
+    with pytest.raises(KareusError, match="its norm is inf"):
+        optimizer.step(torch.tensor(torch.inf), 1e-2)
+    torch.testing.assert_close(shard.weight, moved)  # nothing is updated
     assert optimizer.states()["weight"][shard.name].equal(shard.weight)  # what checkpoints have

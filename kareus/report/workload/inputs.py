@@ -27,6 +27,7 @@ from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.training.comparison import FASTEST, RunComparison, compare_runs
 from kareus.training.tables import ITERATIONS
 from kareus.workload.config import Workload
+from kareus.workload.naming import name_at_limit
 from kareus.workload.slices import PlanSlice, cut
 
 
@@ -153,12 +154,25 @@ def load(workload: str, paths: Paths) -> ReportInputs:
         searches=_searches(paths),
         plans=plans,
         baseline=baseline,
-        usual=read_plan(folder.full_power) if folder.full_power.is_file() else baseline,
+        usual=_at_full_power(folder.full_power, workload, configured, baseline),
         iterations=iterations,
         runs=tuple(compare_runs(iterations, iteration)) if paths.runs else (),
         savings=savings,
         plan_errors={name: plan_errors(plan, microbatch, spread) for name, plan in plans.items()},
     )
+
+
+def _at_full_power(path: Path, workload: str, configured: Workload, baseline: Plan) -> Plan:
+    """Return the plan of the trainer's own execution at the GPU's own power limit; `baseline` where there is none."""
+    if not path.is_file():
+        return baseline
+    usual, limit_w = read_plan(path), configured.gpu.power_limit_w
+    if name_at_limit(usual.workload, limit_w) != workload or usual.testbed.label != baseline.testbed.label:
+        raise ArtifactError(
+            f"{path}: a plan for {usual.workload} [{usual.testbed.label}], expected that which at {limit_w:g} W is "
+            f"{workload} [{baseline.testbed.label}]; plan again with `kareus plan`, or delete the file."
+        )
+    return usual
 
 
 def _sources(paths: Paths) -> tuple[Source, ...]:
