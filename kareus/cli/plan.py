@@ -28,9 +28,9 @@ from kareus.workload.overrides import key_of, replaced
 from kareus.workload.resolve import Resolved, check_any_accepted, checked_but_for_memory, resolve
 
 if TYPE_CHECKING:
+    from kareus.plans.actuated import WorkloadPlans
     from kareus.plans.document import Plan
     from kareus.plans.frontiers import Frontiers
-    from kareus.plans.planning import PlannedTables
 
 SPLIT, EXCHANGES = "parallelism.layers_per_stage=auto", "parallelism.fsdp=auto"
 DISPATCH = "software.dispatch_sms=auto"
@@ -161,7 +161,13 @@ def _exchanging(entry: Resolved, best: Workload, config_dir: Path | None) -> Res
 def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
     """Plan one workload, print the answers, and write its folder; or one for each power limit."""
     from kareus.pipeline.methods import check_method  # noqa: PLC0415 - the solver, for which bad overrides need not wait
-    from kareus.plans.actuated import checked_at, full_power_baseline, plan_for, plans_at_limits  # noqa: PLC0415
+    from kareus.plans.actuated import (  # noqa: PLC0415
+        WorkloadPlans,
+        checked_at,
+        full_power_baseline,
+        plan_for,
+        plans_at_limits,
+    )
     from kareus.plans.measured import plan_measured  # noqa: PLC0415
     from kareus.plans.planning import plan_tables, quietly  # noqa: PLC0415
 
@@ -176,23 +182,19 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
     if arguments.method not in frontiers.methods:
         raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, frontiers.methods)}.")
     locked = workload, frontiers
-    written: list[tuple[str, Workload, PlannedTables | Frontiers, Frontiers, Sequence[Plan]]]
     if actuator.kind is ActuatorKind.POWER:
         with quietly():
-            limited = plans_at_limits(actuator, *locked, selectors, arguments.method, name, plan_tables)
-        written = [
-            (entry.name, entry.workload, entry.planned, entry.planned.frontiers, entry.plans) for entry in limited
-        ]
+            written = plans_at_limits(actuator, *locked, selectors, arguments.method, name, plan_tables)
     else:
-        plans = [plan_for(actuator, workload, frontiers, text, arguments.method, name) for text in selectors]
-        written = [(name, workload, planned or frontiers, frontiers, plans)]
-    for place, at, tables, of_plans, plans_at in written:
-        for plan in plans_at:
-            for line in _answer_lines(plan, of_plans, at, locked, arguments.tokens):
+        plans = tuple(plan_for(actuator, workload, frontiers, text, arguments.method, name) for text in selectors)
+        written = [WorkloadPlans(workload=workload, name=name, planned=planned or frontiers, plans=plans)]
+    for entry in written:
+        for plan in entry.plans:
+            for line in _answer_lines(plan, entry.frontiers, entry.workload, locked, arguments.tokens):
                 logger.info("%s", line)
         if arguments.output is not None:
-            usual = full_power_baseline(at, *locked, name)
-            _write(WorkloadFolder(arguments.output / place), at, tables, plans_at, usual, force=arguments.force)
+            usual = full_power_baseline(entry.workload, *locked, name)
+            _write(WorkloadFolder(arguments.output / entry.name), entry, usual, force=arguments.force)
 
 
 def _answer_lines(
@@ -239,24 +241,17 @@ def _answer_lines(
         yield run_savings(answer, workload, tokens, selector.prices)
 
 
-def _write(
-    folder: WorkloadFolder,
-    workload: Workload,
-    planned: "PlannedTables | Frontiers",
-    plans: "Sequence[Plan]",
-    usual: "Plan | None",
-    *,
-    force: bool,
-) -> None:
+def _write(folder: WorkloadFolder, planned: "WorkloadPlans", usual: "Plan | None", *, force: bool) -> None:
     """Write the folder of a workload: tables, plans, what its page's head compares with (`usual`), and the page."""
     from kareus.plans.file import write_plan  # noqa: PLC0415 - only where something is written
     from kareus.plans.frontiers import Frontiers  # noqa: PLC0415 - as above
     from kareus.plans.planned_folder import write_frontiers, write_planned  # noqa: PLC0415
 
-    if isinstance(planned, Frontiers):
-        write_frontiers(folder, workload, planned)
+    tables, plans = planned.planned, planned.plans
+    if isinstance(tables, Frontiers):
+        write_frontiers(folder, planned.workload, tables)
     else:
-        write_planned(folder, workload, planned)
+        write_planned(folder, planned.workload, tables)
     paths = [folder.plan(plan.selector, plan.method) for plan in plans]
     for path, plan in zip(paths, plans, strict=True):
         write_plan(path, plan)
@@ -264,7 +259,7 @@ def _write(
         write_plan(folder.full_power, usual)
     else:  # of an earlier plan at another limit
         folder.full_power.unlink(missing_ok=True)
-    searches = [] if isinstance(planned, Frontiers) else list(planned.searches)
+    searches = [] if isinstance(tables, Frontiers) else list(tables.searches)
     page = _write_report(folder, paths, searches=searches, force=force)
     logger.info("%s\npage   %s", "\n".join(f"plan   {path}" for path in paths), page)
 

@@ -99,15 +99,21 @@ def actuated_method(actuator: Actuator, method: str, planned: Sequence[str]) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitedPlans:
-    """Plans at one power limit."""
+class WorkloadPlans:
+    """Plans of a workload, at one power limit, and what they were selected from."""
 
     workload: Workload
     """At the limit."""
     name: str
-    """Its readable name, with the limit."""
-    planned: "PlannedTables"
+    """Its readable name, with a limit that was chosen for it."""
+    planned: "PlannedTables | Frontiers"
+    """Of measurements there are frontiers alone."""
     plans: tuple[Plan, ...]
+
+    @property
+    def frontiers(self) -> Frontiers:
+        """What the plans were selected from."""
+        return self.planned if isinstance(self.planned, Frontiers) else self.planned.frontiers
 
 
 def plans_at_limits(
@@ -118,7 +124,7 @@ def plans_at_limits(
     method: str,
     name: str,
     tables: "Callable[[Workload], PlannedTables]",
-) -> list[LimitedPlans]:
+) -> list[WorkloadPlans]:
     """Return the plans of some selectors, each at the power limit that suits it, those of one limit together.
 
     A multiple of the least time is one of that at the GPU's own limit: such a selector becomes a deadline.
@@ -156,7 +162,7 @@ def plans_at_limits(
             plans.setdefault(limit_w, []).append(plan)
             break
     return [
-        LimitedPlans(workload=made[w][0], name=name_at_limit(name, w), planned=made[w][1], plans=tuple(selected))
+        WorkloadPlans(workload=made[w][0], name=name_at_limit(name, w), planned=made[w][1], plans=tuple(selected))
         for w, selected in plans.items()
     ]
 

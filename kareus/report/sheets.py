@@ -45,7 +45,7 @@ class Sheet:
 def sheet_of(
     caption: str,
     items: Iterable[Item],
-    columns: Sequence[tuple[str, Callable[[Item], str]]],
+    columns: Sequence[tuple[str | tuple[str, str], Callable[[Item], str]]],
     *,
     texts: int = 1,
     source: str = "",
@@ -58,7 +58,7 @@ def sheet_of(
     Args:
         caption: of the sheet.
         items: what the rows are about.
-        columns: head and cell of each column.
+        columns: head and cell of each column; the head of a column in a group is the group's and its name.
         texts: as of `Sheet`, as `source` and `note`.
         source: table among the downloads.
         note: below the sheet.
@@ -69,7 +69,7 @@ def sheet_of(
     for item in items:
         cells = tuple(cell(item) for _, cell in columns)
         rows.append(SheetRow(cells=cells, link=link(item), is_ours=ours in cells))
-    names = tuple(("", name) for name, _ in columns)
+    names = tuple(("", head) if isinstance(head, str) else head for head, _ in columns)
     return Sheet(caption=caption, heads=names, rows=tuple(rows), texts=texts, source=source, note=note)
 
 

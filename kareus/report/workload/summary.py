@@ -1,8 +1,9 @@
 """The tables of a workload: what every method costs, what the chosen plans save, what searches took; and as text."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import polars as pl
 
@@ -20,7 +21,7 @@ from kareus.pipeline.compare import (
 from kareus.pipeline.spread import SavingsErrors
 from kareus.plans.document import Plan
 from kareus.plans.units import SECONDS_PER_HOUR
-from kareus.report.sheets import DASH, Sheet, SheetRow, blocks_text, heads, percent, percent_within, sheet_text
+from kareus.report.sheets import DASH, Sheet, blocks_text, percent, percent_within, sheet_of, sheet_text
 from kareus.report.workload.effort import SearchEffort, search_efforts
 from kareus.report.workload.inputs import PartitionSearch, ReportInputs
 from kareus.report.workload.savings import ERRORS_NOTE, PlanErrors, Savings
@@ -51,6 +52,15 @@ class PlanRow:
     """Certified gap of its energy to the lower bound, as a fraction."""
     time_reduction_percent: float
     energy_reduction_percent: float
+
+
+_COMPARED: tuple[tuple[str, Callable[[tuple[MethodComparison | PlanRow, SavingsErrors | PlanErrors]], str]], ...] = (
+    ("time saved", lambda row: percent_within(row[0].time_reduction_percent, row[1].time_reduction)),
+    ("energy saved", lambda row: percent_within(row[0].energy_reduction_percent, row[1].energy_reduction)),
+    ("time s", lambda row: f"{row[0].time_s:.3f}"),
+    ("energy kJ", lambda row: f"{row[0].energy_j / 1e3:.2f}"),
+)
+"""Columns of what a plan costs, and what it saves within its standard error."""
 
 
 def plan_rows(iteration: pl.DataFrame, plans: Sequence[Plan]) -> list[PlanRow]:
@@ -115,57 +125,54 @@ def thinned_note(clocks: int) -> str:
 
 def method_sheets(savings: Sequence[Savings]) -> tuple[Sheet, Sheet]:
     """Max throughput and frontier improvement of every method (paper, section 6.1, "Metrics")."""
-    throughput = ("method", "time saved", "energy saved", "time s", "energy kJ", "static kJ", "dynamic kJ")
-    improvement = ("method", "iso-time energy saved", "iso-energy time saved")
     return (
-        Sheet(
-            caption=f"Max throughput: the least time of each method; reductions against {THROUGHPUT_BASELINE}",
-            heads=heads([("", throughput)]),
-            rows=tuple(
-                _row(saved.compared.method, *_reductions(saved.compared, saved.errors), *_cost(saved.compared))
-                for saved in savings
+        sheet_of(
+            f"Max throughput: the least time of each method; reductions against {THROUGHPUT_BASELINE}",
+            [(saved.compared, saved.errors) for saved in savings],
+            (
+                ("method", lambda row: row[0].method),
+                *_COMPARED,
+                ("static kJ", lambda row: f"{row[0].static_energy_j / 1e3:.2f}"),
+                ("dynamic kJ", lambda row: f"{row[0].dynamic_energy_j / 1e3:.2f}"),
             ),
             source=SAVINGS.name,
+            ours=OURS,
         ),
-        Sheet(
-            caption=f"Frontier improvement: reductions against {FRONTIER_BASELINE}",
-            heads=heads([("", improvement)]),
-            rows=tuple(
-                _row(
-                    saved.compared.method,
-                    percent_within(
+        sheet_of(
+            f"Frontier improvement: reductions against {FRONTIER_BASELINE}",
+            [saved for saved in savings if saved.compared.method != FRONTIER_BASELINE],
+            (
+                ("method", lambda saved: saved.compared.method),
+                (
+                    "iso-time energy saved",
+                    lambda saved: percent_within(
                         saved.compared.iso_time_energy_reduction_percent, saved.errors.iso_time_energy_reduction
                     ),
-                    percent_within(
+                ),
+                (
+                    "iso-energy time saved",
+                    lambda saved: percent_within(
                         saved.compared.iso_energy_time_reduction_percent, saved.errors.iso_energy_time_reduction
                     ),
-                )
-                for saved in savings
-                if saved.compared.method != FRONTIER_BASELINE
+                ),
             ),
             source=SAVINGS.name,
+            ours=OURS,
         ),
     )
 
 
 def plans_sheet(inputs: ReportInputs) -> Sheet:
     """The chosen plans."""
-    names = ("selector", "method", "time saved", "energy saved", "time s", "energy kJ", "gap")
     rows = plan_rows(inputs.iteration, list(inputs.plans.values()))
-    return Sheet(
-        caption=f"Chosen plans: reductions against {THROUGHPUT_BASELINE} at max throughput",
-        heads=heads([("", names)]),
-        rows=tuple(
-            SheetRow(
-                cells=(
-                    row.selector,
-                    row.method,
-                    *_reductions(row, errors),
-                    *_cost(row)[:2],
-                    percent(100 * row.gap, digits=2),
-                )
-            )
-            for row, errors in zip(rows, inputs.plan_errors.values(), strict=True)
+    return sheet_of(
+        f"Chosen plans: reductions against {THROUGHPUT_BASELINE} at max throughput",
+        list(zip(rows, inputs.plan_errors.values(), strict=True)),
+        (
+            ("selector", lambda row: row[0].selector),
+            ("method", lambda row: row[0].method),
+            *_COMPARED,
+            ("gap", lambda row: percent(100 * row[0].gap, digits=2)),
         ),
         texts=2,
     )
@@ -174,22 +181,20 @@ def plans_sheet(inputs: ReportInputs) -> Sheet:
 def runs_sheet(runs: Sequence[RunComparison], testbed: TestbedIdentity) -> Sheet:
     """Return the table of measured and predicted iterations."""
     verb = "played back on warm chips" if testbed.kind == "simulated" else "run"
-    return Sheet(
-        caption=f"End to end: the plan `fastest` of each method, {verb} for {runs[0].iterations} iterations",
-        heads=heads([("", ("method", "predicted s", "ran s", "off by", "predicted kJ", "ran kJ", "off by"))]),
-        rows=tuple(
-            _row(
-                run.method,
-                f"{run.predicted_time_s:.3f}",
-                f"{run.time_s:.3f}",
-                _above(run.time_percent),
-                f"{run.predicted_energy_j / 1e3:.2f}",
-                DASH if run.energy_j is None else f"{run.energy_j / 1e3:.2f}",
-                _above(run.energy_percent),
-            )
-            for run in runs
+    return sheet_of(
+        f"End to end: the plan `fastest` of each method, {verb} for {runs[0].iterations} iterations",
+        runs,
+        (
+            ("method", lambda run: run.method),
+            ("predicted s", lambda run: f"{run.predicted_time_s:.3f}"),
+            ("ran s", lambda run: f"{run.time_s:.3f}"),
+            ("off by", lambda run: _above(run.time_percent)),
+            ("predicted kJ", lambda run: f"{run.predicted_energy_j / 1e3:.2f}"),
+            ("ran kJ", lambda run: DASH if run.energy_j is None else f"{run.energy_j / 1e3:.2f}"),
+            ("off by", lambda run: _above(run.energy_percent)),
         ),
         source=ITERATIONS.name,
+        ours=OURS,
     )
 
 
@@ -197,20 +202,30 @@ def efforts_sheet(searches: Sequence[PartitionSearch]) -> Sheet:
     """Return the table of results and cost of searches, by partition."""
     efforts = search_efforts(searches)
     passes = [choice.name for choice in efforts[0].passes] if efforts else []
-    return Sheet(
-        caption="Searches by pass and by time",
-        heads=heads(
-            [
-                ("", ("partition", "measured", "on the frontier")),
-                ("share of it found by", passes),
-                ("time", ("profiling min", "of it time-only", "GPU-hours", "optimisation min", "profiling share")),
-            ]
+    return sheet_of(
+        "Searches by pass and by time",
+        efforts,
+        (
+            ("partition", lambda effort: effort.partition),
+            ("measured", lambda effort: str(effort.measured)),
+            ("on the frontier", lambda effort: str(effort.on_frontier)),
+            *((("share of it found by", name), partial(_share_found, name)) for name in passes),
+            (("time", "profiling min"), lambda effort: f"{effort.profiling_s / 60:.1f}"),
+            (("time", "of it time-only"), lambda effort: f"{effort.looking_s / 60:.1f}"),
+            (("time", "GPU-hours"), lambda effort: f"{effort.gpu_s / SECONDS_PER_HOUR:.2f}"),
+            (("time", "optimisation min"), lambda effort: f"{effort.optimisation_s / 60:.2f}"),
+            (("time", "profiling share"), lambda effort: percent(100 * effort.profiling_share)),
         ),
-        rows=tuple(_effort_row(effort, passes) for effort in efforts),
         source=CANDIDATES.name,
         note="Profiling is the testbed's clock, virtual if it is simulated; optimisation is the planning machine's, "
         f"spent on surrogates and acquisition. Several passes may choose one candidate. {cut_short(searches)}".rstrip(),
     )
+
+
+def _share_found(name: str, effort: SearchEffort) -> str:
+    """Return the share of a search's frontier that a pass found; a dash where the search had no such pass."""
+    shares = {each.name: effort.share_percent(each) for each in effort.passes}
+    return percent(shares.get(name), digits=0)
 
 
 def cut_short(searches: Sequence[PartitionSearch]) -> str:
@@ -218,23 +233,6 @@ def cut_short(searches: Sequence[PartitionSearch]) -> str:
     last = [(search.partition, search.rounds.row(-1, named=True)) for search in searches]
     names = ", ".join(f"{name} ({row['stop']})" for name, row in last if row["is_cut_short"])
     return f"Ended before their stopping rule was met: {names}." if names else ""
-
-
-def _effort_row(effort: SearchEffort, passes: Sequence[str]) -> SheetRow:
-    shares = {p.name: effort.share_percent(p) for p in effort.passes}
-    return SheetRow(
-        cells=(
-            effort.partition,
-            str(effort.measured),
-            str(effort.on_frontier),
-            *(percent(shares.get(name), digits=0) for name in passes),
-            f"{effort.profiling_s / 60:.1f}",
-            f"{effort.looking_s / 60:.1f}",
-            f"{effort.gpu_s / SECONDS_PER_HOUR:.2f}",
-            f"{effort.optimisation_s / 60:.2f}",
-            percent(100 * effort.profiling_share),
-        )
-    )
 
 
 def _search(effort: SearchEffort) -> list[str]:
@@ -254,21 +252,5 @@ def _wrapped(*texts: str) -> list[str]:
     return [line for text in texts for line in textwrap.wrap(text, WIDTH, break_on_hyphens=False)]
 
 
-def _row(method: str, *cells: str) -> SheetRow:
-    return SheetRow(cells=(method, *cells), is_ours=method == OURS)
-
-
 def _above(value: float | None) -> str:
     return DASH if value is None else f"{'+' if round(value, 1) > 0 else ''}{percent(value)}"
-
-
-def _cost(row: MethodComparison | PlanRow) -> tuple[str, ...]:
-    energies_j = (row.energy_j, row.static_energy_j, row.dynamic_energy_j)
-    return f"{row.time_s:.3f}", *(f"{energy_j / 1e3:.2f}" for energy_j in energies_j)
-
-
-def _reductions(row: MethodComparison | PlanRow, errors: SavingsErrors | PlanErrors) -> tuple[str, str]:
-    return (
-        percent_within(row.time_reduction_percent, errors.time_reduction),
-        percent_within(row.energy_reduction_percent, errors.energy_reduction),
-    )
