@@ -9,22 +9,14 @@ gives the same keys.
 - `replicas`, `shards`, `reshards`: replicas that hold weights whole, GPUs that share them out (-1: all that are left),
   and when gathered weights are dropped (FSDP of PyTorch).
 - `rank_batch`: sequences of a replica between two steps of gradient accumulation, cut in microbatches by a pipeline.
-- `layers_per_chunk`, `first_layers`, `last_layers`, `even_layers`, `embedding_counts`, `head_counts`: blocks of chunks
-  and stages, which are even but for the ends, and whether embedding and head count as one (Megatron Core).
-- `stage_layout`, `stage_modules`: blocks of every chunk by a text (likewise), and by names of modules (torchtitan).
 - `recipe`: of formats of 8 bits the one that is meant, where another setting says that there are any (Megatron Core).
 - `recomputed`, `recomputed_by`, `recomputed_layers`, `recomputed_modules`: what is recomputed, in pieces of how many
   blocks, or of them how many, and which modules (likewise); `recomputed_every`: every so manieth block, where parts are
   recomputed (torchtitan).
-- `expert_layers`: which blocks have experts, by a list or as every so manieth; `model.latent_attention.used` and
-  `latent_head_dim`: whether attention is latent, and the values of a head that do not rotate (Megatron Core).
 - `sixteen_bit_states`: whether weights are trained in 16 bits, with moments in 16 bits and nothing beside them.
-- `model`: an option of the group `model`, or a file; `model.*`: fields of its record, and `model.expansion`, the width
-  of the MLP over the hidden size, `model.grouped`, whether `model.num_key_value_heads` counts, and `model.family` and
-  `model.flavor`, by which torchtitan names models.
+- Those of `model_terms.py` and `stage_layout.py`, which say a model and how its blocks lie on stages.
 """
 
-import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -33,8 +25,9 @@ from typing import Any
 
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
-from kareus.interchange.stage_layout import chunk_modules, layout_split, layout_text, modules_split
-from kareus.model.config import HYBRID, MOST_BLOCKS, ActivationKind, Sharding
+from kareus.interchange.model_terms import TrainerTerms, expert_degrees, expert_terms, model_of
+from kareus.interchange.stage_layout import layout_terms, pipeline_keys
+from kareus.model.config import HYBRID, Sharding
 from kareus.model.training_options import (
     FUSED,
     LINEAR,
@@ -44,8 +37,6 @@ from kareus.model.training_options import (
     StateFormat,
     TrainingOptions,
 )
-from kareus.pipeline.config import CHUNKS_OF_V, PipelineSchedule
-from kareus.software.record import Dispatcher
 
 SHARDINGS = (*map(str, Sharding), HYBRID)
 """From nothing shared out to everything; of two settings the one that shares out more counts."""
@@ -106,27 +97,6 @@ EVERY_LEFT = -1
 """GPUs that share weights: all that are not told otherwise."""
 ALWAYS, NEVER, USUAL = "always", "never", "default"
 HYBRID_OF = "weights are shared out over a part of the replicas (HSDP), how large is not said: taken as over all"
-LLAMA: Mapping[str, Any] = {
-    "tie_embeddings": False,
-    "qk_norm": False,
-    "qkv_bias": False,
-    "norm_epsilon": 1e-5,
-    "rotary_base": 10_000.0,
-    "rotary_scaling": None,
-    "layers_per_stage": {},
-}
-"""Fields of a model that a file need not have."""
-SIZES = ("hidden_size", "num_layers", "num_attention_heads", "vocab_size")
-"""Fields without which there is no model."""
-OF_EXPERTS = "experts."
-LATENT = "latent_attention."
-"""Begin the fields of a model that are its experts' and its latent attention's."""
-LATENT_USUAL: Mapping[str, Any] = {"query_rank": None, "key_value_rank": 32, "rotary_dim": 64, "value_dim": 128}
-LATENT_HEAD_DIM = 128
-"""Sizes of latent attention that no key gives (Megatron-LM, `megatron/training/arguments.py`)."""
-RUN = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?")
-"""Part of a text on which blocks have experts."""
-TrainerTerms = Mapping[str, Any]
 
 
 def keys_of(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
@@ -135,11 +105,11 @@ def keys_of(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
     The value of `model` is a mapping where the terms give the sizes of one.
     """
     keys = {name: terms[name] for name in PLAIN if terms.get(name) is not None}
-    if (model := _model(terms)) is not None:
+    if (model := model_of(terms)) is not None:
         keys["model"] = model
     if keys.get("parallelism.tp", 1) == 1 or keys.get("parallelism.sequence_parallel") is False:  # nothing to overlap
         keys.pop(TENSOR_OVERLAP, None)
-    keys |= _expert_degrees(model, keys)
+    keys |= expert_degrees(model, keys)
     if keys.get("software.dispatcher") != "flex":  # whose number a file may give with its default
         keys.pop("software.dispatch_sms", None)
     nodes, per_node = terms.get("nodes") or 1, terms.get("gpus_per_node")
@@ -147,7 +117,7 @@ def keys_of(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
         keys["gpus"] = nodes * per_node
     if keys.get("precision") == Precision.FP8 and terms.get("recipe") is not None:
         keys["precision"] = terms["recipe"]
-    keys |= _pipeline(terms, lost)
+    keys |= pipeline_keys(terms, lost)
     keys |= _recomputation(terms, keys, lost)
     keys |= _options(terms, keys, lost)
     if not keys.get("training.lora_rank"):  # what an adapter would be of, which a trainer has by itself
@@ -188,120 +158,15 @@ def terms_of(workload: Mapping[str, Any], gpus_per_node: int) -> dict[str, Any]:
     }
     if workload["parallelism.tp"] == 1 or not workload["parallelism.sequence_parallel"]:
         terms[TENSOR_OVERLAP] = None  # Megatron-LM refuses it
-    terms |= dict(_expert_terms(workload))
-    return terms | dict(_layer_terms(workload)) | _sharing_terms(workload) | dict(_option_terms(workload))
+    terms |= dict(expert_terms(workload))
+    terms |= dict(layout_terms(workload)) | dict(_recomputation_terms(workload))
+    return terms | _sharing_terms(workload) | dict(_option_terms(workload))
 
 
-def _expert_degrees(model: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tensor parallelism of experts where nothing says it: that of the rest of a model (Megatron Core)."""
-    is_given = "parallelism.etp" in keys or not isinstance(model, Mapping) or "experts" not in model
-    return {} if is_given else {"parallelism.etp": keys.get("parallelism.tp", 1)}
-
-
-def _pipeline(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
-    """Schedule, chunks and blocks of the stages."""
-    pp, layers = terms.get("parallelism.pp") or 1, terms.get("model.num_layers")
-    schedule = terms.get("pipeline.schedule") or str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)
-    chunks, piece = terms.get("pipeline.chunks"), terms.get("layers_per_chunk")
-    interleaves = schedule == PipelineSchedule.INTERLEAVED
-    if piece and chunks is None and isinstance(layers, int):
-        chunks = max(layers // (pp * piece), 1)
-    elif piece and chunks is None:
-        taken = "two chunks" if interleaves else "one chunk"
-        lost.append(f"blocks of a virtual stage, where the number of blocks is not given: taken as {taken} a stage")
-    if chunks is None and interleaves:
-        chunks = 2
-    folds = any(schedule == kind for kind in PipelineSchedule if kind.folds)
-    if pp > 1 and terms.get("stage_layout") is not None:
-        return _laid_out(str(terms["stage_layout"]), pp, lost)
-    if pp == 1:
-        return {"pipeline": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)}
-    keys: dict[str, Any] = {"pipeline": schedule}
-    if (named := _by_modules(terms, pp, lost)) is not None:
-        return keys | named
-    if folds:
-        return keys | {"pipeline.chunks": CHUNKS_OF_V}
-    if chunks is not None and chunks > 1:
-        keys = {"pipeline": str(PipelineSchedule.INTERLEAVED), "pipeline.chunks": chunks}
-    elif interleaves:
-        keys = {"pipeline": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)}
-    split = _split(terms, pp, layers)
-    return keys | ({"parallelism.layers_per_stage": split} if split else {})
-
-
-def _by_modules(terms: TrainerTerms, stages: int, lost: list[str]) -> dict[str, Any] | None:
-    """Return what names of modules say of the blocks of each chunk; None if nothing that fits the schedule."""
-    if terms.get("stage_modules") is None:
-        return None
-    schedule = PipelineSchedule(terms.get("pipeline.schedule") or PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)
-    most = CHUNKS_OF_V if schedule.folds else MOST_BLOCKS if schedule is PipelineSchedule.INTERLEAVED else 1
-    split, chunks = modules_split(terms["stage_modules"], stages, folded=schedule.folds) or ([], 0)
-    if not min(most, CHUNKS_OF_V) <= chunks <= most:
-        lost.append("modules of each stage by name, which are no whole blocks in their order: taken as balanced")
-        return None
-    return ({"pipeline.chunks": chunks} if chunks > 1 else {}) | {"parallelism.layers_per_stage": split}
-
-
-def _laid_out(text: str, stages: int, lost: list[str]) -> dict[str, Any]:
-    """Return what a text says of the blocks of each chunk."""
-    placed = layout_split(text, stages)
-    if placed is None:
-        lost.append(f"blocks of each stage by a text ({text}): taken as even")
-        return {"pipeline": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)}
-    split, chunks = placed
-    schedule = PipelineSchedule.INTERLEAVED if chunks > 1 else PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
-    several = {"pipeline.chunks": chunks} if chunks > 1 else {}
-    return {"pipeline": str(schedule), **several, "parallelism.layers_per_stage": split}
-
-
-def _split(terms: TrainerTerms, pp: int, layers: Any) -> list[Any] | None:
-    """Blocks of the stages of software that gives all stages the same, but for what the first and the last are told."""
-    first, last = terms.get("first_layers"), terms.get("last_layers")
-    if not terms.get("even_layers") or not isinstance(layers, int):
-        return None
-    ends = [bool(terms.get("embedding_counts")), bool(terms.get("head_counts"))]
-    middle, places = layers + sum(ends), pp
-    for end in (first, last):
-        if isinstance(end, int):
-            middle, places = middle - end, places - 1
-    if places == 0 and middle == sum(ends):
-        return [first, last]
-    if places < 1 or middle % places:
-        return None
-    whole = middle // places
-    split = [whole] * pp
-    split[0] = first if isinstance(first, int) else whole - ends[0]
-    split[-1] = last if isinstance(last, int) else split[-1] - ends[1]
-    return split if sum(split) == layers and min(split) > 0 else None
-
-
-def _layer_terms(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what says how blocks lie on stages and chunks, and what of them is recomputed."""
-    split, chunks = list(workload["parallelism.layers_per_stage"]), workload["pipeline.chunks"]
-    pp, schedule = workload["parallelism.pp"], PipelineSchedule(workload["pipeline.schedule"])
-    if pp > 1:
-        yield "stage_modules", chunk_modules(split, chunks, pp, folded=schedule.folds)
-    with_ends = {split[0] + 1, *split[1:-1], split[-1] + 1}
-    if len(split) > pp and not schedule.folds:
-        yield "stage_layout", layout_text(split, chunks, pp, workload.get("model.mtp_layers", 0))
-        yield "pipeline.chunks", 1  # the text says how many there are
-    elif chunks > 1 and len(with_ends) == 1 and split[0] % chunks:
-        yield "layers_per_chunk", max(with_ends) // chunks
-        yield "embedding_counts", True
-        yield "head_counts", True
-    elif chunks > 1 and len(set(split)) == 1:
-        yield "layers_per_chunk", split[0] // chunks
-    elif len(split) > 1 and len(set(split)) > 1 and len(set(split[1:-1])) <= 1:
-        yield "first_layers", split[0]
-        yield "last_layers", split[-1]
-    elif len(set(split)) > 1:
-        yield "stage_layout", layout_text(split, chunks, pp, workload.get("model.mtp_layers", 0))
-        yield "pipeline.chunks", 1  # the text says how many there are
-    yield from _recomputation_terms(workload, split[0] // chunks if len(set(split)) == 1 else 1)
-
-
-def _recomputation_terms(workload: Mapping[str, Any], piece: int) -> Iterator[tuple[str, Any]]:
-    """Yield what says what is recomputed, a whole stage in pieces of so many blocks."""
+def _recomputation_terms(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what says what is recomputed, a whole stage in pieces of a chunk's blocks where all have as many."""
+    split, chunks = workload["parallelism.layers_per_stage"], workload["pipeline.chunks"]
+    piece = split[0] // chunks if len(set(split)) == 1 else 1
     recomputation = workload["recomputation"]
     modules = workload.get("training.recompute_modules", [])
     first = workload.get("training.recompute_blocks")
@@ -442,97 +307,3 @@ def _rank_batch(terms: TrainerTerms, keys: Mapping[str, Any]) -> dict[str, Any]:
     if "global_batch_size" not in keys and microbatch > 0 and batch % microbatch == 0:
         batches["num_microbatches"] = batch // microbatch
     return batches
-
-
-def _model(terms: TrainerTerms) -> Any:
-    """Return the record of a model as plain values, the option that is named, or nothing."""
-    fields = {key.removeprefix("model."): value for key, value in terms.items() if key.startswith("model.")}
-    expansion, grouped = fields.pop("expansion", None), fields.pop("grouped", True)
-    family, flavor = fields.pop("family", None), fields.pop("flavor", None)
-    if flavor is not None:
-        return f"{family or ''} {flavor}".strip()
-    if not all(isinstance(fields.get(size), int) for size in SIZES):
-        return terms.get("model")
-    hidden, heads = fields["hidden_size"], fields["num_attention_heads"]
-    if not grouped or fields.get("num_key_value_heads") is None:
-        fields["num_key_value_heads"] = heads
-    if fields.get("head_dim") is None:
-        fields["head_dim"] = hidden // heads if heads else 0
-    if fields.get("intermediate_size") is None:
-        fields["intermediate_size"] = _width(hidden, expansion, fields.get("activation"))
-    if fields.get("positions", "rope") != "learned":
-        fields.pop("max_positions", None)
-    fields = _with_experts(_with_latent_attention(fields, terms), terms)
-    return {**LLAMA} | {name: value for name, value in fields.items() if value is not None or name in LLAMA}
-
-
-def _part(fields: Mapping[str, Any], beginning: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields that do not begin so, and those that do, without the beginning, where they have a value."""
-    part = {name.removeprefix(beginning): value for name, value in fields.items() if name.startswith(beginning)}
-    others = {name: value for name, value in fields.items() if not name.startswith(beginning)}
-    return others, {name: value for name, value in part.items() if value is not None}
-
-
-def _with_latent_attention(fields: Mapping[str, Any], terms: TrainerTerms) -> dict[str, Any]:
-    """Return the fields with those of latent attention as one, where it is used."""
-    others, latent = _part(fields, LATENT)
-    if not latent.pop("used", False):
-        return others
-    latent = {**LATENT_USUAL, **latent}
-    others["head_dim"] = (terms.get("latent_head_dim") or LATENT_HEAD_DIM) + latent["rotary_dim"]
-    # Norms of the latent vectors are its own: `qk_layernorm` adds none.
-    return others | {"latent_attention": latent, "num_key_value_heads": others["num_attention_heads"], "qk_norm": False}
-
-
-def _with_experts(fields: Mapping[str, Any], terms: TrainerTerms) -> dict[str, Any]:
-    """Return the fields with those of experts as one: two for each token, as wide as the MLP (Megatron Core)."""
-    others, experts = _part(fields, OF_EXPERTS)
-    if experts.get("count", 1) == 1:
-        return others
-    dense = _dense_layers(terms.get("expert_layers"), others["num_layers"])
-    experts = {"per_token": 2, "width": others["intermediate_size"], **experts}
-    if dense:
-        return others | {"experts": {**experts, "dense_layers": dense}}
-    return others | {"experts": experts, "intermediate_size": experts["width"]}
-
-
-def _dense_layers(said: Any, layers: int) -> list[int]:
-    """Return the blocks without experts: those of a 0, by a list or its text, or all but every so manieth.
-
-    Example:
-        >>> _dense_layers("([0]*3+[1]*2)", 5), _dense_layers(2, 5), _dense_layers(None, 5)
-        ([0, 1, 2], [1, 3], [])
-    """
-    if isinstance(said, str):
-        text = re.sub(r"[\s()]", "", said)
-        parts = [RUN.fullmatch(part) for part in text.split("+")]
-        said = [bit for part in parts if part for bit in part[1].split(",") * int(part[2] or 1)]
-    if isinstance(said, list):
-        return [layer for layer, bit in enumerate(said[:layers]) if not int(bit)]
-    return [layer for layer in range(layers) if layer % said] if isinstance(said, int) and said > 1 else []
-
-
-def _expert_terms(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what trainers take otherwise of experts where nobody says it, and what says which blocks have them.
-
-    How wide heads of latent attention are, too.
-    """
-    if "model.experts.count" in workload:  # plain values leave these out at their defaults
-        yield "parallelism.etp", workload.get("parallelism.etp", 1)
-        yield "software.dispatcher", workload.get("software.dispatcher", str(Dispatcher.ALL_TO_ALL))
-    if dense := workload.get("model.experts.dense_layers"):
-        bits = [int(layer not in dense) for layer in range(workload["model.num_layers"])]
-        runs = [(bit, len(list(run))) for bit, run in itertools.groupby(bits)]
-        yield "expert_layers", "(" + "+".join(f"[{bit}]*{length}" for bit, length in runs) + ")"
-    if (rotary := workload.get(f"model.{LATENT}rotary_dim")) is not None:
-        yield f"model.{LATENT}used", True
-        yield "latent_head_dim", workload["model.head_dim"] - rotary
-        yield "model.head_dim", None
-
-
-def _width(hidden: int, expansion: Any, activation: Any) -> int:
-    """Width of an MLP that no key gives: four times the hidden size, with a gate two thirds of that (Megatron Core)."""
-    if isinstance(expansion, (int, float)):
-        return round(hidden * expansion)
-    is_gated = activation in tuple(kind for kind in ActivationKind if kind.gated)
-    return int(4 * hidden * 2 / 3 / 64) * 64 if is_gated else 4 * hidden

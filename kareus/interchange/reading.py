@@ -10,7 +10,8 @@ from typing import Any
 
 from kareus.artifacts.names import MOST_NAME
 from kareus.errors import ConfigError
-from kareus.interchange.meaning import OVERRIDES, SHARDINGS, SIZES, keys_of
+from kareus.interchange.meaning import OVERRIDES, SHARDINGS, keys_of
+from kareus.interchange.model_terms import SIZES
 from kareus.interchange.syntax import SYNTAXES, ReadSettings, read_settings, scalar
 from kareus.interchange.table import OFF, UNSET, KeyRow, TrainerTable, is_off, model_names, trainer_named, trainers
 from kareus.model.config import Model

@@ -1,4 +1,10 @@
-"""Blocks of each chunk, in the order in which a microbatch passes them: by a text, or by the names of modules.
+"""Blocks of stages and chunks: as keys, as terms, and as the texts or names of modules by which trainers place them.
+
+Terms are:
+
+- `layers_per_chunk`, `first_layers`, `last_layers`, `even_layers`, `embedding_counts`, `head_counts`: blocks of chunks
+  and stages, which are even but for the ends, and whether embedding and head count as one (Megatron Core).
+- `stage_layout`, `stage_modules`: blocks of every chunk by a text (likewise), and by names of modules (torchtitan).
 
 Megatron Core has a text (`pipeline_model_parallel_layout`): `Et*3|(tt|)*29,m|L`. `|` ends a chunk. `E` is the
 embedding, `t` a block, `m` one that predicts a further token, `L` the LM head with the loss. `x*3` and `(x)*3` stand
@@ -8,11 +14,13 @@ torchtitan names the modules of each chunk (`parallelism.module_fqns_per_model_p
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kareus.graph.instruction import place_in_line
+from kareus.interchange.model_terms import TrainerTerms
 from kareus.model.config import MOST_BLOCKS, Parallelism
+from kareus.pipeline.config import CHUNKS_OF_V, PipelineSchedule
 from kareus.profile.programs import chunk_shapes
 
 _REPEATED = re.compile(r"(?:\(([^()]*)\)|([EtmL|]))\*(\d{1,4})")
@@ -121,3 +129,104 @@ def blocks_in_line(split: Sequence[int], chunks: int, stages: int | None = None,
     return [
         shapes[at].layers for at in sorted(shapes, key=lambda at: place_in_line(at[0], at[1], count, folded=folded))
     ]
+
+
+def pipeline_keys(terms: TrainerTerms, lost: list[str]) -> dict[str, Any]:
+    """Return the keys that say the schedule, its chunks and the blocks of the stages."""
+    pp, layers = terms.get("parallelism.pp") or 1, terms.get("model.num_layers")
+    schedule = terms.get("pipeline.schedule") or str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)
+    chunks, piece = terms.get("pipeline.chunks"), terms.get("layers_per_chunk")
+    interleaves = schedule == PipelineSchedule.INTERLEAVED
+    if piece and chunks is None and isinstance(layers, int):
+        chunks = max(layers // (pp * piece), 1)
+    elif piece and chunks is None:
+        taken = "two chunks" if interleaves else "one chunk"
+        lost.append(f"blocks of a virtual stage, where the number of blocks is not given: taken as {taken} a stage")
+    if chunks is None and interleaves:
+        chunks = 2
+    folds = any(schedule == kind for kind in PipelineSchedule if kind.folds)
+    if pp > 1 and terms.get("stage_layout") is not None:
+        return _laid_out(str(terms["stage_layout"]), pp, lost)
+    if pp == 1:
+        return {"pipeline": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)}
+    keys: dict[str, Any] = {"pipeline": schedule}
+    if (named := _by_modules(terms, pp, lost)) is not None:
+        return keys | named
+    if folds:
+        return keys | {"pipeline.chunks": CHUNKS_OF_V}
+    if chunks is not None and chunks > 1:
+        keys = {"pipeline": str(PipelineSchedule.INTERLEAVED), "pipeline.chunks": chunks}
+    elif interleaves:
+        keys = {"pipeline": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)}
+    split = _split(terms, pp, layers)
+    return keys | ({"parallelism.layers_per_stage": split} if split else {})
+
+
+def _by_modules(terms: TrainerTerms, stages: int, lost: list[str]) -> dict[str, Any] | None:
+    """Return what names of modules say of the blocks of each chunk; None if nothing that fits the schedule."""
+    if terms.get("stage_modules") is None:
+        return None
+    schedule = PipelineSchedule(terms.get("pipeline.schedule") or PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)
+    most = CHUNKS_OF_V if schedule.folds else MOST_BLOCKS if schedule is PipelineSchedule.INTERLEAVED else 1
+    split, chunks = modules_split(terms["stage_modules"], stages, folded=schedule.folds) or ([], 0)
+    if not min(most, CHUNKS_OF_V) <= chunks <= most:
+        lost.append("modules of each stage by name, which are no whole blocks in their order: taken as balanced")
+        return None
+    return ({"pipeline.chunks": chunks} if chunks > 1 else {}) | {"parallelism.layers_per_stage": split}
+
+
+def _laid_out(text: str, stages: int, lost: list[str]) -> dict[str, Any]:
+    """Return what a text says of the blocks of each chunk."""
+    placed = layout_split(text, stages)
+    if placed is None:
+        lost.append(f"blocks of each stage by a text ({text}): taken as even")
+        return {"pipeline": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)}
+    split, chunks = placed
+    schedule = PipelineSchedule.INTERLEAVED if chunks > 1 else PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
+    several = {"pipeline.chunks": chunks} if chunks > 1 else {}
+    return {"pipeline": str(schedule), **several, "parallelism.layers_per_stage": split}
+
+
+def _split(terms: TrainerTerms, pp: int, layers: Any) -> list[Any] | None:
+    """Blocks of the stages of software that gives all stages the same, but for what the first and the last are told."""
+    first, last = terms.get("first_layers"), terms.get("last_layers")
+    if not terms.get("even_layers") or not isinstance(layers, int):
+        return None
+    ends = [bool(terms.get("embedding_counts")), bool(terms.get("head_counts"))]
+    middle, places = layers + sum(ends), pp
+    for end in (first, last):
+        if isinstance(end, int):
+            middle, places = middle - end, places - 1
+    if places == 0 and middle == sum(ends):
+        return [first, last]
+    if places < 1 or middle % places:
+        return None
+    whole = middle // places
+    split = [whole] * pp
+    split[0] = first if isinstance(first, int) else whole - ends[0]
+    split[-1] = last if isinstance(last, int) else split[-1] - ends[1]
+    return split if sum(split) == layers and min(split) > 0 else None
+
+
+def layout_terms(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the terms that say how blocks lie on stages and chunks."""
+    split, chunks = list(workload["parallelism.layers_per_stage"]), workload["pipeline.chunks"]
+    pp, schedule = workload["parallelism.pp"], PipelineSchedule(workload["pipeline.schedule"])
+    if pp > 1:
+        yield "stage_modules", chunk_modules(split, chunks, pp, folded=schedule.folds)
+    with_ends = {split[0] + 1, *split[1:-1], split[-1] + 1}
+    if len(split) > pp and not schedule.folds:
+        yield "stage_layout", layout_text(split, chunks, pp, workload.get("model.mtp_layers", 0))
+        yield "pipeline.chunks", 1  # the text says how many there are
+    elif chunks > 1 and len(with_ends) == 1 and split[0] % chunks:
+        yield "layers_per_chunk", max(with_ends) // chunks
+        yield "embedding_counts", True
+        yield "head_counts", True
+    elif chunks > 1 and len(set(split)) == 1:
+        yield "layers_per_chunk", split[0] // chunks
+    elif len(split) > 1 and len(set(split)) > 1 and len(set(split[1:-1])) <= 1:
+        yield "first_layers", split[0]
+        yield "last_layers", split[-1]
+    elif len(set(split)) > 1:
+        yield "stage_layout", layout_text(split, chunks, pp, workload.get("model.mtp_layers", 0))
+        yield "pipeline.chunks", 1  # the text says how many there are
