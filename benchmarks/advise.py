@@ -27,7 +27,7 @@ from kareus.adviser.question import ask
 from kareus.evidence import shipped_files
 from kareus.evidence.iterations import answer_iterations
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.lines import read_lines
 from kareus.prediction.measured import MeasuredWorkloads

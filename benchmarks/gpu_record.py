@@ -24,7 +24,7 @@ from kareus.device.protocol import Device
 from kareus.gpu_model.gpu import FrequencyRange
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, Operator, Partition
-from kareus.model.config import Parallelism, Sharding
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
 from kareus.testbed.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool

@@ -32,7 +32,7 @@ from kareus.arrays import Array
 from kareus.calibrate.software_fit import PRIORS, trainer_numbers
 from kareus.calibrate.trainer import TrainerCalibration, calibrate_trainer
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.pipeline.config import PipelineSchedule
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload

@@ -11,7 +11,8 @@ from kareus.graph.records import Batch, BlockGraph
 from kareus.model.attention import _attend, _attend_backward, alibi_slopes
 from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model
+from kareus.model.parallelism import Parallelism
 from kareus.model.shards import shard_of
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract

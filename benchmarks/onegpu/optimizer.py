@@ -7,7 +7,8 @@ import torch
 from kareus.graph.recomputation import Recomputation
 from kareus.launch.process_groups import ProcessGroups
 from kareus.model.communication import Mesh
-from kareus.model.config import Model, Parallelism, Sharding
+from kareus.model.config import Model
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.shards import shard_of
 from kareus.profile.programs import StageShape
 from kareus.runtime.stage_chunks import StageChunks

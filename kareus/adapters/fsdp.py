@@ -35,7 +35,7 @@ from kareus.errors import ConfigError, EngineError
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
 from kareus.model.communicators.nccl import nccl_options
-from kareus.model.config import EXCHANGES, NVLS_CHOICE, FsdpSettings
+from kareus.model.parallelism import EXCHANGES, NVLS_CHOICE, FsdpSettings
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.instructions import pipeline_instructions
 from kareus.runtime.fully_sharded import prefetch_ahead, set_exchanges
@@ -228,7 +228,7 @@ def exchange(model: nn.Module, settings: FsdpSettings, *, cga: int | None = None
 
     Example:
         >>> from kareus.adapters.fsdp import exchange
-        >>> from kareus.model.config import FsdpSettings
+        >>> from kareus.model.parallelism import FsdpSettings
         >>> exchange(model, FsdpSettings(gather_sms=9, reduce_sms=12))
     """
     counts = {name: count for name in EXCHANGES if (count := settings.sms(name)) is not None}

@@ -33,7 +33,7 @@ from kareus.errors import ConfigError, DeviceError, EngineError
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING
 from kareus.launch.mesh import coordinate_of
-from kareus.model.config import Parallelism
+from kareus.model.parallelism import Parallelism
 from kareus.plans.actuated import actuated_method, actuator_at
 from kareus.plans.build import frontier_plans
 from kareus.plans.document import Plan

@@ -16,7 +16,7 @@ from kareus.device.actuators import CLOCKS, Actuator
 from kareus.device.controller import check_clocks
 from kareus.device.protocol import Device
 from kareus.graph.instruction import InstructionKey
-from kareus.model.config import FsdpSettings
+from kareus.model.parallelism import FsdpSettings
 from kareus.plans.document import Plan
 from kareus.plans.file import read_plan
 from kareus.plans.locate import workload_path

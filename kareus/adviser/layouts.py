@@ -8,7 +8,7 @@ from typing import TypeVar
 from kareus.artifacts.records import ADDED
 from kareus.gpu_model.coefficients import LaunchesAhead
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Parallelism, Sharding
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.pipeline.config import CHUNKS_OF_V, PipelineSchedule
 from kareus.software.record import driven, spans_nodes
 from kareus.workload.config import Workload

@@ -36,7 +36,7 @@ from kareus.gpu_model.thermal import sustained_j
 from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph, Direction, Partition, Program, Step, instruction_directions
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.pareto import pareto_mask
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import operator_graphs

@@ -13,7 +13,7 @@ from kareus.artifacts.records import closest, suggest
 from kareus.errors import ConfigError
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import MOST_GPUS, Sharding
+from kareus.model.parallelism import MOST_GPUS, Sharding
 from kareus.model.training_options import check_options
 from kareus.pipeline.config import PipelineSchedule
 from kareus.software.trainers import ObeyingTrainer, trainer_by_name, trainer_of

@@ -20,7 +20,7 @@ from kareus.arrays import Array
 from kareus.artifacts.records import suggest
 from kareus.errors import ArtifactError
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import MOST_GPUS, Sharding
+from kareus.model.parallelism import MOST_GPUS, Sharding
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.lines import Line, check_filled, read_lines
 from kareus.prediction.rows import LEAST_S, MOST_S

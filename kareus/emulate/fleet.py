@@ -10,7 +10,7 @@ from kareus.emulate.config import GradientReduction
 from kareus.emulate.resolve import Fleet
 from kareus.gpu_model.waiting import least_waiting_w
 from kareus.graph.number_formats import BF16_BYTES, FP32_BYTES
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.pipeline.solver.frontier import PlannedIteration
 from kareus.workload.config import Workload
 from kareus.workload.state_memory import stage_parameters

@@ -9,7 +9,7 @@ from typing import Any
 from kareus.artifacts.shipped import config_folder
 from kareus.emulate.config import EmulatedWorkload, Emulation, GradientReduction, gpu_cap_w
 from kareus.errors import ConfigError, EngineError, RefusedWorkloadError
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.plans.grid_files import read_series
 from kareus.plans.units import SECONDS_PER_HOUR
 from kareus.runtime.architecture import check_runs

@@ -15,7 +15,7 @@ from kareus.errors import ConfigError
 from kareus.gpu_model.coefficients import LaunchesAhead
 from kareus.graph.number_formats import FORMATS, Precision
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.workload_prediction import Prediction, predict
 from kareus.software.record import Reduction, TensorOverlap

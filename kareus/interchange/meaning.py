@@ -27,7 +27,7 @@ from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.interchange.model_terms import TrainerTerms, expert_degrees, expert_terms, model_of
 from kareus.interchange.stage_layout import layout_terms, pipeline_keys
-from kareus.model.config import HYBRID, Sharding
+from kareus.model.parallelism import HYBRID, Sharding
 from kareus.model.training_options import (
     FUSED,
     LINEAR,

@@ -19,7 +19,8 @@ from typing import Any
 
 from kareus.graph.instruction import place_in_line
 from kareus.interchange.model_terms import TrainerTerms
-from kareus.model.config import MOST_BLOCKS, Parallelism
+from kareus.model.config import MOST_BLOCKS
+from kareus.model.parallelism import Parallelism
 from kareus.pipeline.config import CHUNKS_OF_V, PipelineSchedule
 from kareus.profile.programs import chunk_shapes
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kareus.errors import EngineError
-from kareus.model.config import Parallelism
+from kareus.model.parallelism import Parallelism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

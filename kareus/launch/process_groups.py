@@ -13,7 +13,7 @@ from kareus.launch.rendezvous import Rendezvous
 from kareus.model.communication import Communicator, Mesh
 from kareus.model.communicators.choice import Library, make_communicator
 from kareus.model.communicators.nccl import nccl_options
-from kareus.model.config import Parallelism
+from kareus.model.parallelism import Parallelism
 from kareus.workload.config import Workload
 from kareus.workload.memory import MESSAGE_CHANNELS, SUM_CHANNELS
 

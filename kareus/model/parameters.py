@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from kareus.graph.number_formats import BF16_BYTES
 from kareus.graph.records import Scope
-from kareus.model.config import Model, Parallelism, Sharding
+from kareus.model.config import Model
 from kareus.model.experts import Experts
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.training_options import PLAIN, TrainingOptions, adapters
 
 

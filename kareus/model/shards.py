@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from kareus.errors import RefusedWorkloadError
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model
+from kareus.model.parallelism import Parallelism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ from kareus.artifacts.ranges import check_within, within
 from kareus.artifacts.records import ADDED, suggest
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.graph.number_formats import BF16_BYTES, FP32_BYTES
-from kareus.model.config import MOST_TOKENS, Model, Parallelism
+from kareus.model.config import MOST_TOKENS, Model
+from kareus.model.parallelism import Parallelism
 
 QUANTILES = 512
 """Lengths of documents that stand for a distribution, each as likely as another."""

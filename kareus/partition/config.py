@@ -6,7 +6,8 @@ from kareus.artifacts.configuration import narrowed
 from kareus.artifacts.records import ADDED, content_hash
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model
+from kareus.model.parallelism import Parallelism
 from kareus.model.training_options import PLAIN, TrainingOptions
 from kareus.software.record import Software
 

@@ -31,8 +31,9 @@ from kareus.graph.records import (
     Scope,
     Segment,
 )
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model
 from kareus.model.experts import Experts
+from kareus.model.parallelism import Parallelism
 from kareus.partition.made import grouped_product, grouped_weight_gradient, moved, product, weight_gradient
 from kareus.software.record import Software
 

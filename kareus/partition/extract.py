@@ -8,7 +8,8 @@ from typing import Protocol
 from kareus.errors import KareusError, RefusedWorkloadError
 from kareus.graph.number_formats import Precision
 from kareus.graph.records import Batch, BlockGraph, Partition
-from kareus.model.config import AttentionKernel, Model, Parallelism
+from kareus.model.config import AttentionKernel, Model
+from kareus.model.parallelism import Parallelism
 from kareus.model.training_options import Replicated
 from kareus.partition.detect import detect_partitions, graph_of
 from kareus.partition.experts import routed_sizes, with_experts

@@ -21,8 +21,9 @@ from kareus.graph.records import (
     OperatorKind,
     Segment,
 )
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model
 from kareus.model.experts import LatentAttention
+from kareus.model.parallelism import Parallelism
 from kareus.partition.layers import ATTENTION, ROTATION
 from kareus.partition.made import moved, product, weight_gradient
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 from kareus.graph.records import BlockGraph, Operator, OperatorKind, Segment
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model
+from kareus.model.parallelism import Parallelism
 
 ATTENTION = (OperatorKind.ATTENTION, OperatorKind.ATTENTION_BACKWARD)
 ROTATION = "rope"

@@ -23,7 +23,8 @@ from kareus.graph.records import (
     Scope,
     Segment,
 )
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model
+from kareus.model.parallelism import Parallelism
 from kareus.partition.made import moved, product, weight_gradient
 
 PROJECTION, NORMS = "mtp_projection", "mtp_norms"

@@ -25,8 +25,8 @@ from kareus.graph.records import (
     Segment,
     instruction_directions,
 )
-from kareus.model.config import Parallelism
 from kareus.model.experts import Experts
+from kareus.model.parallelism import Parallelism
 from kareus.model.training_options import Replicated
 from kareus.partition.experts import MLP, Routed, with_experts
 

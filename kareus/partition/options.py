@@ -28,7 +28,8 @@ from kareus.graph.records import (
     PartlyRecomputedGraph,
     Segment,
 )
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model
+from kareus.model.parallelism import Parallelism
 from kareus.model.training_options import (
     Adapter,
     FrozenWeights,

@@ -16,7 +16,7 @@ from kareus.graph.records import (
     Segment,
     TokenExchange,
 )
-from kareus.model.config import Parallelism
+from kareus.model.parallelism import Parallelism
 
 
 @dataclass(frozen=True, slots=True)

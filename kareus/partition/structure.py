@@ -10,8 +10,9 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 
-from kareus.model.config import AttentionKernel, Model, NormKind, Parallelism, PositionKind
+from kareus.model.config import AttentionKernel, Model, NormKind, PositionKind
 from kareus.model.features import Branches, NormPlacement
+from kareus.model.parallelism import Parallelism
 from kareus.model.shards import shard_of
 
 HEAD_VALUES = 2

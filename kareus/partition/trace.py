@@ -23,18 +23,11 @@ from kareus.graph.records import TENSOR_PARALLEL, Direction
 from kareus.model.block import Block, through
 from kareus.model.communication import SUM, Mesh, Tensors
 from kareus.model.communicators.process_group import ProcessGroupCommunicator, Works
-from kareus.model.config import (
-    ActivationKind,
-    AttentionKernel,
-    Model,
-    NormKind,
-    Parallelism,
-    PositionKind,
-    Sharding,
-)
+from kareus.model.config import ActivationKind, AttentionKernel, Model, NormKind, PositionKind
 from kareus.model.ends import Embedding, Head
 from kareus.model.fused.dispatch import without_memory_as
 from kareus.model.layers import Norm, rotary_table
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.shards import Shard, shard_of
 from kareus.partition.events import TRACED_BLOCKS, Region, Trace, TracedEvent
 from kareus.partition.operators import with_masks_made

@@ -10,7 +10,8 @@ from kareus.frontiers.config import IterationConfig
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model
+from kareus.model.parallelism import Parallelism
 from kareus.model.training_options import PLAIN, TrainingOptions
 from kareus.software.record import Software
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.number_formats import BF16_BYTES
-from kareus.model.config import Parallelism
+from kareus.model.parallelism import Parallelism
 from kareus.pipeline.config import PipelineSlice
 
 

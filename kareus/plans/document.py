@@ -15,7 +15,7 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
 from kareus.graph.records import UPDATING, Direction
-from kareus.model.config import FsdpSettings
+from kareus.model.parallelism import FsdpSettings
 from kareus.pipeline.methods import METHODS
 from kareus.plans.units import scaled
 from kareus.profile.programs import Execution

@@ -13,7 +13,7 @@ from typing import Any
 
 from kareus.errors import RefusedWorkloadError
 from kareus.gpu_model.model import KnownSteps
-from kareus.model.config import EXCHANGES, NVLS_CHOICE, FsdpSettings
+from kareus.model.parallelism import EXCHANGES, NVLS_CHOICE, FsdpSettings
 from kareus.plans.units import compared, less
 from kareus.prediction.workload_prediction import Prediction, predict
 from kareus.profile.sharded import NVLS_SMS

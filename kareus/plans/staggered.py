@@ -11,7 +11,7 @@ import numpy as np
 
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.records import UPDATING
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.plans.document import Plan, StagePlan
 from kareus.plans.grid_power import GridPower, PowerSeries, grid_power, power_series
 from kareus.plans.idle_burn import SAME, excess

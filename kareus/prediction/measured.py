@@ -7,7 +7,8 @@ from pathlib import Path
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import ActivationKind, Model, NormKind, Parallelism, PositionKind, Sharding
+from kareus.model.config import ActivationKind, Model, NormKind, PositionKind
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.parameters import all_used_matrices
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.lines import read_lines

@@ -14,7 +14,7 @@ from typing import Any
 from kareus.errors import ConfigError
 from kareus.graph.number_formats import BF16_BYTES
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Parallelism, Sharding
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.training_options import RecomputedModule, StateFormat
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.workload_prediction import Prediction, predict

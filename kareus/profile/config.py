@@ -7,7 +7,8 @@ from kareus.artifacts.records import ADDED
 from kareus.gpu_model.gpu import MOST_W, Gpu
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model
+from kareus.model.parallelism import Parallelism
 from kareus.model.training_options import PLAIN, TrainingOptions
 from kareus.software.record import Software
 from kareus.testbed.config import TestbedConfig

@@ -28,9 +28,9 @@ from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.block import Block
 from kareus.model.communicators.nccl import nccl_options
-from kareus.model.config import FsdpSettings, Sharding
 from kareus.model.functions import apply
 from kareus.model.layers import WEIGHT_GRADIENT_SUFFIX, RotaryTable
+from kareus.model.parallelism import FsdpSettings, Sharding
 from kareus.model.passes import Layers, Tape, backward_pass, forward_pass, recomputed_pass
 from kareus.model.steps import steps_of
 from kareus.runtime.overlap import run_alone

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from kareus.artifacts.ranges import within
 from kareus.gpu_model.gpu import Gpu
-from kareus.model.config import MOST_GPUS
+from kareus.model.parallelism import MOST_GPUS
 
 MOST_CANDIDATES = 100_000
 """Largest number of candidates of a search space for each launch operator, and of a search."""

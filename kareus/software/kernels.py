@@ -16,8 +16,9 @@ from functools import partial
 from kareus.graph.interleave import ROUTER
 from kareus.graph.number_formats import BF16_BYTES, FORMATS, FP32_BYTES, Precision
 from kareus.graph.records import TENSOR_PARALLEL, BlockGraph, CollectiveKind, Operator, OperatorKind, Segment
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model
 from kareus.model.features import AngleScaling, AngleStretch
+from kareus.model.parallelism import Parallelism
 from kareus.software.record import LossKernels, Software
 
 ROTATION = "rope"

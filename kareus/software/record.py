@@ -20,7 +20,8 @@ from kareus.errors import ArtifactError, ConfigError
 from kareus.gpu_model.coefficients import OF_SOFTWARE, LaunchesAhead
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.thermal import of_profiles, settled
-from kareus.model.config import AttentionKernel, Sharding
+from kareus.model.config import AttentionKernel
+from kareus.model.parallelism import Sharding
 
 GROUP = "software"
 USUAL_SOFTWARE = "usual_software"

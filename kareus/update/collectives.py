@@ -7,7 +7,7 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.network import Placement, placement_of
 from kareus.graph.number_formats import BF16_BYTES, FP32_BYTES
 from kareus.graph.records import Collective, CollectiveKind, Direction
-from kareus.model.config import Parallelism
+from kareus.model.parallelism import Parallelism
 from kareus.model.training_options import Replicated
 from kareus.software.record import Software
 

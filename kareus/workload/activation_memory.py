@@ -22,8 +22,9 @@ adapter; of blocks that wait on the host two are on the GPU, on the way out and 
 
 from kareus.graph.number_formats import BF16_BYTES, FORMATS, FP32_BYTES
 from kareus.graph.recomputation import Recomputation, recomputed_blocks
-from kareus.model.config import Model, Parallelism, PositionKind
+from kareus.model.config import Model, PositionKind
 from kareus.model.features import NormPlacement
+from kareus.model.parallelism import Parallelism
 from kareus.model.training_options import RecomputedModule, adapters
 from kareus.partition.experts import routed_sizes
 from kareus.profile.programs import laid_out_shapes

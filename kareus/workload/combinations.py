@@ -4,7 +4,7 @@ from kareus.errors import RefusedWorkloadError
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.number_formats import FORMATS, Precision, TensorCores
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import EXCHANGES
+from kareus.model.parallelism import EXCHANGES
 from kareus.model.trainable import unmeasured
 from kareus.pipeline.config import PipelineSchedule
 from kareus.software.record import Dispatcher

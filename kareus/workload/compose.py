@@ -27,7 +27,8 @@ from kareus.artifacts.names import check_name
 from kareus.artifacts.records import content_hash, differences, from_plain, to_plain
 from kareus.artifacts.shipped import config_folder
 from kareus.errors import ConfigError
-from kareus.model.config import HYBRID, Model
+from kareus.model.config import Model
+from kareus.model.parallelism import HYBRID
 from kareus.software.record import GROUP, SET_BY_SOFTWARE, USUAL_SOFTWARE, Software, gpu_values
 from kareus.workload.config import Workload, run_by
 from kareus.workload.documents import KEY as DOCUMENT_LENGTHS

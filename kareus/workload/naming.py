@@ -14,7 +14,7 @@ from kareus.artifacts.records import content_hash
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.partition.config import subject_of
 from kareus.software.record import GROUP
 from kareus.workload.compose import ENGINE, ComposedWorkload

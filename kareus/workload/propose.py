@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import product
 
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Parallelism, Sharding
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import divisors
 

@@ -9,7 +9,8 @@ from typing import Any
 from kareus.artifacts.records import to_plain
 from kareus.artifacts.shipped import config_folder
 from kareus.errors import ConfigError, RefusedWorkloadError
-from kareus.model.config import Model, Sharding
+from kareus.model.config import Model
+from kareus.model.parallelism import Sharding
 from kareus.testbed.config import ClockPolicy
 from kareus.workload.combinations import check_combinations
 from kareus.workload.compose import ComposedWorkload, compose

@@ -12,7 +12,8 @@ from functools import lru_cache
 
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model
+from kareus.model.parallelism import Parallelism
 from kareus.model.parameters import all_used_matrices, used_by_mtp
 from kareus.profile.programs import chunk_shapes
 from kareus.workload.config import Workload

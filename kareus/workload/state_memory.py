@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from kareus.graph.number_formats import BF16_BYTES, FORMATS, FP32_BYTES
 from kareus.graph.records import Scope
-from kareus.model.config import Model, Parallelism, Sharding
+from kareus.model.config import Model
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.parameters import gathered_bytes, scope_parameters, trained_expert_parameters, trained_parameters
 from kareus.model.training_options import MasterWeights
 from kareus.profile.programs import laid_out_shapes

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kareus.errors import ConfigError
-from kareus.model.config import HYBRID
+from kareus.model.parallelism import HYBRID
 
 GLOBAL_BATCH, ACCUMULATION, GPUS = "global_batch_size", "gradient_accumulation_steps", "gpus"
 WORDS = (GLOBAL_BATCH, ACCUMULATION, GPUS)

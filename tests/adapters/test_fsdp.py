@@ -34,7 +34,7 @@ from kareus.device.claims import FOLDER_VARIABLE
 from kareus.errors import ConfigError, EngineError
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
-from kareus.model.config import FsdpSettings
+from kareus.model.parallelism import FsdpSettings
 from kareus.plans.file import write_plan
 
 RANKS, ACCUMULATED, ITERATIONS = 2, 3, 4

@@ -45,7 +45,7 @@ from kareus.artifacts.tables import read_table
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.errors import ConfigError, KareusError
 from kareus.export.torchtitan import schedule_csv
-from kareus.model.config import FsdpSettings
+from kareus.model.parallelism import FsdpSettings
 from kareus.plans.file import write_plan
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from kareus.adviser.layouts import Layout
 from kareus.adviser.runs import LayoutRun, LayoutTimes, read_runs, runnable, runs_text
 from kareus.errors import ArtifactError
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.pipeline.config import PipelineSchedule
 from kareus.software.record import driven, with_numbers
 from kareus.workload.compose import compose

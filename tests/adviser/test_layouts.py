@@ -5,7 +5,7 @@ from helpers.builders import CONFIG
 
 from kareus.adviser.feasible import Reason, sort_layouts
 from kareus.adviser.layouts import Constraints, layouts_of
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.pipeline.config import PipelineSchedule
 from kareus.workload.compose import compose
 from kareus.workload.resolve import resolve

@@ -11,7 +11,7 @@ from kareus.adviser.planning import layout_problem, plan_layout
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
 from kareus.gpu_model.waiting import least_waiting_w
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.pipeline.solver.dag import latest_ends
 from kareus.pipeline.solver.relaxation import Relaxation
 from kareus.prediction.workload_prediction import predict

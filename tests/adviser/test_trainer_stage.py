@@ -17,7 +17,7 @@ from kareus.adviser.layouts import Constraints, Layout, layouts_of
 from kareus.adviser.runs import LayoutRun, LayoutTimes, read_runs, runnable, runs_text
 from kareus.cli import main
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.errors import error_of, error_words
 from kareus.workload.compose import compose

@@ -8,7 +8,7 @@ import pytest
 import layouts as yardstick
 from kareus.adviser.layouts import Layout
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.pipeline.config import PipelineSchedule
 
 HEADER = (

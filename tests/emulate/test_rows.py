@@ -11,7 +11,7 @@ from kareus.emulate.frontiers import method_frontiers
 from kareus.emulate.rows import fleet_rows, power_cap_rows, straggler_rows
 from kareus.emulate.tables import FLEET
 from kareus.emulate.waiting import adopted
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.pipeline.compare import compare_methods
 
 BLOCKING_W, STATIC_W = 85.0, 60.0

@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Iterable
 
 from kareus.graph.records import Batch, BlockGraph, Operator, Segment
-from kareus.model.config import Model, Parallelism, Sharding
+from kareus.model.config import Model
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.partition.extract import extract
 
 SEQUENCE = 4096

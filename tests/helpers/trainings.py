@@ -24,7 +24,7 @@ from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import UPDATING, Direction, instruction_directions
 from kareus.launch.processes import free_port
-from kareus.model.config import Parallelism, Sharding
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.partition.config import subject_of
 from kareus.partition.names import instruction_partitions
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule

@@ -24,7 +24,8 @@ from kareus.graph.records import Batch, BlockGraph
 from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import ProcessGroups, make_process_groups
 from kareus.model.communicators.choice import Library
-from kareus.model.config import ActivationKind, Model, NormKind, Parallelism, PositionKind, Sharding
+from kareus.model.config import ActivationKind, Model, NormKind, PositionKind
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
 from kareus.processes import die_with_parent

@@ -10,7 +10,7 @@ from kareus.launch import process_groups
 from kareus.launch.mesh import coordinate_of, rank_of
 from kareus.launch.process_groups import make_process_groups
 from kareus.model.communicators.choice import Library
-from kareus.model.config import Parallelism, Sharding
+from kareus.model.parallelism import Parallelism, Sharding
 
 SHAPE = Parallelism(dp=2, pp=2, tp=2, cp=3, layers_per_stage=(1, 1), sharding=Sharding.NONE, sequence_parallel=False)
 

@@ -11,9 +11,10 @@ from torch.nn import functional
 
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
-from kareus.model.config import AttentionKernel, Model, Parallelism, PositionKind, Sharding
+from kareus.model.config import AttentionKernel, Model, PositionKind
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.shards import shard_of
 
 TOKENS = 12

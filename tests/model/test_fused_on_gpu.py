@@ -8,7 +8,7 @@ from helpers.builders import small_model
 from helpers.worlds import GPT, MPT, NEMOTRON
 
 from kareus.graph.records import Batch
-from kareus.model.config import Parallelism, Sharding
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.partition.extract import extract
 from onegpu.fusion import fusion
 

@@ -8,9 +8,10 @@ from helpers.worlds import GPT, LLAMA, MPT, QWEN, degrees
 from kareus.graph.records import Scope
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
-from kareus.model.config import Model, Parallelism, Sharding
+from kareus.model.config import Model
 from kareus.model.ends import Head
 from kareus.model.layers import Norm, QueryKeyNorm
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.parameters import partial_parameters, scope_parameters
 from kareus.model.shards import shard_of
 from kareus.update.costs import stage_parameters

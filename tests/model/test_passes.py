@@ -14,8 +14,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from kareus.model.block import Block, through
 from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
-from kareus.model.config import Parallelism, Sharding
 from kareus.model.layers import rotary_table
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.passes import CollectiveCall, Pass, Tape, backward_pass, forward_pass
 from kareus.model.shards import shard_of
 from kareus.model.steps import steps_of

@@ -18,9 +18,9 @@ from kareus.model.attention import chunks, positions
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
 from kareus.model.communicators.process_group import ProcessGroupCommunicator
-from kareus.model.config import Parallelism, Sharding
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.shards import Shard, shard_of
 from kareus.model.weight_files import SINGLE
 from kareus.model.weights import load_weights, save_weights

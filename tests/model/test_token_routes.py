@@ -18,8 +18,8 @@ from torch.nn import functional
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
 from kareus.model.communicators.process_group import ProcessGroupCommunicator
-from kareus.model.config import Parallelism, Sharding
 from kareus.model.experts import Experts, RouterScore
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.passes import Tape, backward_pass, forward_pass
 from kareus.model.routing import inverse, route_of
 from kareus.model.shards import shard_of

@@ -25,9 +25,10 @@ from transformers import (
 from kareus.errors import ArtifactError
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
-from kareus.model.config import Model, Parallelism, Sharding
+from kareus.model.config import Model
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.shards import shard_of
 from kareus.model.weight_files import INDEX, SINGLE
 from kareus.model.weights import load_weights, save_index, save_weights

@@ -21,8 +21,9 @@ from kareus.graph.records import (
     Segment,
     TokenExchange,
 )
-from kareus.model.config import Model, Parallelism, Sharding
+from kareus.model.config import Model
 from kareus.model.experts import Experts, LatentAttention
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.parameters import used_by_mtp, used_matrices
 from kareus.partition.extract import extract
 from kareus.partition.mtp import with_further_tokens

@@ -15,8 +15,9 @@ from kareus.artifacts.provenance import Provenance
 from kareus.graph.interleave import Pair, block_segments, staggered
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import TRACED, Batch, BlockGraph, Collective, Direction, OperatorKind
-from kareus.model.config import Model, Parallelism, Sharding
+from kareus.model.config import Model
 from kareus.model.experts import Experts, LatentAttention
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract, partitions_of
 from kareus.partition.names import collective_group_size

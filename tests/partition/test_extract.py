@@ -15,7 +15,8 @@ from kareus.graph.interleave import block_segments, interleave, partition_of
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import UPDATING, Batch, Direction, OperatorKind, SequenceCollective
 from kareus.graph.split_backward import pass_segments
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model
+from kareus.model.parallelism import Parallelism
 from kareus.partition.extract import extract, partitions_of
 from kareus.partition.names import collective_group_size, expected_partitions, instruction_partitions
 from kareus.partition.trace import trace

@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation, block_backward
 from kareus.graph.records import Batch, BlockGraph, Operator, OperatorKind, Segment
-from kareus.model.config import (
-    ActivationKind,
-    AttentionKernel,
-    Model,
-    NormKind,
-    Parallelism,
-    PositionKind,
-    Sharding,
-)
+from kareus.model.config import ActivationKind, AttentionKernel, Model, NormKind, PositionKind
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.partition.extract import extract, graph_of
 from kareus.partition.trace import trace
 

@@ -20,7 +20,7 @@ from kareus.errors import ArtifactError
 from kareus.graph.number_formats import Precision
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph
-from kareus.model.config import Parallelism, Sharding
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.training_options import TrainingOptions
 from kareus.partition import stage
 from kareus.partition.config import PartitionSlice

@@ -7,7 +7,7 @@ from helpers.builders import a100, block_graph
 
 from kareus.gpu_model.model import run_program
 from kareus.graph.records import BlockGraph, Collective, PlacedCollective, Program, Step
-from kareus.model.config import Parallelism, Sharding
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.partition.place import placed
 
 GRAPH = block_graph(8192)

@@ -50,7 +50,8 @@ def symbolic(structure: Structure, monkeypatch):
         sizes[name] = environment.create_symintnode(symbol, hint=size, source=source)
 
     monkeypatch.setattr(tracing, "_without_memory", lambda: FakeTensorMode(shape_env=environment))
-    monkeypatch.setattr("kareus.model.config.within", lambda *_: None)
+    for module in ("config", "parallelism"):
+        monkeypatch.setattr(f"kareus.model.{module}.within", lambda *_: None)
     monkeypatch.setattr(Model, "rotary_dim", property(lambda model: model.head_dim))  # a share of 1.0 makes it a float
     trace = tracing.trace_structure(structure, Dimensions(**sizes))
     return trace, {name: size.node.expr for name, size in sizes.items()}, environment

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kareus.errors import KareusError
 from kareus.graph.records import Batch, Direction
-from kareus.model.config import Parallelism, Sharding
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.partition import template
 from kareus.partition.events import Region, Trace, TracedEvent
 from kareus.partition.extract import extract, graph_of

@@ -23,7 +23,7 @@ PLAIN = Structure(qk_norm=False, qkv_bias=False, tensor_parallel=True, cp=1, one
 EXTRACT = """
 import sys
 from helpers.builders import small_model
-from kareus.model.config import Parallelism, Sharding
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.partition.extract import extract
 parallelism = Parallelism(
     dp=1, pp=1, tp=2, cp=1, layers_per_stage=(2,), sharding=Sharding.NONE, sequence_parallel=False

@@ -12,9 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kareus.graph.number_formats import Precision
 from kareus.graph.records import BlockGraph, Segment
-from kareus.model.config import Model, Parallelism, Sharding
+from kareus.model.config import Model
 from kareus.model.experts import Experts
 from kareus.model.features import AngleScaling, AngleStretch
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.partition.extract import extract
 from kareus.software.kernels import of_software
 

@@ -8,7 +8,7 @@ from helpers.builders import CONFIG
 from kareus.errors import ConfigError
 from kareus.evidence.iterations import answer_iterations
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.prediction.lines import read_lines
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.rows import MeasuredIteration, read_usable_iterations

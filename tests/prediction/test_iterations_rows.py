@@ -11,7 +11,7 @@ from kareus.cli import main
 from kareus.errors import ArtifactError, ConfigError, RefusedWorkloadError
 from kareus.evidence.validation import validate_file
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.lines import read_lines
 from kareus.prediction.measured import MeasuredWorkloads, layers_of, measured_iterations, software_of

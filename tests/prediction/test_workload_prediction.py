@@ -12,7 +12,7 @@ from kareus.evidence.frontiers.subject import subject
 from kareus.gpu_model.model import run_program
 from kareus.gpu_model.thermal import sustained_j
 from kareus.graph.records import Direction
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.partition.extract import extract
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.solver.dag import build_dag, makespan

@@ -21,7 +21,7 @@ from kareus.graph.records import (
     Step,
     SwitchedGather,
 )
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.model.parameters import expert_parameters, scope_parameters
 from kareus.partition.extract import extract
 from kareus.plans.exchanges import with_fsdp

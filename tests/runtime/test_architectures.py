@@ -12,7 +12,8 @@ from runtime.test_pipeline_numerics import check_against_transformers
 
 from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import ActivationKind, Sharding
+from kareus.model.config import ActivationKind
+from kareus.model.parallelism import Sharding
 from kareus.runtime.architecture import check_trains, engine_refusal
 from kareus.workload.resolve import resolve_accepted
 

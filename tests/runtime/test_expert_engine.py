@@ -22,9 +22,10 @@ from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch
 from kareus.model.communication import Mesh
-from kareus.model.config import Model, Sharding
+from kareus.model.config import Model
 from kareus.model.expert_layers import Choose, Router
 from kareus.model.experts import Experts, LatentAttention, RouterScore
+from kareus.model.parallelism import Sharding
 from kareus.model.trainable import untrained
 from kareus.partition.extract import extract
 from kareus.pipeline.config import PipelineSchedule

@@ -16,8 +16,8 @@ from helpers.worlds import LLAMA, departure, spawn
 from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.communication import Mesh
-from kareus.model.config import FsdpSettings, Sharding
 from kareus.model.layers import rotary_table
+from kareus.model.parallelism import FsdpSettings, Sharding
 from kareus.model.shards import shard_of
 from kareus.model.weights import draw_weights, load_weights
 from kareus.profile.programs import stage_shapes

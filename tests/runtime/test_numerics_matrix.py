@@ -13,7 +13,7 @@ from helpers.worlds import LLAMA, spawn
 from runtime.test_pipeline_numerics import check_against_transformers
 
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.runtime.schedules import MicrobatchSchedule
 
 DEGREES = ("tp", "cp", "pp", "dp")

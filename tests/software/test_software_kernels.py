@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kareus.graph.number_formats import Precision
 from kareus.graph.records import BlockGraph, CollectiveKind, Direction, Operator, OperatorKind
-from kareus.model.config import Parallelism, Sharding
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.software.kernels import SINGLE_KERNELS, SINGLE_TRAFFIC, of_software, weight_cast
 from kareus.software.record import LossKernels
 

@@ -24,7 +24,7 @@ from kareus.graph.records import (
 )
 from kareus.model import attention, fused
 from kareus.model.communicators.choice import Library
-from kareus.model.config import Parallelism, Sharding
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.partition.extract import extract
 from kareus.profile.programs import Execution, StageShape, component_programs, instruction_program
 from kareus.testbed.cuda import executor

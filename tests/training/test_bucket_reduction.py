@@ -14,7 +14,7 @@ from torch import nn
 from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import make_process_groups
 from kareus.model.communicators.choice import Library
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.model.shards import shard_of
 from kareus.model.weights import draw_weights
 from kareus.profile.programs import StageShape

@@ -17,7 +17,8 @@ from kareus.launch.process_groups import ProcessGroups
 from kareus.model.communication import SUM, Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
 from kareus.model.communicators.process_group import ProcessGroupCommunicator
-from kareus.model.config import Model, Sharding
+from kareus.model.config import Model
+from kareus.model.parallelism import Sharding
 from kareus.model.shards import shard_of
 from kareus.partition.extract import extract
 from kareus.profile.programs import StageShape

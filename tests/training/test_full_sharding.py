@@ -9,7 +9,7 @@ from helpers.trainings import FAST, losses, planned, tiny_workload, train_in_ran
 
 from kareus.frontiers.config import IterationConfig
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import FsdpSettings, Sharding
+from kareus.model.parallelism import FsdpSettings, Sharding
 from kareus.workload.config import Workload
 
 COMMON = ("--iterations", 4, "--checkpoint-every", 2, "--keep", 9, "--data", "synthetic", *FAST)

@@ -22,9 +22,10 @@ from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import ProcessGroups, make_process_groups
 from kareus.model.communication import Mesh
 from kareus.model.communicators.choice import Library
-from kareus.model.config import Model, Sharding
+from kareus.model.config import Model
 from kareus.model.experts import Experts, RouterScore
 from kareus.model.features import NormPlacement
+from kareus.model.parallelism import Sharding
 from kareus.model.shards import shard_of
 from kareus.model.weights import draw_weights, pieces
 from kareus.profile.programs import chunk_shapes

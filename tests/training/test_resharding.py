@@ -16,7 +16,7 @@ from kareus.artifacts.tables import read_table
 from kareus.graph.recomputation import Recomputation
 from kareus.launch.mesh import coordinate_of
 from kareus.model.communication import Communicator, Mesh
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.model.shards import shard_of
 from kareus.model.weights import draw_weights
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule

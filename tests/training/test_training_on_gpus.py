@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.training.checkpoint_files import TENSORS, iteration_folder
 
 MODEL = small_model(

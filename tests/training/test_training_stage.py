@@ -12,7 +12,7 @@ from helpers.worlds import MPT
 from kareus.artifacts.configuration import to_yaml
 from kareus.cli import main
 from kareus.launch.processes import free_port, launch
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.training import stage
 
 

@@ -14,7 +14,7 @@ from kareus.graph.records import CollectiveKind, Direction
 from kareus.interchange.meaning import keys_of
 from kareus.interchange.table import trainer_named
 from kareus.interchange.writing import layout_said, written
-from kareus.model.config import Sharding
+from kareus.model.parallelism import Sharding
 from kareus.prediction.workload_prediction import predict
 from kareus.profile.programs import chunk_shapes, laid_out_shapes, weights_of
 from kareus.runtime.architecture import check_runs

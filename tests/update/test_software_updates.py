@@ -12,7 +12,8 @@ from helpers.worlds import graph_of
 from kareus.gpu_model.energy import idle_power_w
 from kareus.graph.number_formats import Precision
 from kareus.graph.records import BlockGraph, Direction
-from kareus.model.config import Model, Sharding
+from kareus.model.config import Model
+from kareus.model.parallelism import Sharding
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.software.record import Reduction, Software
 from kareus.update.costs import CostsByClock, PassTimes, step_costs, update_costs

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from helpers.trainings import tiny_workload
 
-from kareus.model.config import FsdpSettings, Sharding
+from kareus.model.parallelism import FsdpSettings, Sharding
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.workload.memory import MESSAGE_CHANNELS, MIB, RECEIVED_BYTES, RING_BYTES, SENT_BYTES
 from kareus.workload.memory import communicator_bytes as bytes_of

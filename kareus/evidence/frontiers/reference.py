@@ -12,7 +12,8 @@ from typing import TypeVar
 from kareus.errors import ArtifactError
 from kareus.gpu_model.gpu import MOST_MHZ
 from kareus.graph.records import Direction
-from kareus.model.config import MOST_GPUS, MOST_TOKENS
+from kareus.model.config import MOST_TOKENS
+from kareus.model.parallelism import MOST_GPUS
 from kareus.pipeline import methods as pipeline
 from kareus.pipeline.solver.problem import MOST_J, MOST_S
 from kareus.prediction.lines import MOST_DIGITS, Line, read_lines
