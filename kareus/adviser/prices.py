@@ -44,7 +44,7 @@ from kareus.profile.programs import Execution, StageShape, component_programs, i
 from kareus.profile.sharded import ShardedWeights
 from kareus.schedule.space import search_space
 from kareus.software.trainers import ObeyingTrainer
-from kareus.update.costs import SharedCosts
+from kareus.update.reduction_costs import SharedCosts
 from kareus.workload.config import Workload
 
 PRICES_W = np.concatenate(([0.0], np.geomspace(8.0, 8_000.0, 30), [1e9]))

@@ -14,12 +14,7 @@ import numpy as np
 
 from kareus.arrays import Array
 from kareus.calibrate.coefficient_space import with_coefficients
-from kareus.calibrate.coefficients import (
-    NOT_IN_KERNELS,
-    Expected,
-    log_costs,
-    log_costs_and_slopes,
-)
+from kareus.calibrate.coefficients import NOT_IN_KERNELS, Expected, log_costs, log_costs_and_slopes
 from kareus.calibrate.observations import ObservedProbe
 from kareus.calibrate.probes import Probe
 from kareus.errors import ArtifactError

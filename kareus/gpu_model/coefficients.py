@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kareus.artifacts.ranges import not_negative, share, within
 from kareus.artifacts.records import ADDED
-from kareus.gpu_model.declarations import (
-    Coefficient,
-    FitData,
-    FitPrior,
-    TextbookPrior,
-    declaration_of,
-    declared,
-)
+from kareus.gpu_model.declarations import Coefficient, FitData, FitPrior, TextbookPrior, declaration_of, declared
 
 
 class LaunchesAhead(StrEnum):

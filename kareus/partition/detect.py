@@ -23,14 +23,7 @@ from kareus.graph.records import (
     instruction_directions,
 )
 from kareus.partition.events import INNER_BLOCK, Trace
-from kareus.partition.operators import (
-    CollectiveRun,
-    Run,
-    collective_of,
-    count_reads,
-    operator_of,
-    program_of,
-)
+from kareus.partition.operators import CollectiveRun, Run, collective_of, count_reads, operator_of, program_of
 
 _STEADY = 3
 """Blocks after which one more adds what every inner block adds."""

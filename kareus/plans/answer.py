@@ -7,15 +7,7 @@ import polars as pl
 from kareus.pareto import AS_FAST
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, max_throughput_plan
 from kareus.plans.document import Plan
-from kareus.plans.selectors import (
-    LIMITED,
-    OVER_TIME,
-    Goal,
-    Selector,
-    absolute_limit,
-    fastest_plan,
-    measures_of,
-)
+from kareus.plans.selectors import LIMITED, OVER_TIME, Goal, Selector, absolute_limit, fastest_plan, measures_of
 from kareus.plans.units import common_scale, compared, less, scaled
 
 BASELINE = "the trainer's own execution"

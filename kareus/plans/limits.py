@@ -16,13 +16,7 @@ from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.fewer_changes import fewer_changes
 from kareus.pipeline.frontiers import method_problem, plan_columns
 from kareus.pipeline.methods import method_named
-from kareus.pipeline.solver.frontier import (
-    PlannedIteration,
-    cheapest_within,
-    fastest_within,
-    plans_from,
-    sound_bound_j,
-)
+from kareus.pipeline.solver.frontier import PlannedIteration, cheapest_within, fastest_within, plans_from, sound_bound_j
 from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.solver.starts import Starts
 from kareus.plans.objectives import least_cost, least_product

@@ -11,14 +11,7 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.pipeline.config import PipelineSchedule
 from kareus.prediction.lines import Line, LineValueError, Refusal
 from kareus.prediction.measured import MeasuredWorkloads
-from kareus.prediction.memory_formats import (
-    GIB,
-    GPT_VOCABULARY,
-    TOKENIZERS,
-    VOCABULARIES,
-    Format,
-    MeasuredRank,
-)
+from kareus.prediction.memory_formats import GIB, GPT_VOCABULARY, TOKENIZERS, VOCABULARIES, Format, MeasuredRank
 from kareus.prediction.memory_terms import ToldByTerms, told_by_terms
 from kareus.prediction.rows import MOST_SIZE, MeasuredIteration
 from kareus.software.record import driven

@@ -9,7 +9,8 @@ from kareus.arrays import Array
 from kareus.gpu_model.model import Behaviour, KnownSteps
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import BlockGraph, Direction
-from kareus.update.costs import PassTimes, SharedCosts, pass_times, step_costs, update_costs
+from kareus.update.costs import PassTimes, pass_times, step_costs, update_costs
+from kareus.update.reduction_costs import SharedCosts
 from kareus.workload.config import Workload
 
 

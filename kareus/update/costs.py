@@ -18,92 +18,53 @@ stages that reduce none, before the gradient norm.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from kareus.arrays import Array
-from kareus.gpu_model.energy import collective_switching, held_power_w, idle_power_w
-from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.model import KnownSteps, known_step_cost, run_program
-from kareus.gpu_model.network import message_latency_s, placed_collective_s
-from kareus.gpu_model.overlap import slowdowns
+from kareus.gpu_model.energy import idle_power_w
 from kareus.gpu_model.thermal import sustained_j
 from kareus.gpu_model.waiting import waiting_power_w
 from kareus.graph.instruction import InstructionKind
-from kareus.graph.interleave import block_segments
 from kareus.graph.number_formats import BF16_BYTES, FORMATS, FP32_BYTES, Precision
-from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import (
     COMPLETING,
     BlockGraph,
     Direction,
     Operator,
     OperatorKind,
-    Program,
     Scope,
-    Segment,
-    Step,
     instruction_directions,
 )
-from kareus.model.parameters import (
-    embedding_parameters,
-    partial_parameters,
-    reduced_parameters,
-    scope_parameters,
-    trained_expert_parameters,
-    trained_parameters,
-)
+from kareus.model.parameters import embedding_parameters, scope_parameters, trained_parameters
 from kareus.model.training_options import MasterWeights, TrainingOptions
-from kareus.profile.programs import LaidOut, StageShape, laid_out_shapes, outer_segments, sequential_steps
-from kareus.profile.sharded import WeightLayout
+from kareus.profile.programs import laid_out_shapes
 from kareus.software.kernels import weight_cast
-from kareus.software.record import Reduction, Software
 from kareus.update.collectives import (
     Placed,
     exchange_collectives,
     expert_gather_collectives,
-    expert_reduction_collectives,
     gather_collectives,
     norm_collectives,
-    norm_gradient_collectives,
-    reduction_collectives,
     update_directions,
 )
-from kareus.update.reduction import (
-    ALONE,
-    Bucket,
-    Slowdown,
-    added_time_s,
-    buckets_of,
-    even_buckets,
-    stage_buckets,
-    window_s,
+from kareus.update.reduction import ALONE, added_time_s, even_buckets, stage_buckets, window_s
+from kareus.update.reduction_costs import SharedCosts, reduction_cost
+from kareus.update.work import (
+    CostsByClock,
+    UpdateSubject,
+    collectives_cost,
+    messages_s,
+    norm_sums,
+    operators_cost,
+    shard_of,
+    stage_expert_parameters,
+    stage_parameters,
+    stage_parts,
+    summing_software,
 )
-
-CostsByClock = Array
-"""Seconds and joules of one GPU at each clock, [2, clocks]."""
-
-
-class UpdateSubject(WeightLayout, LaidOut, Protocol):
-    """A slice of a workload that decides what its update costs."""
-
-    @property
-    def precision(self) -> Precision:
-        """Of the products of blocks."""
-
-    @property
-    def recomputation(self) -> Recomputation:
-        """What a backward recomputes."""
-
-    @property
-    def split_backward(self) -> bool:
-        """Whether weight gradients are computed after the input gradients."""
-
-    @property
-    def default_collective_sm_count(self) -> int:
-        """SMs of collectives that nothing is chosen for."""
 
 
 class PassTimes(NamedTuple):
@@ -123,17 +84,6 @@ def pass_times(config: UpdateSubject, stage: int, times_s: Mapping[InstructionKi
         for direction in (Direction.FORWARD, completing)
     )
     return PassTimes(forward_s, backward_s)
-
-
-@dataclass(frozen=True, slots=True)
-class SharedCosts:
-    """What updates share whose GPUs compute the same of a block, on one GPU and by one software: read and extended."""
-
-    steps: KnownSteps = field(default_factory=dict)
-    slowdowns: dict[object, list[Slowdown]] = field(default_factory=dict)
-    """By what is reduced beside the backward, and clocks."""
-    buckets: dict[object, tuple[Bucket, ...]] = field(default_factory=dict)
-    """By shape of a chunk, and recomputation."""
 
 
 def update_costs(
@@ -161,7 +111,7 @@ def update_costs(
         match direction:
             case Direction.GRADIENT_REDUCTION:
                 costs[direction] = _sustained(
-                    config, _reduction(config, graph, stage, passes.backward_s, clocks_mhz, shared)
+                    config, reduction_cost(config, graph, stage, passes.backward_s, clocks_mhz, shared)
                 )
             case Direction.EMBEDDING_EXCHANGE:
                 costs[direction] = _sustained(config, _exchange(config, clocks_mhz))
@@ -177,7 +127,7 @@ def step_costs(config: UpdateSubject, stage: int, passes: PassTimes, clocks_mhz:
     """
     parallelism, gpu = config.parallelism, config.gpu
     parameters, experts = stage_parameters(config, stage), stage_expert_parameters(config, stage)
-    shard = _shard(config, parameters - experts) + _expert_shard(config, experts)
+    shard = shard_of(config, parameters - experts) + _expert_shard(config, experts)
     options = config.training
     gradient = options.gradient_bytes(FP32_BYTES)
     on_host = round(options.offload_optimizer * shard)
@@ -187,9 +137,9 @@ def step_costs(config: UpdateSubject, stage: int, passes: PassTimes, clocks_mhz:
         *_adamw(options, gradient, shard - on_host),
         _memory_bound("zero", read=0, written=gradient * (shard if parallelism.shards_gradients else parameters)),
     ]
-    sums = _collectives(config, norm_collectives(parallelism, gpu, stage), clocks_mhz)
+    sums = collectives_cost(config, norm_collectives(parallelism, gpu, stage), clocks_mhz)
     if Direction.GRADIENT_REDUCTION not in update_directions(config, stage):
-        sums += _norm_sums(config, stage, clocks_mhz)
+        sums += norm_sums(config, stage, clocks_mhz)
     gathers = gather_collectives(parallelism, gpu, config.software, stage, parameters - experts)
     gathers += expert_gather_collectives(parallelism, gpu, stage, experts)
     if options.cast_weights:
@@ -197,8 +147,8 @@ def step_costs(config: UpdateSubject, stage: int, passes: PassTimes, clocks_mhz:
     casts = FORMATS[config.precision].is_cast and not options.trains_adapters  # frozen weights stay cast
     gathering = _gathering(config, stage, gathers, passes, clocks_mhz) if gathers else None
     return {
-        "gradient norm": _sustained(config, _operators(gpu, norm, clocks_mhz) + sums),
-        "optimizer step": _sustained(config, _operators(gpu, step, clocks_mhz)),
+        "gradient norm": _sustained(config, operators_cost(gpu, norm, clocks_mhz) + sums),
+        "optimizer step": _sustained(config, operators_cost(gpu, step, clocks_mhz)),
         **({"optimizer on the host": _on_host(config, on_host, gradient, clocks_mhz)} if on_host else {}),
         **({"weight gathering": _sustained(config, gathering)} if gathering is not None else {}),
         **({"weight casting": _sustained(config, _weight_casts(config, stage, clocks_mhz))} if casts else {}),
@@ -253,9 +203,9 @@ def _gathering(
     the last backwards, run from its end. The forward beside it has the idle power of the hidden time; moving weights
     costs the same.
     """
-    whole = _collectives(config, gathers, clocks_mhz)
+    whole = collectives_cost(config, gathers, clocks_mhz)
     pieces = config.parallelism.split[stage] + (stage == 0) + (stage == config.parallelism.head_stage)
-    waiting_s = pieces * _messages_s(config, gathers)
+    waiting_s = pieces * messages_s(config, gathers)
     whole += np.array([np.full_like(clocks_mhz, waiting_s), idle_power_w(config.gpu, clocks_mhz) * waiting_s])
     if not config.software.gather_beside_forward:
         return whole
@@ -276,7 +226,7 @@ def _weight_casts(config: UpdateSubject, stage: int, clocks_mhz: Array) -> Costs
     """What casting the weights of a stage's blocks to fewer bits takes."""
     parts, ends = scope_parameters(config.model, config.parallelism), (Scope.EMBEDDING, Scope.HEAD)
     values = sum(count * parts[scope] for scope, count in stage_parts(config, stage).items() if scope not in ends)
-    return _operators(config.gpu, [weight_cast(values, config.precision)], clocks_mhz)
+    return operators_cost(config.gpu, [weight_cast(values, config.precision)], clocks_mhz)
 
 
 def _expert_shard(config: UpdateSubject, parameters: int) -> int:
@@ -284,219 +234,11 @@ def _expert_shard(config: UpdateSubject, parameters: int) -> int:
     return -(-parameters // config.parallelism.expert_sharing) if config.parallelism.shards_states else parameters
 
 
-def _shard(config: UpdateSubject, parameters: int) -> int:
-    """Return the part of parameters, experts apart, that one GPU optimizes."""
-    parallelism = config.parallelism
-    if not parallelism.shards_states:
-        return parameters
-    shards = len(parallelism.sharing_ranks(0, over_context=config.software.shares_over_context))
-    return -(-parameters // shards)
-
-
-def stage_parameters(config: UpdateSubject, stage: int) -> int:
-    """Return the parameters on one GPU of a stage that are trained."""
-    return _of_stage(trained_parameters(config.model, config.parallelism, config.training), config, stage)
-
-
-def stage_expert_parameters(config: UpdateSubject, stage: int) -> int:
-    """Return those of them that are routed experts'."""
-    trained = trained_expert_parameters(config.model, config.parallelism, config.training)
-    return sum(count * trained.get(scope, 0) for scope, count in stage_parts(config, stage).items())
-
-
-def stage_parts(config: UpdateSubject, stage: int) -> dict[Scope, int]:
-    """Return how often a stage has each part of a model."""
-    shapes = laid_out_shapes(config)
-    of_stage = [shapes[stage, chunk] for chunk in range(config.chunks)]
-    dense = sum(shape.dense for shape in of_stage)
-    counts = {
-        Scope.BLOCK: sum(shape.layers for shape in of_stage) - dense,
-        Scope.DENSE_BLOCK: dense,
-        Scope.EMBEDDING: int(stage == 0),
-        Scope.HEAD: int(stage == config.parallelism.head_stage),
-    }
-    return {scope: count for scope, count in counts.items() if count}
-
-
-def _of_stage(parts: Mapping[Scope, int], config: UpdateSubject, stage: int) -> int:
-    return sum(count * parts[scope] for scope, count in stage_parts(config, stage).items())
-
-
-def _norm_sums(config: UpdateSubject, stage: int, clocks_mhz: Array) -> CostsByClock:
-    """What the sums over tensor parallelism of norms' gradients take, of the shard that the GPU optimizes."""
-    parallelism = config.parallelism
-    frozen = config.training.trains_adapters
-    partial = 0 if frozen else _of_stage(partial_parameters(config.model, parallelism), config, stage)
-    sums = norm_gradient_collectives(parallelism, config.gpu, stage, _shard(config, partial))
-    return _collectives(config, sums, clocks_mhz)
-
-
-def _reduction(
-    config: UpdateSubject,
-    graph: BlockGraph,
-    stage: int,
-    backward_s: Sequence[float],
-    clocks_mhz: Array,
-    shared: SharedCosts,
-) -> CostsByClock:
-    """What the reduction adds to the last backward of the stage, with the sums of norms after it; energy of it all."""
-    gpu, software = config.gpu, _summing(config)
-    parts = reduced_parameters(config.model, config.parallelism, config.training)
-    whole_sum = software.sums_whole and config.parallelism.shards_states
-    if whole_sum or software.reduction is Reduction.WHOLE:
-        experts = stage_expert_parameters(config, stage)
-        whole = _reductions(config, stage, [stage_parameters(config, stage) - experts])
-        whole += expert_reduction_collectives(config.parallelism, gpu, software, stage, experts)
-        return _collectives(config, whole, clocks_mhz) + _norm_sums(config, stage, clocks_mhz)
-    buckets = _buckets(config, graph, stage, backward_s, shared)
-    placed = {scope: _reductions(config, stage, parts[scope]) for scope in dict.fromkeys(scope for scope, _ in buckets)}
-    for scope, experts in trained_expert_parameters(config.model, config.parallelism, config.training).items():
-        if scope in placed:
-            placed[scope] += expert_reduction_collectives(config.parallelism, gpu, software, stage, experts)
-    times_s = {
-        scope: _times_s(config, collectives, clocks_mhz) + _messages_s(config, collectives)
-        for scope, collectives in placed.items()
-    }
-    slower = _slowdowns(config, graph, placed, clocks_mhz, shared)
-    whole_s = window_s(config.parallelism.pp, backward_s)
-    added_s = np.array(
-        [
-            added_time_s(whole_s, [at_s for _, at_s in buckets], [times_s[scope][n] for scope, _ in buckets], slower[n])
-            for n in range(len(clocks_mhz))
-        ]
-    )
-    moving = [collective_switching(gpu, collective) for scope, _ in buckets for collective, _ in placed[scope]]
-    moving_j = sum(switching.at_j(gpu, clocks_mhz) for switching in moving)
-    held_s = sum(times_s[scope] for scope, _ in buckets)  # alone: that they hold SMs longer beside it is left out
-    held_j = held_power_w(gpu, _sm_count(config), clocks_mhz) * held_s
-    added_s += (1 - software.hidden_reduction) * (held_s - added_s)
-    added = np.array([added_s, moving_j + held_j + idle_power_w(gpu, clocks_mhz) * added_s])
-    return added + _norm_sums(config, stage, clocks_mhz)
-
-
-def _summing(config: UpdateSubject) -> Software:
-    """Return the software with the bytes of a gradient of this training."""
-    summed_in = config.software.gradient_bytes
-    gradient_bytes = config.training.gradient_bytes(summed_in)
-    return config.software if gradient_bytes == summed_in else replace(config.software, gradient_bytes=gradient_bytes)
-
-
-def _reductions(config: UpdateSubject, stage: int, parameters: Sequence[int]) -> list[Placed]:
-    """Return the collectives that sum the gradients of parameters that are reduced one after the other."""
-    return [
-        collective
-        for number in parameters
-        for collective in reduction_collectives(config.parallelism, config.gpu, _summing(config), stage, number)
-    ]
-
-
-def _buckets(
-    config: UpdateSubject, graph: BlockGraph, stage: int, backward_s: Sequence[float], shared: SharedCosts
-) -> list[tuple[Scope, float]]:
-    """Buckets of a stage as `stage_buckets`, by what segments take; none before the last if weight gradients wait."""
-    shapes = laid_out_shapes(config)
-    of_chunks = []
-    for chunk in range(config.chunks):
-        shape = shapes[stage, chunk]
-        key = shape, config.recomputation
-        if key not in shared.buckets:
-            seconds = _segment_s(config, graph, shape, shared.steps)
-            shared.buckets[key] = buckets_of(graph, shape, seconds, recomputation=config.recomputation)
-        of_chunks.append(shared.buckets[key])
-    buckets = stage_buckets(config.parallelism.pp, of_chunks, backward_s)
-    if not config.split_backward:
-        return buckets
-    whole_s = window_s(config.parallelism.pp, backward_s)
-    return [(scope, whole_s) for scope, _ in buckets]
-
-
-def _segment_s(
-    config: UpdateSubject, graph: BlockGraph, shape: StageShape, step_costs: KnownSteps
-) -> dict[Segment, float]:
-    """Seconds of each segment of a sequential backward at the maximum clock."""
-    recomputation, clock_mhz = config.recomputation, np.array([float(config.gpu.maximum_clock_mhz)])
-    segments = dict.fromkeys(
-        (
-            *outer_segments(graph, shape, Direction.BACKWARD, recomputation=recomputation),
-            *block_segments(graph, shape.layers, Direction.BACKWARD, recomputation=recomputation, dense=shape.dense),
-        )
-    )
-    steps = sequential_steps(segments, config.default_collective_sm_count)
-    return {
-        segment: float(known_step_cost(config.gpu, step, clock_mhz, step_costs)[0, 0])
-        for segment, step in zip(segments, steps, strict=True)
-    }
-
-
-def _slowdowns(
-    config: UpdateSubject,
-    graph: BlockGraph,
-    placed: Mapping[Scope, Sequence[Placed]],
-    clocks_mhz: Array,
-    shared: SharedCosts,
-) -> list[Slowdown]:
-    """Slowdown of a backward through the blocks and of the first collective of a block's reduction, at each clock."""
-    scope = next(scope for scope in (Scope.BLOCK, Scope.DENSE_BLOCK) if placed.get(scope))
-    key = scope, placed[scope][0], _sm_count(config), clocks_mhz.tobytes()
-    if key not in shared.slowdowns:
-        shared.slowdowns[key] = _slowdowns_beside(config, graph, scope, placed[scope][0], clocks_mhz)
-    return shared.slowdowns[key]
-
-
-def _slowdowns_beside(
-    config: UpdateSubject, graph: BlockGraph, scope: Scope, placed: Placed, clocks_mhz: Array
-) -> list[Slowdown]:
-    backward = graph.backward if scope is Scope.BLOCK else graph.dense_backward
-    operators = [operator for segment in backward for operator in segment.operators]
-    collective, placement = placed
-    sm_counts = np.full_like(clocks_mhz, _sm_count(config))
-    alone_s = placed_collective_s(config.gpu, collective, placement, clocks_mhz, sm_counts)
-    factors = slowdowns(config.gpu, operators, (collective, alone_s), clocks_mhz, _sm_count(config))
-    return [Slowdown(float(backward), float(reduction)) for backward, reduction in zip(*factors, strict=True)]
-
-
 def _exchange(config: UpdateSubject, clocks_mhz: Array) -> CostsByClock:
     parameters = embedding_parameters(config.model, config.parallelism)
-    shard = _shard(config, parameters)
-    exchange = exchange_collectives(config.parallelism, config.gpu, _summing(config), shard)
-    return _collectives(config, exchange, clocks_mhz)
-
-
-def _operators(gpu: Gpu, operators: Sequence[Operator], clocks_mhz: Array) -> CostsByClock:
-    """What operators take one after the other, under the power limit."""
-    ran = run_program(gpu, Program(name="update", steps=(Step(operators=tuple(operators)),), blocks=None), clocks_mhz)
-    return np.array([ran.time_s, ran.energy_j])
-
-
-def _collectives(config: UpdateSubject, placed: Sequence[Placed], clocks_mhz: Array) -> CostsByClock:
-    """CostsByClock of collectives one after the other, with nothing beside them."""
-    total = np.zeros((2, len(clocks_mhz)))
-    for collective in placed:
-        time_s = _times_s(config, [collective], clocks_mhz)
-        held_j = held_power_w(config.gpu, _sm_count(config), clocks_mhz) * time_s
-        busy_j = collective_switching(config.gpu, collective[0]).busy_j(config.gpu, clocks_mhz, time_s)
-        total += np.array([time_s, busy_j + held_j])
-    return total
-
-
-def _sm_count(config: UpdateSubject) -> int:
-    """Return the SMs of what an update exchanges: with shared-out gradients their sum over copies, and little else."""
-    copies_sms = config.parallelism.fsdp.copies_sms
-    return config.default_collective_sm_count if copies_sms is None else copies_sms
-
-
-def _times_s(config: UpdateSubject, placed: Sequence[Placed], clocks_mhz: Array) -> Array:
-    sm_counts, total_s = np.full_like(clocks_mhz, _sm_count(config)), np.zeros_like(clocks_mhz)
-    for collective, placement in placed:
-        total_s += placed_collective_s(config.gpu, collective, placement, clocks_mhz, sm_counts)
-    return total_s
-
-
-def _messages_s(config: UpdateSubject, placed: Sequence[Placed]) -> float:
-    """Time of the further messages of a block's collectives that share out an optimizer."""
-    if not config.parallelism.shards_states or not config.software.block_messages:
-        return 0.0
-    return config.software.block_messages * sum(message_latency_s(config.gpu, *placement) for placement in placed)
+    shard = shard_of(config, parameters)
+    exchange = exchange_collectives(config.parallelism, config.gpu, summing_software(config), shard)
+    return collectives_cost(config, exchange, clocks_mhz)
 
 
 def _memory_bound(name: str, *, read: int, written: int) -> Operator:

@@ -35,16 +35,7 @@ from kareus.workload.documents import KEY as DOCUMENT_LENGTHS
 from kareus.workload.documents import read_lengths
 from kareus.workload.huggingface import read_architecture
 from kareus.workload.overrides import Setting, expand, groups, is_file, is_record, may_be_null
-from kareus.workload.words import (
-    DEGREES,
-    DP,
-    MICROBATCH,
-    MICROBATCHES,
-    SHARDING,
-    WORDS,
-    followed,
-    shared_in_node,
-)
+from kareus.workload.words import DEGREES, DP, MICROBATCH, MICROBATCHES, SHARDING, WORDS, followed, shared_in_node
 
 PRIMARY = "config"
 USUAL = f"gpu.{USUAL_SOFTWARE}"

@@ -9,16 +9,7 @@ import torch.distributed as dist
 from helpers.code_blocks import python_blocks, run_block
 from helpers.doc_examples import run_examples
 from helpers.driving import driven_plan
-from helpers.piped import (
-    MICROBATCHES_EACH,
-    STAGES,
-    WIDTH,
-    check_followed,
-    loss,
-    own_gpu,
-    stages_of_rank,
-    trained,
-)
+from helpers.piped import MICROBATCHES_EACH, STAGES, WIDTH, check_followed, loss, own_gpu, stages_of_rank, trained
 from helpers.worlds import spawn
 from torch.distributed.pipelining import Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import ScheduleGPipe, _PipelineScheduleRuntime

@@ -9,12 +9,7 @@ from helpers.driving import driven_plan
 from helpers.pipelines import BI, BW, B, F
 from helpers.trainings import tiny_workload
 from torch.distributed.pipelining import ScheduleZBVZeroBubble
-from torch.distributed.pipelining.schedules import (
-    _Action,
-    _ComputationType,
-    _validate_schedule,
-    get_schedule_class,
-)
+from torch.distributed.pipelining.schedules import _Action, _ComputationType, _validate_schedule, get_schedule_class
 
 from kareus.errors import ConfigError
 from kareus.export.torchtitan import is_schedule_csv, is_schedule_notes, schedule_csv, schedule_notes

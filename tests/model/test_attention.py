@@ -3,14 +3,7 @@
 import pytest
 import torch
 
-from kareus.model.attention import (
-    MASK_ALIGNMENT,
-    _in_order,
-    _summed_by_rank,
-    alibi_slopes,
-    causal_mask,
-    shared_masks,
-)
+from kareus.model.attention import MASK_ALIGNMENT, _in_order, _summed_by_rank, alibi_slopes, causal_mask, shared_masks
 
 CHUNK = 3
 

@@ -14,7 +14,7 @@ from kareus.model.layers import Norm, QueryKeyNorm
 from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.parameters import partial_parameters, scope_parameters
 from kareus.model.shards import shard_of
-from kareus.update.costs import stage_parameters
+from kareus.update.work import stage_parameters
 from kareus.workload import state_memory
 from kareus.workload.compose import compose
 from kareus.workload.resolve import resolve_accepted

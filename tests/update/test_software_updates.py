@@ -16,7 +16,8 @@ from kareus.model.config import Model
 from kareus.model.parallelism import Sharding
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.software.record import Reduction, Software
-from kareus.update.costs import CostsByClock, PassTimes, step_costs, update_costs
+from kareus.update.costs import PassTimes, step_costs, update_costs
+from kareus.update.work import CostsByClock
 from kareus.workload.config import Workload
 from kareus.workload.state_memory import state_bytes
 

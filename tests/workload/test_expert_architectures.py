@@ -14,13 +14,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from kareus.errors import ConfigError
 from kareus.model.experts import RouterScore
 from kareus.model.features import QkNormScope
-from kareus.model.parameters import (
-    ALONE,
-    active_parameters,
-    embedding_parameters,
-    mtp_parameters,
-    total_parameters,
-)
+from kareus.model.parameters import ALONE, active_parameters, embedding_parameters, mtp_parameters, total_parameters
 from kareus.workload.expert_architectures import WITH_EXPERTS
 from kareus.workload.huggingface import read_architecture, read_model
 from kareus.workload.model_flops import forward_flops_per_sequence

@@ -10,8 +10,8 @@ from kareus.errors import EngineError, RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.parameters import embedding_parameters, expert_parameters, mtp_parameters, total_parameters
 from kareus.runtime.architecture import check_runs, check_trains
-from kareus.update.costs import stage_expert_parameters
-from kareus.update.costs import stage_parameters as held_parameters
+from kareus.update.work import stage_expert_parameters
+from kareus.update.work import stage_parameters as held_parameters
 from kareus.workload.activation_memory import block_split_bytes, expert_activation_bytes, kept_bytes
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload

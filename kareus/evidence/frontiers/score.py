@@ -5,12 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from kareus.evidence.frontiers.predict import (
-    EXECUTIONS,
-    PlannedMethods,
-    planned_costs,
-    undominated,
-)
+from kareus.evidence.frontiers.predict import EXECUTIONS, PlannedMethods, planned_costs, undominated
 from kareus.evidence.frontiers.reference import ABLATIONS, FrontierRow, ReductionRow, by_curve
 from kareus.evidence.frontiers.staged import Planner
 from kareus.evidence.frontiers.subject import Subject, Subjects

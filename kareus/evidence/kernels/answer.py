@@ -12,13 +12,7 @@ from kareus.errors import ConfigError
 from kareus.evidence.kernels.counted import large_message, power_counts, time_counts
 from kareus.evidence.kernels.predict import Gpus, Predicted, predict
 from kareus.evidence.kernels.rows import KernelKind, Kernels
-from kareus.evidence.kernels.score import (
-    Baselines,
-    KernelErrors,
-    baselines,
-    errors_by,
-    errors_of,
-)
+from kareus.evidence.kernels.score import Baselines, KernelErrors, baselines, errors_by, errors_of
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.trust import trust
 from kareus.prediction.lines import Refusal, plain_refusals, refused_lines

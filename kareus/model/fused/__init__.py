@@ -8,14 +8,7 @@ Sums are fp32; what leaves in bf16 is rounded where the model's own definition r
 Qwen 3).
 """
 
-from kareus.model.fused.activations import (
-    activate,
-    activate_backward,
-    geglu,
-    geglu_backward,
-    swiglu,
-    swiglu_backward,
-)
+from kareus.model.fused.activations import activate, activate_backward, geglu, geglu_backward, swiglu, swiglu_backward
 from kareus.model.fused.embedding import add_over_sequences, embed, embed_backward, own_rows
 from kareus.model.fused.layer_norms import Affine, LayerNormed, residual_layer_norm, residual_layer_norm_backward
 from kareus.model.fused.loss import cross_entropy, cross_entropy_backward_, exponentials, maxima, mean_loss

@@ -14,14 +14,7 @@ import numpy as np
 
 from kareus.arrays import Array, Indices
 from kareus.pipeline.solver.dag import latest_ends
-from kareus.pipeline.solver.lanes import (
-    TOLERANCE,
-    Choices,
-    energies_in_time_j,
-    mirrored,
-    parts,
-    reclaim,
-)
+from kareus.pipeline.solver.lanes import TOLERANCE, Choices, energies_in_time_j, mirrored, parts, reclaim
 from kareus.pipeline.solver.problem import Problem
 
 Lanes = Array

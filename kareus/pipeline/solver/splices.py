@@ -13,15 +13,7 @@ import numpy as np
 
 from kareus.arrays import Array, Indices
 from kareus.pipeline.solver.dag import earliest_starts_s
-from kareus.pipeline.solver.lanes import (
-    TOLERANCE,
-    Choices,
-    energies_in_time_j,
-    mirrored,
-    parts,
-    reclaim,
-    times_s,
-)
+from kareus.pipeline.solver.lanes import TOLERANCE, Choices, energies_in_time_j, mirrored, parts, reclaim, times_s
 from kareus.pipeline.solver.problem import Problem
 
 REACH = 3

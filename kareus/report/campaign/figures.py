@@ -8,17 +8,7 @@ import polars as pl
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
 from kareus.report.campaign.inputs import CampaignInputs
 from kareus.report.campaign.overview import Overview, fleet_labels, short_labels
-from kareus.report.charts import (
-    Figure,
-    Tip,
-    chart_of,
-    facet_of,
-    legend_filter,
-    looks,
-    looks_of,
-    spec_of,
-    tooltip,
-)
+from kareus.report.charts import Figure, Tip, chart_of, facet_of, legend_filter, looks, looks_of, spec_of, tooltip
 from kareus.report.contents import OVERVIEW, frontiers_name
 from kareus.report.fleet_inputs import fleet_title
 from kareus.report.frontier_panels import frontier_panels
