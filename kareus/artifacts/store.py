@@ -22,7 +22,6 @@ from typing import IO, Any, Self
 import polars as pl
 
 from kareus.artifacts.files import (
-    exclusive_lock,
     free_name,
     make_folder,
     read_bytes,
@@ -31,6 +30,7 @@ from kareus.artifacts.files import (
     sync_folder,
     write_atomically,
 )
+from kareus.artifacts.locks import exclusive_lock
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import LEAST_INTEGER, MOST_INTEGER, content_hash, parse_json
 from kareus.artifacts.seals import sealed, unsealed

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from kareus.artifacts.files import lock_until_exit
+from kareus.artifacts.locks import lock_until_exit
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.device.protocol import Device

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kareus.artifacts.files import exclusive_lock
+from kareus.artifacts.locks import exclusive_lock
 from kareus.artifacts.records import content_hash
 from kareus.errors import ArtifactError, ConfigError
 from kareus.training.tokenizers import Tokenizer, files_of, open_tokenizer

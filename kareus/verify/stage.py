@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from kareus.artifacts.files import lock_at_once
+from kareus.artifacts.locks import lock_at_once
 from kareus.errors import ArtifactError
 from kareus.training.checkpoint_files import is_checkpoint_file
 from kareus.verify.sound_files import SoundFiles

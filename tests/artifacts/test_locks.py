@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kareus.artifacts.files import exclusive_lock, lock_until_exit, require_locked
+from kareus.artifacts.locks import exclusive_lock, lock_until_exit, require_locked
 from kareus.errors import ArtifactError
 
-HOLD = "import sys, time; from pathlib import Path; from kareus.artifacts.files import lock_until_exit; " \
+HOLD = "import sys, time; from pathlib import Path; from kareus.artifacts.locks import lock_until_exit; " \
     "lock_until_exit(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"  # fmt: skip
 
 

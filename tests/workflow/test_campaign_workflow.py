@@ -16,7 +16,7 @@ import pytest
 from helpers.breaking import KILLING, breaking, other_version
 from helpers.preloaded import snakemake, would_run
 
-from kareus.artifacts.files import lock_at_once
+from kareus.artifacts.locks import lock_at_once
 from kareus.artifacts.tables import read_table
 from kareus.campaign.config import CAMPAIGN
 from kareus.campaign.jobs import campaign_jobs

@@ -10,7 +10,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.io import is_flagged
 
 from kareus.artifacts.code import code_hash
-from kareus.artifacts.files import lock_until_exit, require_locked
+from kareus.artifacts.locks import lock_until_exit, require_locked
 from kareus.artifacts.records import content_hash
 from kareus.campaign.command_line import missing_profile, workflow_config
 from kareus.campaign.jobs import campaign_jobs
