@@ -189,11 +189,11 @@ def _parts_of(predictor: LayoutPredictor, workload: Workload) -> _StageParts:
 
     middle = StageShape(layers=usual, first=False, last=False)
     dense_blocks = (0, 0, min(1, len(workload.model.dense_layers)))
-    few, more, less = (
+    few, one_more, one_dense = (
         priced(degrees.pp - 1, replace(middle, layers=usual + n, dense=dense))
         for n, dense in zip((0, 1, 0), dense_blocks, strict=True)
     )
-    block, block_s = more[0] - few[0], more[1] - few[1]
+    block, block_s = one_more[0] - few[0], one_more[1] - few[1]
     outside = np.zeros((degrees.pp, *block.shape))
     first_s = np.zeros((degrees.pp, 2))
     for (stage, chunk), shape in shapes.items():
@@ -222,14 +222,14 @@ def _parts_of(predictor: LayoutPredictor, workload: Workload) -> _StageParts:
     return _StageParts(
         outside=outside,
         block=block,
-        dense=less[0] - few[0],
+        dense=one_dense[0] - few[0],
         update=update,
         update_block=update_block,
         reduction=reduction,
         reduction_block=reduction_block,
         outside_s=first_s + boundaries_s[:, None],
         block_s=block_s,
-        dense_s=less[1] - few[1],
+        dense_s=one_dense[1] - few[1],
         most=min(
             workload.model.num_layers - (degrees.pp - 1) * chunks, 2 * -(-workload.model.num_layers // degrees.pp)
         ),

@@ -94,7 +94,7 @@ Judgement = tuple[Mapping[str, float], _Judged | None]
 
 def _judged_dense(data: IterationData, _: Mapping[str, float]) -> Judgement:
     """Fit the numbers of dense models in 16 bits."""
-    data = data.where([not _is_other(*pair) for pair in zip(data.rows, data.workloads, strict=True)])
+    data = data.where([_is_dense_bf16(*pair) for pair in zip(data.rows, data.workloads, strict=True)])
     if not data.rows:
         return {}, None
     software = data.workloads[0].software
@@ -111,7 +111,7 @@ def _judged_dense(data: IterationData, _: Mapping[str, float]) -> Judgement:
 def _judged_narrow(data: IterationData, fitted: Mapping[str, float]) -> Judgement:
     """Judge dense models in fewer bits, of which no row is in a fit, by fits without rows of the same model."""
     both = list(zip(data.rows, data.workloads, strict=True))
-    narrow = data.where([_is_other(*pair) and not pair[0].architecture for pair in both])
+    narrow = data.where([not _is_dense_bf16(*pair) and not pair[0].architecture for pair in both])
     if not narrow.rows:
         return {}, None
     if not fitted:
@@ -119,7 +119,7 @@ def _judged_narrow(data: IterationData, fitted: Mapping[str, float]) -> Judgemen
             f"--errors: rows in {narrow.rows[0].precision} are judged by fits to rows in 16 bits of other models; give "
             "a file with these, too."
         )
-    outside = judged(data.where([not _is_other(*pair) for pair in both]), fitted, narrow)
+    outside = judged(data.where([_is_dense_bf16(*pair) for pair in both]), fitted, narrow)
     names = [f"{row.family} {row.model.split(' ')[0]} {row.precision}" for row in narrow.rows]
     _log(_notes(names, errors(narrow, fitted), outside))
     return {}, _Judged(narrow, outside, [row.model.split(" ")[0] for row in narrow.rows])
@@ -137,9 +137,9 @@ def _judged_experts(data: IterationData, fitted: Mapping[str, float]) -> Judgeme
     return numbers, _Judged(experts, outside, models)
 
 
-def _is_other(row: MeasuredIteration, workload: Workload) -> bool:
-    """Whether a row is not of a dense model in 16 bits."""
-    return bool(row.architecture) or workload.precision is not Precision.BF16
+def _is_dense_bf16(row: MeasuredIteration, workload: Workload) -> bool:
+    """Whether a row is of a dense model in 16 bits, of which the first fit is."""
+    return not row.architecture and workload.precision is Precision.BF16
 
 
 def _log(notes: Mapping[str, str]) -> None:
@@ -200,10 +200,9 @@ def calibrated_document(text: str, software: Software, calibration: TrainerCalib
         name: f"{name}: {number(value)} # {CALIBRATED} {calibration.posterior.note(name)}"
         for name, value in calibration.posterior.values.items()
     }
+    unmeasured = re.sub(r"^measured:.*\n(?:  .*\n)*", "", text, flags=re.MULTILINE)
     kept = [
-        lines.pop(key, line)
-        for line in re.sub(r"^measured:.*\n(?:  .*\n)*", "", text, flags=re.MULTILINE).splitlines()
-        if not line.startswith(NOT_FITTED) and (key := line.partition(":")[0]) is not None
+        lines.pop(line.partition(":")[0], line) for line in unmeasured.splitlines() if not line.startswith(NOT_FITTED)
     ]
     block = yaml.safe_dump({"measured": to_plain(software.measured)}, sort_keys=False)
     return "\n".join([*kept, *lines.values()]) + "\n" + block

@@ -1,4 +1,4 @@
-"""The check that a GPU ran at the clock that was asked for, and what a measurement at another says of it."""
+"""Whether a GPU ran at the clock that was asked for, and if not, whether its power limit alone kept it below."""
 
 import statistics
 from collections.abc import Collection, Iterable

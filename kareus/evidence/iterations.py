@@ -78,24 +78,27 @@ def _within(scored: Sequence[Scored]) -> dict[str, float]:
     """Return the share of rows within the printed interval, by GPU and software."""
     within: dict[str, list[bool]] = {}
     for run in scored:
-        pair = next((p for p in pair_errors() if _measured_as(p) == _pair(run)), None)
+        pair = next((p for p in pair_errors() if _error_kind(p) == _run_kind(run)), None)
         if pair is not None:
             size = abs(np.log1p(run.error))
-            name = " ".join(part for part in _pair(run) if part not in (DENSE, Precision.BF16))
+            name = " ".join(part for part in _run_kind(run) if part not in (DENSE, Precision.BF16))
             within.setdefault(name, []).append(bool(size <= np.log1p(pair.percent_90 / 100)))
     return {pair: 100 * float(np.mean(rows)) for pair, rows in sorted(within.items())}
 
 
-def _pair(run: Scored) -> tuple[str, ...]:
+def _run_kind(run: Scored) -> tuple[str, ...]:
+    """Return what errors are told apart by: GPU, software, kind of models, and precision."""
     workload = run.workload
     return workload.gpu.name, workload.software.name, models_of(workload), str(workload.precision)
 
 
-def _measured_as(pair: PairError) -> tuple[str, ...]:
+def _error_kind(pair: PairError) -> tuple[str, ...]:
+    """Return the same of an error that was measured."""
     return pair.gpu, pair.software, pair.models, pair.precision
 
 
 def _mean_of_families(scored: Sequence[Scored], errors: Sequence[float | None]) -> float | None:
+    """Return the mean of the mean absolute errors of families, in %; errors are shares, None where there is none."""
     by_family: dict[str, list[float]] = {}
     for run, error in zip(scored, errors, strict=True):
         if error is not None:
@@ -109,8 +112,8 @@ def left_out_pct(scored: Sequence[Scored]) -> float | None:
 
     Of a GPU and a software, whatever network a row's cluster has.
     """
-    percent_of = {_measured_as(pair): pair.mean_percent for pair in pair_errors()}
-    pairs = [_pair(run) for run in scored]
+    percent_of = {_error_kind(pair): pair.mean_percent for pair in pair_errors()}
+    pairs = [_run_kind(run) for run in scored]
     fitted = bool(pairs) and all(pair in percent_of for pair in pairs)
     return float(np.mean([percent_of[pair] for pair in pairs])) if fitted else None
 

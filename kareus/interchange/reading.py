@@ -109,7 +109,7 @@ def read_training(
     return _understood(table, read, given or {})
 
 
-def _further(
+def _named_files(
     table: TrainerTable, read: Sequence[tuple[Path, ReadSettings]]
 ) -> tuple[list[tuple[Path, ReadSettings]], list[ReadSetting]]:
     """Return the files that settings name, which settings beside their names replace, and those that are not there."""
@@ -175,6 +175,7 @@ def _table(read: Sequence[ReadSettings], paths: Sequence[Path]) -> TrainerTable:
 
 
 def _score(table: TrainerTable, keys: Sequence[str]) -> int:
+    """Return how well a table fits: the keys that it has, of which those count more that are its trainer's alone."""
     marked = sum(any(fnmatch.fnmatchcase(key, pattern) for key in keys) for pattern in table.marks)
     return MARKED * marked + sum(table.row(key) is not None for key in keys) if marked else 0
 
@@ -208,7 +209,7 @@ class _Sorted:
             row = table.row(key)
             if row is not None and row.only_with is not None and not _is_on(table, values, row.only_with):
                 by_kind.ignored.append(key)
-            elif key in inner and row is not None and row.key != key:
+            elif key in inner and row is not None and row.key != key:  # of another part of the file, by the same word
                 by_kind.unread.append(key)
             elif row is None:
                 (by_kind.ignored if table.ignores(key) else by_kind.unread).append(key)
@@ -291,6 +292,7 @@ def _inner(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _usual(table: TrainerTable, terms: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return terms with those that are given otherwise, and the trainer's defaults for what neither says."""
     said = {**terms, **given}
     usual = {term: value for term, value in table.usual.items() if said.get(term) is None}
     if said.get("global_batch_size") is not None:
@@ -299,7 +301,8 @@ def _usual(table: TrainerTable, terms: Mapping[str, Any], given: Mapping[str, An
 
 
 def _understood(table: TrainerTable, read: Sequence[tuple[Path, ReadSettings]], given: Mapping[str, Any]) -> Training:
-    further, absent = _further(table, read)
+    """Return what files say by a table: their settings become terms, and these overrides."""
+    further, absent = _named_files(table, read)
     parts = [settings for _, settings in (*further, *read)]
     values = _together([settings.values for settings in parts])
     by_kind, said = _Sorted.of(table, values), list[str]()

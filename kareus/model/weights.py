@@ -79,7 +79,7 @@ def pieces(model: Model, name: str, first_layer: int) -> tuple[Piece, ...]:
 
 
 def is_of_experts(name: str) -> bool:
-    """Return whether our parameter `name` holds experts, which other ranks have copies of than of other weights."""
+    """Return whether our parameter `name` holds experts, whose copies are on other ranks than those of the rest."""
     return name.split(".", 2)[-1] in EXPERTS
 
 
@@ -104,21 +104,21 @@ def load_weights(stage: nn.Module, model: Model, folder: Path, first_layer: int,
     files = _files_by_weight(folder)
     for path in sorted(set(files.values())):
         check_file(path)
-    pieces = [
+    by_parameter = [
         (
             parameter.data,
             [(p, _place(published(model, p.name), files)) for p in held_pieces(model, name, first_layer, mesh)],
         )
         for name, parameter in stage.named_parameters()
     ]
-    places = [place for _, parts in pieces for _, place in parts]
+    places = [place for _, parts in by_parameter for _, place in parts]
     for place in places:
         if place.name not in files:
             raise ArtifactError(f"{folder}: has no weight '{place.name}'; choose the checkpoint of {model.name}.")
     with ExitStack() as stack:
         paths = sorted({files[place.name] for place in places})
         opened = {path: stack.enter_context(_opened(path)) for path in paths}
-        for weight, parts in pieces:
+        for weight, parts in by_parameter:
             fill_rows(weight, (_shard(opened[path := files[at.name]], p, at, path, mesh) for p, at in parts))
 
 
@@ -144,9 +144,9 @@ def save_weights(stage: nn.Module, model: Model, path: Path, first_layer: int, m
     """
     whole: dict[str, Tensor] = {}
     for name, parameter in stage.named_parameters():
-        pieces = held_pieces(model, name, first_layer, mesh)
-        rows = [p.shape[0] // (group_size(mesh.tp) if p.divided == 0 else 1) for p in pieces]
-        for piece, shard in zip(pieces, torch.split(parameter.detach(), rows), strict=True):
+        parts = held_pieces(model, name, first_layer, mesh)
+        rows = [p.shape[0] // (group_size(mesh.tp) if p.divided == 0 else 1) for p in parts]
+        for piece, shard in zip(parts, torch.split(parameter.detach(), rows), strict=True):
             whole[piece.name] = _whole(shard, piece, mesh.tp).cpu()
     if group_rank(mesh.tp) == 0:
         save_tensors(as_published(model, whole), path)
@@ -217,6 +217,7 @@ def _expert_pieces(model: Model, kinds: Sequence[str]) -> Iterator[Piece]:
 
 
 def _block_pieces(model: Model) -> dict[str, tuple[Piece, ...]]:
+    """Return the pieces of every parameter that a block may have but for its experts, by its name in the block."""
     hidden, inner, query, key_value = (
         model.hidden_size,
         model.intermediate_size,
@@ -233,35 +234,35 @@ def _block_pieces(model: Model) -> dict[str, tuple[Piece, ...]]:
     }
     columns = {"attention.qkv": heads, "mlp.gate_up": gated, "mlp.up": gated[1:]}
     rows = {"attention.projection": ("self_attn.o_proj", model.attended_width), "mlp.down": ("mlp.down_proj", inner)}
-    pieces: dict[str, tuple[Piece, ...]] = {}
+    by_name: dict[str, tuple[Piece, ...]] = {}
     for kind, width in (("query", query), ("key", key_value)):
         shared = model.qk_norm_scope is QkNormScope.HEAD
         size, divided = (model.head_dim, None) if shared else (width, 0)
-        pieces[f"attention.qk_norm.{kind}_weight"] = (Piece(f"self_attn.{kind[0]}_norm.weight", (size,), divided),)
+        by_name[f"attention.qk_norm.{kind}_weight"] = (Piece(f"self_attn.{kind[0]}_norm.weight", (size,), divided),)
     if model.latent_attention is not None:
-        pieces |= _latent_pieces(model, model.latent_attention)
+        by_name |= _latent_pieces(model, model.latent_attention)
     if model.experts is not None:
-        pieces["mlp.router.weight"] = (Piece("mlp.gate.weight", (model.experts.count, hidden)),)
-        pieces[CHOOSING] = (Piece("mlp.gate.e_score_correction_bias", (model.experts.count,)),)
-        pieces["mlp.shared_gate.weight"] = (Piece("mlp.shared_expert_gate.weight", (1, hidden)),)
+        by_name["mlp.router.weight"] = (Piece("mlp.gate.weight", (model.experts.count, hidden)),)
+        by_name[CHOOSING] = (Piece("mlp.gate.e_score_correction_bias", (model.experts.count,)),)
+        by_name["mlp.shared_gate.weight"] = (Piece("mlp.shared_expert_gate.weight", (1, hidden)),)
         width = model.experts.shared_width
         beside = tuple((f"mlp.shared_experts.{kind}_proj", width) for kind in ("gate", "up"))
         columns |= {"mlp.shared_gate_up": beside, "mlp.shared_up": beside[1:]}
         rows["mlp.shared_down"] = ("mlp.shared_experts.down_proj", width)
     for ours, theirs in whole.items():
         for kind in ("weight", "bias"):
-            pieces[f"{ours}.{kind}"] = (Piece(f"{theirs}.{kind}", (hidden,)),)
+            by_name[f"{ours}.{kind}"] = (Piece(f"{theirs}.{kind}", (hidden,)),)
     for ours, parts in columns.items():
-        pieces[f"{ours}.weight"] = tuple(Piece(f"{name}.weight", (width, hidden), 0) for name, width in parts)
-        pieces[f"{ours}.bias"] = tuple(Piece(f"{name}.bias", (width,), 0) for name, width in parts)
+        by_name[f"{ours}.weight"] = tuple(Piece(f"{name}.weight", (width, hidden), 0) for name, width in parts)
+        by_name[f"{ours}.bias"] = tuple(Piece(f"{name}.bias", (width,), 0) for name, width in parts)
     for ours, (name, width) in rows.items():
-        pieces[f"{ours}.weight"] = (Piece(f"{name}.weight", (hidden, width), 1),)
-        pieces[f"{ours}.bias"] = (Piece(f"{name}.bias", (hidden,)),)
-    return pieces
+        by_name[f"{ours}.weight"] = (Piece(f"{name}.weight", (hidden, width), 1),)
+        by_name[f"{ours}.bias"] = (Piece(f"{name}.bias", (hidden,)),)
+    return by_name
 
 
 def _latent_pieces(model: Model, latent: LatentAttention) -> dict[str, tuple[Piece, ...]]:
-    """Return the pieces of attention that has latent vectors; what makes heads of these is divided."""
+    """Return the pieces of attention that has latent vectors."""
     hidden, rank, shared = model.hidden_size, latent.query_rank, latent.key_value_rank
     name, made = ("q_proj", model.query_width) if rank is None else ("q_a_proj", rank)
     both = model.num_attention_heads * (model.head_dim - latent.rotary_dim + latent.value_dim)
@@ -274,7 +275,9 @@ def _latent_pieces(model: Model, latent: LatentAttention) -> dict[str, tuple[Pie
     }
     return {
         f"attention.{ours}": tuple(
-            Piece(f"self_attn.{theirs}.weight", shape, 0 if "_up" in ours else None) for theirs, shape in parts
+            # what makes heads of latent vectors is divided as heads are; the vectors are of all heads
+            Piece(f"self_attn.{theirs}.weight", shape, 0 if "_up" in ours else None)
+            for theirs, shape in parts
         )
         for ours, parts in whole.items()
     }
@@ -350,8 +353,8 @@ def draw_weights(stage: nn.Module, model: Model, seed: int, first_layer: int, me
     with torch.no_grad():
         for name, parameter in stage.named_parameters():
             if parameter.dim() == _MATRIX:
-                pieces = held_pieces(model, name, first_layer, mesh)
-                fill_rows(parameter, (_drawn(piece, seed, mesh) for piece in pieces))
+                parts = held_pieces(model, name, first_layer, mesh)
+                fill_rows(parameter, (_drawn(piece, seed, mesh) for piece in parts))
             else:
                 parameter.fill_(0 if name.endswith(_BIAS) else 1)
 

@@ -126,20 +126,20 @@ def _widened(operator: Operator, model: Model) -> Operator:
     and values that attention reads, and whose gradients it writes, two thirds are wider.
     """
     wider = Fraction(model.head_dim, model.value_head_dim)
-    three = (2 * wider + 1) / 3
+    bytes_factor = (2 * wider + 1) / 3
     if operator.name.partition(".")[0] == ROTATION:
-        read, written = (int(n * three) for n in (operator.bytes_read, operator.bytes_written))
+        read, written = (int(n * bytes_factor) for n in (operator.bytes_read, operator.bytes_written))
         return replace(operator, bytes_read=read, bytes_written=written)
     if operator.kind not in ATTENTION:
         return operator
-    both = (wider + 1) / 2
+    flops_factor = (wider + 1) / 2
     *sizes, head_dim = operator.shape[:6]
     forward = operator.kind is OperatorKind.ATTENTION
-    written = operator.bytes_written if forward else int(operator.bytes_written * three)
+    written = operator.bytes_written if forward else int(operator.bytes_written * bytes_factor)
     return replace(
         operator,
-        shape=(*sizes, int(head_dim * both), *operator.shape[6:]),
-        flops=int(operator.flops * both),
-        bytes_read=int(operator.bytes_read * three),
+        shape=(*sizes, int(head_dim * flops_factor), *operator.shape[6:]),
+        flops=int(operator.flops * flops_factor),
+        bytes_read=int(operator.bytes_read * bytes_factor),
         bytes_written=written,
     )

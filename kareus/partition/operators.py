@@ -172,7 +172,7 @@ def _gradients(name: str, events: tuple[TracedEvent, ...], products: list[int]) 
     while events[second - 1].kernel == _CONVERSION:
         second -= 1
     runs = [
-        Run(f"{name}.dgrad", OperatorKind.GEMM, events[:second], 1),
+        Run(f"{name}{INPUT_GRADIENT_SUFFIX}", OperatorKind.GEMM, events[:second], 1),
         Run(f"{name}{WEIGHT_GRADIENT_SUFFIX}", OperatorKind.GEMM, events[second:last], 1),
     ]
     bias = [Run(f"{name}{BIAS_GRADIENT_SUFFIX}", OperatorKind.MEMORY, events[last:], 1)] if last < len(events) else []
@@ -219,7 +219,7 @@ def _entering(events: Sequence[TracedEvent]) -> list[Region]:
     Of a buffer that `events` make, nothing enters; of one that they change in place, all that is read before.
     """
     made: set[int] = set()
-    written: set[int] = set()
+    touched: set[int] = set()
     changed: set[tuple[int, int, int]] = set()
     entering: dict[tuple[int, int, int], Region] = {}
     for event in events:
@@ -227,12 +227,12 @@ def _entering(events: Sequence[TracedEvent]) -> list[Region]:
             place = (region.buffer, region.offset, region.size_bytes)
             if region.buffer not in made and place not in changed:
                 entering[place] = region
-        written.update(region.buffer for region in event.reads)
+        touched.update(region.buffer for region in event.reads)
         for region in event.writes:
             changed.add((region.buffer, region.offset, region.size_bytes))
-            if region.buffer not in written:
+            if region.buffer not in touched:  # nothing of it was there before
                 made.add(region.buffer)
-        written.update(region.buffer for region in event.writes)
+        touched.update(region.buffer for region in event.writes)
     return list(entering.values())
 
 

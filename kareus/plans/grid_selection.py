@@ -32,7 +32,9 @@ RowPlanner = Callable[[dict[str, Any]], Plan]
 
 
 def fastest_kept(selector: Selector, plans: pl.DataFrame, planned: RowPlanner, gpu: Gpu) -> Plan:
-    """Return the precomputed plan of the least energy as fast as the fastest whose power keeps the limit of a selector.
+    """Return the fastest plan of a frontier whose power keeps the limit of a selector.
+
+    Of those that measuring cannot tell from it in time (`AS_FAST`), that is the one of the least energy.
 
     Args:
         selector: `ramp`, `floor` or `swing`.
@@ -115,6 +117,7 @@ def grid_lines(plan: Plan, workload: Workload, frontiers: Frontiers) -> Iterator
 
 
 def _price_lines(plan: Plan, workload: Workload, frontiers: Frontiers, selector: Selector) -> Iterator[str]:
+    """Yield what a limit costs against the plan `fastest`, and what other ways to keep it would."""
     row = fastest_plan(frontiers.plans(plan.method))
     fastest = plan_of_row(workload, plan.workload, Goal.FASTEST, row, frontiers)
     before = grid_power(power_series(fastest, workload.gpu))

@@ -37,11 +37,10 @@ def run(arguments: argparse.Namespace) -> None:
         from kareus.workload.writing import write_resolved  # noqa: PLC0415 - as above
 
         check_outputs(arguments, [(arguments.output / "workloads.parquet", table(WORKLOADS))])
-    workloads = described(arguments)
-    for line in workloads.left_out:
+    given = described(arguments)
+    for line in given.left_out:
         logger.info("%s", line)
-    workloads_named = resolve(workloads.overrides, arguments.config_dir)
-    resolved = [with_proposal(entry, arguments.config_dir) for entry in workloads_named]
+    resolved = [with_proposal(entry, arguments.config_dir) for entry in resolve(given.overrides, arguments.config_dir)]
     for line in proposals(resolved):
         logger.info("%s", line)
     if len(resolved) > 1 or resolved[0].refusal is None:  # else the error says it all
@@ -53,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
         write_resolved(resolved, arguments.output)
     if len(resolved) > 1 and all(entry.refusal is not None for entry in resolved):
         raise RefusedWorkloadError(f"all {len(resolved)} combinations are refused; the reasons are in the list.")
-    check_any_accepted(resolved, workloads.without_gpu)
+    check_any_accepted(resolved, given.without_gpu)
 
 
 def proposals(resolved: Sequence[Resolved]) -> Iterator[str]:

@@ -33,7 +33,7 @@ def update_predictions(
     graph: BlockGraph,
     behaviours: Mapping[InstructionKind, Behaviour],
     frequency_mhz: int,
-    step_costs: KnownSteps,
+    known_steps: KnownSteps,
 ) -> UpdatePredictions:
     """Return what the update costs.
 
@@ -42,24 +42,24 @@ def update_predictions(
         graph: operator graph of a block, of a whole microbatch.
         behaviours: of forwards and backwards, which collectives of the update run beside.
         frequency_mhz: clock of all GPUs.
-        step_costs: costs of steps on this GPU, taken from and added to.
+        known_steps: costs of steps on this GPU, taken from and added to.
     """
     stages = range(workload.parallelism.pp)
     if not workload.iteration.include_update:
         return [{} for _ in stages]
     times_s = {kind: float(behaviour.time_s) for kind, behaviour in behaviours.items()}
     return [
-        _stage(workload, graph, stage, pass_times(workload, stage, times_s), frequency_mhz, step_costs)
+        _stage(workload, graph, stage, pass_times(workload, stage, times_s), frequency_mhz, known_steps)
         for stage in stages
     ]
 
 
 def _stage(
-    workload: Workload, graph: BlockGraph, stage: int, passes: PassTimes, frequency_mhz: int, shared_steps: KnownSteps
+    workload: Workload, graph: BlockGraph, stage: int, passes: PassTimes, frequency_mhz: int, known_steps: KnownSteps
 ) -> dict[Direction, UpdatePrediction]:
     clocks = np.array([float(frequency_mhz)])
     predictions = {}
-    for direction, cost in update_costs(workload, graph, stage, passes, clocks, SharedCosts(shared_steps)).items():
+    for direction, cost in update_costs(workload, graph, stage, passes, clocks, SharedCosts(known_steps)).items():
         whole = {str(direction).replace("-", " "): cost}
         parts = step_costs(workload, stage, passes, clocks) if direction is Direction.UPDATE else whole
         predictions[direction] = UpdatePrediction(

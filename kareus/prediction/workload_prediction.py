@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -177,11 +177,12 @@ def predict(
 
 def predict_time_s(workload: Workload) -> float:
     """Return the time of `predict` for sequential execution at the maximum clock, without its parts."""
-    programs, step_costs = instruction_programs(workload, Execution.SEQUENTIAL), dict[Any, Any]()
+    programs = instruction_programs(workload, Execution.SEQUENTIAL)
+    known_steps: KnownSteps = {}
     clock = float(workload.gpu.maximum_clock_mhz)
-    behaviours = programs.each(lambda _, program: run_tally(workload.gpu, tally(program), clock, step_costs))
+    behaviours = programs.each(lambda _, program: run_tally(workload.gpu, tally(program), clock, known_steps))
     behaviours = {kind: copied(workload, kind, cost, clock) for kind, cost in behaviours.items()}
-    updates = update_predictions(workload, programs.graphs[Batch.MICROBATCH], behaviours, int(clock), step_costs)
+    updates = update_predictions(workload, programs.graphs[Batch.MICROBATCH], behaviours, int(clock), known_steps)
     return composed(workload, behaviours, updates, clock).time_s
 
 

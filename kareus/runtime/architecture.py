@@ -1,4 +1,7 @@
-"""Checks of what is planned and cannot be trained, before ranks are started and without importing torch."""
+"""Checks that the engine trains what is planned, before ranks are started and without importing torch.
+
+Others predict and plan more than it trains; each refusal says what to change, or who trains it.
+"""
 
 from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
@@ -70,11 +73,10 @@ def check_captures(workload: Workload, communicator: str) -> None:
 
 
 def check_runs(workload: Workload) -> None:
-    """Check that the engine runs the sharding of a workload.
+    """Check that the engine runs a workload's options of training, its pipeline, and its layout of weights and experts.
 
     Raises:
-        EngineError: gradients or weights are sharded, and with them something else that the engine does not run so; or
-            heads are, where a norm sees all of them.
+        EngineError: it does not; with the key that it would need otherwise.
     """
     parallelism, model = workload.parallelism, workload.model
     if changed := workload.training.changed:

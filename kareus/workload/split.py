@@ -38,8 +38,8 @@ def layers_per_stage(workload: Workload) -> tuple[int, ...]:
         placed = _checked("parallelism.layers_per_stage", given, workload.model, parallelism, chunks)
         return as_stages(parallelism, placed, chunks)
     split = _checked("parallelism.layers_per_stage", given, workload.model, workload.parallelism, of_stage=chunks)
-    whole = workload.parallelism.folded and any(layers % chunks for layers in split)
-    if whole or not _cuts_into(split, chunks):
+    is_uneven_v = workload.parallelism.folded and any(layers % chunks for layers in split)
+    if is_uneven_v or not _cuts_into(split, chunks):
         ends = "" if parallelism.folded else ", first and last one less where embedding or head takes its place"
         such = f", such as {list(cut)}" if min(cut := _cut_up(split, chunks, folded=parallelism.folded)) else ""
         raise RefusedWorkloadError(
@@ -210,6 +210,11 @@ def blocks_words(placed: Sequence[int]) -> str:
 def _checked(
     key: str, split: tuple[int, ...], model: Model, parallelism: Parallelism, chunks: int = 1, of_stage: int = 1
 ) -> tuple[int, ...]:
+    """Return blocks of stages that have `chunks` entries each, as given; `of_stage` is how many each might have.
+
+    Raises:
+        RefusedWorkloadError: there are others, one is less than 1, or their sum is not the model's blocks.
+    """
     shown = f"{key}={list(split)}"
     if len(split) != parallelism.pp * chunks:
         each = f", or for each chunk of each (pipeline.chunks={of_stage})" if of_stage > 1 else ""

@@ -23,7 +23,9 @@ from kareus.workload.model_flops import tokens_per_iteration
 
 PUBLISHED = FOLDER / "published_throughput.csv"
 BLOCK_FORWARDS, HEAD_FORWARDS = 4, 3
+"""Forwards whose FLOPs an iteration has, as the paper counts: a backward is two, and blocks are recomputed."""
 MOST_TFLOPS = 1e7
+"""Largest TFLOP/s of a GPU that a row may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +105,10 @@ def _sequential_time(row: PublishedThroughput, subject: Subject) -> SequentialTi
     """Predict an iteration with messages and the update of the weights."""
     workload = subject.workload
     gpus = workload.parallelism.gpus
-    own_s = counted_flops(workload) / (row.tflops_per_gpu * 1e12 * gpus)
+    method_s = counted_flops(workload) / (row.tflops_per_gpu * 1e12 * gpus)
     updated = replace(workload, iteration=replace(workload.iteration, include_update=True))
     return SequentialTime(
         workload=row.scenario.label,
-        given_time_s=own_s / (1 - row.time_reduction_pct / 100),
+        given_time_s=method_s / (1 - row.time_reduction_pct / 100),
         predicted_time_s=predict(updated).time_s,
     )

@@ -60,7 +60,10 @@ def errors_by(
 
 
 def baselines(rows: Kernels, predicted: Predicted, mask: NDArray[np.bool_]) -> Baselines:
-    """Return the errors of the medians of each group: FLOP/s or bandwidth, both, and power."""
+    """Return the errors of constants of each group: its median FLOP/s or bandwidth, and its median power.
+
+    For the roofline these are the FLOP/s and the HBM bandwidth that a tenth of its rows exceeds.
+    """
     work = bus_bytes(rows) if rows.kind is KernelKind.COLLECTIVE else predicted.flops
     constant, roofline, powers = (np.full(len(rows), np.nan) for _ in range(3))
     for group in np.unique(rows.groups[mask]):

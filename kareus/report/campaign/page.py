@@ -108,7 +108,7 @@ def _part(part: str, members: pl.DataFrame, comparison: pl.DataFrame) -> Section
 def _of_workloads(
     inputs: CampaignInputs, members: pl.DataFrame, comparison: pl.DataFrame, tables: dict[str, pl.DataFrame]
 ) -> list[Section]:
-    """Return the text on all workloads together, each once."""
+    """Return the sections on runs and on searches, in which workloads of several parts stand once."""
     planned = members.filter(pl.col("refusal").is_null())
     parts = []
     if any(inputs.runs.values()):
