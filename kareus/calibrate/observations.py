@@ -32,7 +32,10 @@ class ObservedProbe:
 
 
 def observed(probe: Probe, row: Row) -> ObservedProbe:
-    """Return the observation of a row of `MEASUREMENTS` or of `LOOKS`."""
+    """Return the observation of a row of `MEASUREMENTS` or of `LOOKS`.
+
+    The latter have times alone: without a power, window and temperatures are 0, and nothing reads them.
+    """
     with_energy = "energy_j" in row
     return ObservedProbe(
         probe=probe,

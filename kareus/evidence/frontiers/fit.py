@@ -39,6 +39,7 @@ BALANCE = 0.975
 what curves fitted through the profiled points smooth away leaves about as much again."""
 BALANCE_SCALE = 0.01
 FIRST_EVALUATIONS = 20
+"""Most steps of a fit that starts from the numbers of the GPU's file."""
 REFIT_EVALUATIONS = 5
 """Steps of a fit that starts from another one."""
 HELD_OUT_EVALUATIONS = 10
