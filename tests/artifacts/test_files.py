@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.artifacts.files import (
-    exclusive_lock,
     is_being_written,
     is_temporary,
     read_text,
@@ -19,6 +18,7 @@ from kareus.artifacts.files import (
     temporary_of,
     write_text,
 )
+from kareus.artifacts.locks import exclusive_lock
 from kareus.errors import ArtifactError
 from kareus.processes import start_of
 
