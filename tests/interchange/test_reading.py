@@ -226,6 +226,22 @@ def test_delayed_weight_gradients_and_sms_of_a_dispatcher_are_read(read):
     assert "software.dispatch_sms" not in overrides(read(text.replace("flex", "alltoall")))
 
 
+@pytest.mark.parametrize(
+    ("flags", "step"),
+    [
+        ("--moe-router-enable-expert-bias", 0.001),  # the rate that Megatron-LM takes by itself
+        ("--moe-router-bias-update-rate 0.01 --moe-router-enable-expert-bias", 0.01),
+        ("--moe-router-enable-expert-bias --moe-router-bias-update-rate 0.0", 0),
+        ("--moe-router-bias-update-rate 0.01", 0),
+    ],
+)
+def test_the_step_of_a_routers_bias_counts_where_there_is_a_bias(read, flags, step):
+    training = read(MINIMAL + MIXTURE + f"--moe-router-score-function sigmoid {flags}")
+    assert not training.lost
+    model = compose([*training.overrides, "gpu=h100-sxm5-80gb"], config_folder())[0].workload.model
+    assert model.experts.bias_step == step
+
+
 def test_an_option_without_its_value_is_not_taken_as_one(read):
     training = read(MINIMAL + "--context-parallel-size $CP")
     assert overrides(training)["parallelism.cp"] == "1"

@@ -131,7 +131,10 @@ def test_a_layout_is_read_as_it_was_written(trainer, data):
 
 WITH_EXPERTS = {
     "mixtral-8x7b": ("software.delayed_weight_gradients=true", "software.hidden_exchange=1.0", "pipeline=interleaved"),
-    "deepseek-v3": ("model.mtp_layers=1", "software.dispatcher=flex", "software.dispatch_sms=24"),
+    "deepseek-v3": (
+        *("model.mtp_layers=1", "software.dispatcher=flex", "software.dispatch_sms=24"),
+        "model.experts.bias_step=0.0025",
+    ),
 }
 """Models with experts, and what else of them is said."""
 
@@ -187,6 +190,14 @@ def test_arguments_of_megatron_are_none_that_it_refuses_or_that_slow_experts_dow
         own, _ = settings_of("megatron-lm", usual(*words, *layout))
         assert ("--tp-comm-overlap\n" in own.text) is overlaps
         assert "--moe-grouped-gemm\n" in own.text
+
+
+def test_arguments_of_megatron_move_the_bias_of_a_router_only_where_updates_do():
+    words = ("model=deepseek-v3", "software=megatron-core", "parallelism.pp=2", "parallelism.tp=1")
+    for step, is_said in (("0.001", True), ("0", False)):
+        text = settings_of("megatron-lm", usual(*words, f"model.experts.bias_step={step}"))[0].text
+        flags = ("--moe-router-enable-expert-bias\n", "--moe-router-bias-update-rate 0.001\n")
+        assert [flag in text for flag in flags] == [is_said, is_said]
 
 
 def test_what_a_trainer_has_no_setting_for_is_named():
