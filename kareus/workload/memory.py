@@ -16,6 +16,9 @@ one for each number of SMs and axis (`kareus.model.communicators`); which number
 planned, so all that the search space has are counted. Other trainers make one an axis. Gathers and reductions of
 shared-out weights have one for each number of SMs that they are set to, beside that of their group, which sums the
 norms of gradients and has NCCL's own channels; one of sums over copies takes the place of its group's.
+
+An all-to-all of tokens connects every pair of its GPUs, where a ring connects neighbours. Experts have groups of their
+own for what dense layers do, too: those that split an expert, and those that sum its gradients.
 """
 
 from collections.abc import Mapping
@@ -23,10 +26,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kareus.errors import RefusedWorkloadError
+from kareus.gpu_model.network import placement_of
 from kareus.graph.number_formats import BF16_BYTES
 from kareus.pipeline.transfers import gathered_parts
 from kareus.profile.programs import StageShape, laid_out_shapes
 from kareus.schedule.config import sm_allocations
+from kareus.software.record import Dispatcher
 from kareus.workload.activation_memory import (
     backward_bytes,
     block_bytes,
@@ -65,6 +70,21 @@ RING_BYTES = RECEIVED_BYTES + SENT_BYTES
 MESSAGE_CHANNELS = 8
 """Channels of messages between stages; NCCL's own choice inside a node may be 32, which hold as many SMs while a
 receive waits for its sender."""
+EXCHANGE_CHANNELS = 32
+"""Channels of an all-to-all to each GPU of a node: on eight H100s such logs show 32, and the first all-to-all takes
+3.3 GB (NCCL issue 1685). All are connected, however little is sent (`src/enqueue.cc`)."""
+DISTANT_CHANNELS = 2
+"""The same to each GPU of several nodes: the fewest of any pair count for all (`src/graph/paths.cc`), two over the
+network (NCCL issue 1424). ASSUMPTION: in an NVLink domain of several nodes, too. Its pairs may have 32, but 64 GB200s
+trained Llama 4 Maverick and gpt-oss where that would take 22 GiB more than there was."""
+POOL_BYTES = 2 * EXCHANGE_CHANNELS * 16 * 128 * 2**10
+"""Bytes that all connections over the network share, to send and to receive: for each channel 16 pieces of 128 KiB
+(`src/transport/net.cc`, `NCCL_P2P_NET_CHUNKSIZE`)."""
+DEEPEP_NODE, DEEPEP_LINKED, DEEPEP_DISTANT = 8, 288, 128
+"""GPUs of a node as DeepEP has them, and tokens that each of its channels keeps room for: of each GPU of a node, and of
+each node both ways. Two SMs run a channel (`deep_ep/buffer.py`, `csrc/config.hpp`). ASSUMPTION: HybridEP's alike."""
+DEEPEP_TOKEN_BYTES = 128 * (8 + 4 + 4) + 8
+"""Bytes beside the values of such a token: experts and shares of up to 128, as many scales, and where it came from."""
 CHOOSES_SMS = frozenset({ENGINE, "megatron-paper"})
 """Software that runs collectives on the SMs of a plan, by a communicator for each number of them."""
 SUM_CHANNELS = 1
@@ -306,7 +326,28 @@ def communicator_bytes(workload: Workload, stage: int) -> int:
     if parallelism.pp > 1:
         tied = workload.model.tie_embeddings and parallelism.head_stage > 0
         channels += MESSAGE_CHANNELS + channels_each * (tied and stage in (0, parallelism.head_stage))
-    return RING_BYTES * channels + _message_bytes(workload, stage)
+    if parallelism.ep * parallelism.etp > 1:
+        channels += channels_each * ((parallelism.etp > 1) + (parallelism.ep > 1 < parallelism.expert_replicas))
+    return RING_BYTES * channels + _message_bytes(workload, stage) + _exchange_bytes(workload, stage)
+
+
+def _exchange_bytes(workload: Workload, stage: int) -> int:
+    """Return what exchanges of tokens between the GPUs of an expert-parallel group take."""
+    parallelism, software, size = workload.parallelism, workload.software, workload.parallelism.ep
+    if size == 1:
+        return 0
+    if software.dispatcher is Dispatcher.FLEX:
+        channels = software.exchange_sms(workload.testbed.default_collective_sm_count) // 2
+        nodes = size // DEEPEP_NODE if size > DEEPEP_NODE else 0
+        tokens = DEEPEP_LINKED * min(size, DEEPEP_NODE) + 2 * DEEPEP_DISTANT * nodes
+        return channels * tokens * (BF16_BYTES * workload.model.hidden_size + DEEPEP_TOKEN_BYTES)
+    placement = placement_of(parallelism.expert_ranks(stage), workload.gpu.linked_gpus(parallelism.gpus))
+    most = EXCHANGE_CHANNELS if size * parallelism.etp <= workload.gpu.gpus_per_node else DISTANT_CHANNELS
+    pool_bytes = POOL_BYTES * (placement.nodes > 1)
+    limits = sm_allocations(size, workload.space) if software.name in CHOOSES_SMS else ()
+    rings = sum(limits)  # which connect a limited communicator when it is made
+    channels = sum((most, *(min(limit, most) for limit in limits)))
+    return RING_BYTES * ((placement.per_node - 1) * channels + rings) + pool_bytes * (1 + len(limits))
 
 
 def _message_bytes(workload: Workload, stage: int) -> int:

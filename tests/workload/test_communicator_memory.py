@@ -5,10 +5,13 @@ import dataclasses
 import pytest
 from helpers.trainings import tiny_workload
 
+from kareus.artifacts.shipped import config_folder
 from kareus.model.parallelism import FsdpSettings, Sharding
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
-from kareus.workload.memory import MESSAGE_CHANNELS, MIB, RECEIVED_BYTES, RING_BYTES, SENT_BYTES
+from kareus.workload.config import Workload
+from kareus.workload.memory import DISTANT_CHANNELS, MESSAGE_CHANNELS, MIB, RECEIVED_BYTES, RING_BYTES, SENT_BYTES
 from kareus.workload.memory import communicator_bytes as bytes_of
+from kareus.workload.resolve import resolve
 
 OWN = tiny_workload().testbed.default_collective_sm_count
 LARGE, SMALL = sum(range(3, 31, 3)), sum(range(1, 21))
@@ -67,6 +70,43 @@ def test_a_stage_is_connected_to_its_neighbours_in_both_directions() -> None:
     assert [bytes_of(workload, stage) for stage in range(3)] == [sums + n * both_ways for n in (1, 2, 1)]
     around = PipelineConfig(schedule=PipelineSchedule.INTERLEAVED, chunks=2, deadlines=2)
     assert bytes_of(dataclasses.replace(workload, pipeline=around), 0) == sums + 2 * both_ways
+
+
+def in_megatron(model: str, gpu: str, *layout: str) -> Workload:
+    words = [f"model={model}", f"gpu={gpu}", "software=megatron-core", "parallelism.pp=1", "parallelism.tp=1", *layout]
+    return resolve(words, config_folder())[0].composed
+
+
+def of_experts(model: str, gpu: str, gpus: int, ep: int) -> int:
+    """Bytes that communicators of GPUs take more with `ep`."""
+    with_ep, without = (
+        in_megatron(model, gpu, f"parallelism.dp={gpus}", f"parallelism.ep={degree}") for degree in (ep, 1)
+    )
+    return bytes_of(with_ep, 0) - bytes_of(without, 0)
+
+
+def test_an_exchange_of_tokens_connects_every_pair_of_a_node() -> None:
+    """NCCL issue 1685: the first all-to-all of eight H100s takes 1.06 to 4.34 GB."""
+    connected = of_experts("qwen3-30b-a3b", "h100-sxm5-80gb", 8, 8)
+    assert connected == 7 * 32 * (10_485_760 + 2_097_152)
+    assert 0.8 < connected / 3.28e9 < 1.0
+    two_hold_the_same = 3 * 32 * RING_BYTES + OWN * RING_BYTES
+    assert of_experts("qwen3-30b-a3b", "h100-sxm5-80gb", 8, 4) == two_hold_the_same
+
+
+def test_between_nodes_pairs_have_fewer_channels_and_share_what_the_network_takes() -> None:
+    pool = 2 * 32 * 16 * 131_072
+    assert of_experts("qwen3-30b-a3b", "h100-sxm5-80gb", 16, 16) == 7 * DISTANT_CHANNELS * RING_BYTES + pool
+    assert of_experts("gpt-oss-120b", "gb200", 64, 64) == 63 * DISTANT_CHANNELS * RING_BYTES
+
+
+@pytest.mark.parametrize(("ep", "most_tokens"), [(8, 8 * 288), (64, 8 * 288 + 2 * 8 * 128)])
+def test_deepep_has_buffers_instead_of_connections(ep: int, most_tokens: int) -> None:
+    """A channel for two SMs, each of tokens with values, 128 experts, shares and scales, and eight bytes more."""
+    layout = (f"parallelism.dp={ep}", f"parallelism.ep={ep}", "software.dispatcher=flex")
+    workload = in_megatron("deepseek-v3", "h100-sxm5-80gb", *layout)
+    more = dataclasses.replace(workload, software=dataclasses.replace(workload.software, dispatch_sms=40))
+    assert bytes_of(more, 0) - bytes_of(workload, 0) == 10 * most_tokens * (7168 * 2 + 128 * 16 + 8)
 
 
 def test_the_default_plan_of_a_paper_row_takes_under_three_gib() -> None:
