@@ -10,7 +10,7 @@ from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.workload.combinations import check_combinations
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
-from kareus.workload.memory import TIGHT, MemoryEstimate, check_memory, estimate_memory
+from kareus.workload.memory import TIGHT, MemoryEstimate, SharedMemory, check_memory, estimate_memory
 from kareus.workload.pipelining import check_pipeline
 from kareus.workload.resolve import with_split
 
@@ -90,9 +90,9 @@ CHECKS: tuple[tuple[Reason, Callable[[Workload], None]], ...] = (
 
 def sort_layouts(base: Workload, layouts: Iterable[Layout]) -> Sorted:
     """Sort layouts of `base` into those that can run and those that cannot."""
-    sorted_layouts = Sorted(candidates=[], refusals=[])
+    sorted_layouts, shared = Sorted(candidates=[], refusals=[]), SharedMemory()
     for layout in layouts:
-        verdict = _sorted(base, layout)
+        verdict = _sorted(base, layout, shared)
         if isinstance(verdict, Candidate):
             sorted_layouts.candidates.append(verdict)
         else:
@@ -100,7 +100,7 @@ def sort_layouts(base: Workload, layouts: Iterable[Layout]) -> Sorted:
     return sorted_layouts
 
 
-def _sorted(base: Workload, layout: Layout) -> Candidate | RefusedLayout:
+def _sorted(base: Workload, layout: Layout, shared: SharedMemory) -> Candidate | RefusedLayout:
     try:
         workload = layout.workload(base)
     except ConfigError as error:
@@ -112,7 +112,7 @@ def _sorted(base: Workload, layout: Layout) -> Candidate | RefusedLayout:
         reason = Reason.SPLIT
         workload = with_split(workload)
         reason = Reason.MEMORY
-        estimate = estimate_memory(workload)
+        estimate = estimate_memory(workload, shared)
         check_memory(workload, estimate)
     except RefusedWorkloadError as error:
         return RefusedLayout(layout=layout, reason=reason, message=str(error), memory=estimate)

@@ -19,7 +19,7 @@ from kareus.pareto import ROUNDING
 from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import StageShape, laid_out_shapes
 from kareus.workload.config import Workload
-from kareus.workload.memory import stage_memory
+from kareus.workload.memory import SharedMemory, stage_memory
 from kareus.workload.slices import cut
 
 
@@ -105,7 +105,8 @@ def split_costs(predictor: LayoutPredictor, workload: Workload, limit_gib: float
         for fixed, by_block in ((parts.update, parts.update_block), (parts.reduction, parts.reduction_block))
     )
     work = passes + update + reduction
-    fitting = np.array([_most_blocks(workload, stage, most, limit_gib) for stage in range(degrees.pp)])
+    shared = SharedMemory()
+    fitting = np.array([_most_blocks(workload, stage, most, limit_gib, shared) for stage in range(degrees.pp)])
     fits = (blocks >= chunks) & (blocks <= fitting[:, None, None])
     waits_s, behind_s = _idle_s(workload, parts, dense_before)
     reduction_s = reduction[..., 0, FASTEST]
@@ -245,10 +246,10 @@ def with_blocks(workload: Workload, placed: tuple[int, ...]) -> Workload:
     return replace(workload, parallelism=replace(workload.parallelism, layers_per_stage=placed))
 
 
-def _most_blocks(workload: Workload, stage: int, most: int, limit_gib: float) -> int:
+def _most_blocks(workload: Workload, stage: int, most: int, limit_gib: float, shared: SharedMemory) -> int:
     """Return the most blocks of a stage that fit the memory, none if one does not."""
 
     def total_gib(blocks: int) -> float:
-        return stage_memory(with_blocks(workload, (blocks,) * workload.parallelism.pp), stage).total_gib
+        return stage_memory(with_blocks(workload, (blocks,) * workload.parallelism.pp), stage, shared).total_gib
 
     return bisect.bisect_right(range(1, most + 1), limit_gib, key=total_gib)

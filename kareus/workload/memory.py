@@ -22,7 +22,7 @@ own for what dense layers do, too: those that split an expert, and those that su
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kareus.errors import RefusedWorkloadError
@@ -49,7 +49,7 @@ from kareus.workload.activation_memory import (
 from kareus.workload.compose import ENGINE
 from kareus.workload.config import Workload
 from kareus.workload.pipelining import in_flight_and_delayed, most_in_flight, most_received_ahead
-from kareus.workload.state_memory import state_bytes
+from kareus.workload.state_memory import stage_dense_blocks, state_bytes
 
 GIB = 2**30
 TIGHT = 0.05
@@ -164,9 +164,37 @@ class MemoryEstimate:
         }
 
 
-def estimate_memory(workload: Workload) -> MemoryEstimate:
-    """Estimate the peak of the fullest GPU, over all stages of a workload whose `layers_per_stage` is set."""
-    estimates = (stage_memory(workload, stage) for stage in _fullest_stages(workload))
+@dataclass(frozen=True, slots=True)
+class _ChunkMemory:
+    """Bytes on one GPU of what blocks of the largest chunk of a stage take, whatever lies outside of them."""
+
+    boundary: int
+    """Of hidden states between blocks."""
+    kept: int
+    """Of each microbatch in flight."""
+    delayed: int
+    """Of each microbatch that waits for its weight gradients."""
+    working: int
+    """What a backward recomputes, or works with where it is split."""
+    gradients: int
+    """Gradients in the backward of a block."""
+
+
+@dataclass(slots=True)
+class SharedMemory:
+    """What layouts of one training share of their memory, read and extended: most differ in what decides neither."""
+
+    chunks: dict[object, _ChunkMemory] = field(default_factory=dict)
+    states: dict[object, tuple[float, float, float]] = field(default_factory=dict)
+
+
+def estimate_memory(workload: Workload, shared: SharedMemory | None = None) -> MemoryEstimate:
+    """Estimate the peak of the fullest GPU, over all stages of a workload whose `layers_per_stage` is set.
+
+    `shared` is that of workloads which are the same training on the same GPUs.
+    """
+    shared = SharedMemory() if shared is None else shared
+    estimates = (stage_memory(workload, stage, shared) for stage in _fullest_stages(workload))
     return max(estimates, key=lambda e: e.total_gib)
 
 
@@ -230,31 +258,21 @@ def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
         )
 
 
-def stage_memory(workload: Workload, stage: int) -> MemoryEstimate:
+def stage_memory(workload: Workload, stage: int, shared: SharedMemory | None = None) -> MemoryEstimate:
     """Estimate the peak of one GPU of a stage; see `estimate_memory`."""
+    shared = SharedMemory() if shared is None else shared
     mask = mask_bytes(workload) if workload.software.reads_alibi_mask else 0
-    model, parallelism = workload.model, workload.parallelism
-    tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
-    boundary = boundary_bytes(model, parallelism, tokens)
-    piece = most_blocks(workload, stage)
-    kept, recomputed = kept_bytes(workload, piece, tokens, least_dense(workload, stage))
-    on_host, away = offloaded_bytes(workload, piece, tokens), min(workload.training.offload_blocks, piece)
-    kept_scores, score_gradients = score_bytes(workload)
+    model, parallelism, tokens = workload.model, workload.parallelism, _tokens(workload)
+    chunk = _largest_chunk(workload, stage, shared)
     is_last, passing = stage == parallelism.head_stage, most_received_ahead(workload, stage) + 1
-    message = boundary // gathered_parts(boundary // BF16_BYTES, parallelism)
-    before_norm = boundary if stage == 0 and model.embedding_norm else 0
-    working, delayed_bytes = recomputed + min(away, 2) * on_host, 0
-    if workload.split_backward:
-        head = head_split_bytes(model, parallelism, tokens) if is_last else 0
-        later, dense = block_split_bytes(workload, tokens), least_dense(workload, stage)
-        delayed_bytes = (piece - dense) * later + dense * block_split_bytes(workload, tokens, dense=True) + head
-        last_block = boundary + block_bytes(workload, tokens) + kept_scores
-        working = max(recomputed, (piece - 1) * later + last_block - kept) + head
+    message = chunk.boundary // gathered_parts(chunk.boundary // BF16_BYTES, parallelism)
+    before_norm = chunk.boundary if stage == 0 and model.embedding_norm else 0
+    head = head_split_bytes(model, parallelism, tokens) if is_last and workload.split_backward else 0
     waiting = max(
-        in_flight * (kept + before_norm - away * on_host) + delayed * delayed_bytes
+        in_flight * (chunk.kept + before_norm) + delayed * (chunk.delayed + head)
         for in_flight, delayed in in_flight_and_delayed(workload, stage)
     )
-    weights, gradients, states = state_bytes(workload, stage, parallelism.split[stage])
+    weights, gradients, states = _state_bytes(workload, stage, shared)
     return MemoryEstimate(
         stage=stage,
         weights_gib=(weights + mask) / GIB,
@@ -263,11 +281,51 @@ def stage_memory(workload: Workload, stage: int) -> MemoryEstimate:
         in_flight_gib=waiting / GIB,
         transfers_gib=(passing * message if parallelism.pp > 1 else 0) / GIB,
         communicators_gib=communicator_bytes(workload, stage) / GIB,
-        blocks_gib=(working + max(backward_bytes(workload, tokens), score_gradients)) / GIB,
+        blocks_gib=(chunk.working + head + chunk.gradients) / GIB,
         head_gib=(head_bytes(workload, tokens) if is_last else 0) / GIB,
         workspace_gib=workload.software.workspace_gib,
         reserve_gib=workload.memory_reserve_gib,
     )
+
+
+def _tokens(workload: Workload) -> int:
+    """Return the tokens of a microbatch on a tensor-parallel group."""
+    return workload.microbatch_size * workload.sequence_length // workload.parallelism.cp
+
+
+def _largest_chunk(workload: Workload, stage: int, shared: SharedMemory) -> _ChunkMemory:
+    degrees, blocks, dense = workload.parallelism, most_blocks(workload, stage), least_dense(workload, stage)
+    of_layout = degrees.tp, degrees.cp, degrees.ep, degrees.etp, degrees.sequence_parallel
+    key = *of_layout, workload.microbatch_size, workload.recomputation, workload.split_backward, blocks, dense
+    if key not in shared.chunks:
+        shared.chunks[key] = _chunk_memory(workload, blocks, dense)
+    return shared.chunks[key]
+
+
+def _chunk_memory(workload: Workload, blocks: int, dense: int) -> _ChunkMemory:
+    """Return what a chunk of so many blocks takes, of which `dense` have no experts where others have them."""
+    tokens = _tokens(workload)
+    boundary = boundary_bytes(workload.model, workload.parallelism, tokens)
+    kept, recomputed = kept_bytes(workload, blocks, tokens, dense)
+    on_host, away = offloaded_bytes(workload, blocks, tokens), min(workload.training.offload_blocks, blocks)
+    kept_scores, score_gradients = score_bytes(workload)
+    working, delayed = recomputed + min(away, 2) * on_host, 0
+    if workload.split_backward:
+        later = block_split_bytes(workload, tokens)
+        delayed = (blocks - dense) * later + dense * block_split_bytes(workload, tokens, dense=True)
+        last_block = boundary + block_bytes(workload, tokens) + kept_scores
+        working = max(recomputed, (blocks - 1) * later + last_block - kept)
+    gradients = max(backward_bytes(workload, tokens), score_gradients)
+    return _ChunkMemory(boundary, kept - away * on_host, delayed, working, gradients)
+
+
+def _state_bytes(workload: Workload, stage: int, shared: SharedMemory) -> tuple[float, float, float]:
+    degrees, dense = workload.parallelism, stage_dense_blocks(workload, stage)
+    layers = degrees.split[stage]
+    key = degrees, stage == 0, stage == degrees.head_stage, layers, dense
+    if key not in shared.states:
+        shared.states[key] = state_bytes(workload, stage, layers)
+    return shared.states[key]
 
 
 def captured_gib(workload: Workload, stage: int) -> float:
@@ -280,8 +338,7 @@ def captured_gib(workload: Workload, stage: int) -> float:
     it keeps and its working set are outside of the pool. The graphs' own records of their kernels are left to the
     reserve.
     """
-    parallelism = workload.parallelism
-    tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
+    parallelism, tokens = workload.parallelism, _tokens(workload)
     estimate, buffer = stage_memory(workload, stage), boundary_bytes(workload.model, parallelism, tokens)
     extra_gib = min(estimate.blocks_gib, estimate.head_gib) + (most_in_flight(workload, stage) + 2) * buffer / GIB
     if parallelism.dp * parallelism.cp > 1:
