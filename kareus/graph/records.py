@@ -110,8 +110,15 @@ CORE_ATTENTION = ("attention", "scores", "softmax", "dropout", "mixing")
 """Names of what is between the QKV projection and the output projection, rotation apart: one operator, or several."""
 
 
+class _HashedOnce:
+    """A record that keeps its hash: tables of what steps cost ask for that of every operator again and again."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class Operator(_HashedOnce):
     """One computation launched on a GPU: a kernel, or a group of short memory-bound ones."""
 
     name: str
@@ -133,6 +140,14 @@ class Operator:
     """Bytes that those read and write in HBM, on one GPU, beyond what is counted above."""
     precision: Precision = field(default=Precision.BF16, metadata=ADDED)
     """Number format of a product's operands; casting them is among its copies."""
+
+    def __hash__(self) -> int:
+        """Return a hash of all fields."""
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash(tuple(getattr(self, field.name) for field in fields(self))))
+            return self._hash
 
     @property
     def launches(self) -> int:

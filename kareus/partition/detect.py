@@ -37,8 +37,8 @@ class _Cut:
     exchange: CollectiveRun | None
 
 
-def segments_of(trace: Trace, scope: Scope, direction: Direction) -> tuple[Segment, ...]:
-    """Segments of one direction of one scope, in program order.
+def _segments_of(trace: Trace, scope: Scope, direction: Direction, reads: Counter[int]) -> tuple[Segment, ...]:
+    """Segments of one direction of one scope, in program order; `reads` are those of the whole trace.
 
     Those of a block are the ones that end in the inner block of the trace: what follows its last collective is the
     start of the next block's first segment.
@@ -47,7 +47,6 @@ def segments_of(trace: Trace, scope: Scope, direction: Direction) -> tuple[Segme
     events = [e for e in trace.events if e.direction is direction and e.path.split(".")[0] == root]
     program = program_of(events)
     cuts = _inner(program, direction) if scope is Scope.BLOCK else _cut(program)
-    reads = count_reads(trace.events)
     segments = [_segment(cut, scope, direction, reads, trace.lasting) for cut in cuts]
     names = numbered([segment.name for segment in segments])
     return tuple(replace(segment, name=name) for segment, name in zip(segments, names, strict=True))
@@ -55,13 +54,18 @@ def segments_of(trace: Trace, scope: Scope, direction: Direction) -> tuple[Segme
 
 def graph_of(traced: Trace) -> BlockGraph:
     """Return the operator graph of a trace."""
+    reads = count_reads(traced.events)
+
+    def segments(scope: Scope, direction: Direction) -> tuple[Segment, ...]:
+        return _segments_of(traced, scope, direction, reads)
+
     return BlockGraph(
-        forward=segments_of(traced, Scope.BLOCK, Direction.FORWARD),
-        backward=segments_of(traced, Scope.BLOCK, Direction.BACKWARD),
-        embedding_forward=segments_of(traced, Scope.EMBEDDING, Direction.FORWARD),
-        embedding_backward=segments_of(traced, Scope.EMBEDDING, Direction.BACKWARD),
-        head_forward=segments_of(traced, Scope.HEAD, Direction.FORWARD),
-        head_backward=segments_of(traced, Scope.HEAD, Direction.BACKWARD),
+        forward=segments(Scope.BLOCK, Direction.FORWARD),
+        backward=segments(Scope.BLOCK, Direction.BACKWARD),
+        embedding_forward=segments(Scope.EMBEDDING, Direction.FORWARD),
+        embedding_backward=segments(Scope.EMBEDDING, Direction.BACKWARD),
+        head_forward=segments(Scope.HEAD, Direction.FORWARD),
+        head_backward=segments(Scope.HEAD, Direction.BACKWARD),
     )
 
 
