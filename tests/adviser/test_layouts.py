@@ -8,7 +8,8 @@ from kareus.adviser.layouts import Constraints, layouts_of
 from kareus.model.parallelism import Sharding
 from kareus.pipeline.config import PipelineSchedule
 from kareus.workload.compose import compose
-from kareus.workload.resolve import resolve
+from kareus.workload.memory import estimate_memory
+from kareus.workload.resolve import resolve, with_split
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,18 @@ def test_refusals_are_those_of_resolve(base, layouts):
         assert (one.refusal is None) is (layout in accepted)
         if layout in accepted:
             assert one.workload == accepted[layout].workload
+
+
+@pytest.mark.parametrize("model", ["llama3.3-70b", "deepseek-v3"])
+def test_layouts_that_share_memory_need_what_each_does_by_itself(model):
+    """Dense blocks beside experts, chunks, split backwards and all shardings are among them."""
+    base = compose([f"model={model}", "gpu=h100-sxm5-80gb"], CONFIG)[0].workload
+    asked = Constraints(tp=(1, 4), cp=(1, 2), pp=(1, 4, 16), microbatch_size=(1, 2))
+    found = sort_layouts(base, list(layouts_of(base, 256, 512, asked))[::3])
+    estimated = [(one.layout, one.memory) for one in (*found.candidates, *found.refusals) if one.memory is not None]
+    assert len(estimated) > 50
+    for layout, memory in estimated:
+        assert memory == estimate_memory(with_split(layout.workload(base)))
 
 
 @pytest.fixture(scope="module")
