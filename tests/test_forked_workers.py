@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.worlds import start_ranks
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
 
@@ -56,6 +57,16 @@ def test_workers_of_this_run_are_forked():
     if "PYTEST_XDIST_WORKER" not in os.environ:
         pytest.skip("nothing is forked without workers")
     assert os.getpid() != IMPORTED_IN, "importing tests leaves threads: compute nothing with Polars outside of tests"
+
+
+def rank_imports_nothing(rank: int, imported_in: int) -> None:
+    assert imported_in == IMPORTED_IN, "a rank imports anew what its worker has imported"
+
+
+def test_ranks_are_forked_from_what_has_imported_the_tests():
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        pytest.skip("nothing is forked without workers")
+    start_ranks(rank_imports_nothing, (IMPORTED_IN,), 1)
 
 
 def test_a_forked_worker_that_is_killed_is_replaced(tmp_path):

@@ -1,13 +1,15 @@
 """Workers of pytest-xdist, forked from one process that has collected the tests.
 
-Importing PyTorch and its like, and all test files, takes a worker eight seconds. One process does it for all of them
-and forks itself for each. Workers start as usual where it cannot collect, or where that leaves threads that a fork
-would lack.
+Importing PyTorch and its like, and all test files, takes a worker eight seconds, and what starts its ranks four. One
+process does it for all of them and forks itself for each. Workers start as usual where it cannot collect, or where that
+leaves threads that a fork would lack.
 """
 
 import contextlib
 import gc
 import json
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import secrets
 import select
@@ -16,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -100,6 +103,7 @@ def serve(listener: int, arguments: list[str]) -> bool:
     with socket.socket(fileno=listener) as clients:
         streams = _forked(clients)
     if streams:
+        _fork_server_of_ranks()
         for number, stream in zip(STANDARD_STREAMS, streams, strict=True):
             os.dup2(stream, number)
             os.close(stream)
@@ -120,6 +124,30 @@ def work() -> None:
     streams = init_popen_io(model)
     streams.write(b"1")  # execnet waits for it
     serve_execnet(streams, id="forked-worker")
+
+
+def _fork_server_of_ranks() -> None:
+    """Start what `multiprocessing` forks ranks from (`worlds.py`) by forking it as well, which spares its imports."""
+    multiprocessing.resource_tracker.ensure_running()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multiprocessing.forkserver.util, "spawnv_passfds", _forked_instead)
+        multiprocessing.forkserver.ensure_running()
+
+
+def _forked_instead(_: bytes, command: list[str], descriptors: list[int]) -> int:
+    """Process that runs the code of a command `python -c CODE`, with these descriptors alone, and says nothing."""
+    process = os.fork()
+    if process == 0:
+        for descriptor in {int(opened.name) for opened in Path("/proc/self/fd").iterdir()} - {*descriptors}:
+            with contextlib.suppress(OSError):  # that of the listing
+                os.close(descriptor)
+        for _ in STANDARD_STREAMS:
+            os.open(os.devnull, os.O_RDWR)
+        try:
+            exec(command[-1], {})
+        finally:
+            os._exit(0)  # its end is an exception, which nobody here waits for
+    return process
 
 
 def _forked(clients: socket.socket) -> list[int]:
