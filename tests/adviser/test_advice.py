@@ -31,6 +31,8 @@ from kareus.prediction.errors import DENSE, LEAST_ROWS, pair_errors
 from kareus.workload.compose import compose
 
 FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=1,2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")
+ONE_PIPELINE = (*FEW, "schedule=1f1b")
+"""Half as many configurations, for what does not depend on them."""
 TRAINING = {"global_batch": 16, "sequence_length": 2048}
 
 
@@ -109,7 +111,7 @@ def test_prices_decide_between_time_and_energy(fastest):
 
 
 def test_more_gpus_are_compared():
-    both = advised(gpus="2..4")
+    both = advised(gpus="2..4", few=ONE_PIPELINE)
     assert [size.gpus for size in both.sizes] == [2, 4]
     assert both.chosen_gpus == 4
 
@@ -167,7 +169,7 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     folder = tmp_path / "advice"
     options = ["--gpus", "4", "--global-batch", "16", "--sequence-length", "2048", "--tokens", "1e9"]
     assert (
-        main(["advise", *FEW, *options, "--config-dir", str(CONFIG), "--json", "--output", str(folder), "--force"]) == 0
+        main(["advise", *ONE_PIPELINE, *options, "--config-dir", str(CONFIG), "--json", "--output", str(folder), "--force"]) == 0
     )
     printed = json.loads(capsys.readouterr().out)
     assert printed["chosen"]["gpus"] == 4
@@ -288,7 +290,7 @@ def test_the_selector_of_an_answer_gives_its_plan_of_the_layout(fastest, goals):
     """So that answer, table, chart and `kareus plan` have one number."""
     power_w = fastest.chosen.cost.energy_j / fastest.chosen.cost.time_s
     caps = {"max_power": f"{goals['max_power'] * power_w:.0f}W"} if "max_power" in goals else {}
-    advice = advised(**goals | caps)
+    advice = advised(few=ONE_PIPELINE, **goals | caps)
     layout, cost = advice.chosen.layout, advice.chosen.cost
     assert plan_by(advice.selector, layout) == cost
     row = dict(zip(HEADS, cells(layout, advice.selector), strict=True))

@@ -177,7 +177,7 @@ def test_a_chosen_layout_that_fills_the_memory_is_said_to(unmeasured: Advice) ->
 
 def test_layouts_that_other_software_cannot_run_are_not_asked_of_it() -> None:
     """Attention of vTrain's traces is not fused, so that it has no context parallelism."""
-    cp = [text for text in FEW if not text.startswith("cp=")]
-    advice = kareus.advise([*cp, "cp=2", "software=nanotron"], **BATCH, config_dir=CONFIG)
+    few = [text for text in FEW if not text.startswith(("cp=", "tp=", "pp="))]
+    advice = kareus.advise([*few, "cp=2", "tp=2", "pp=1", "software=nanotron"], **BATCH, config_dir=CONFIG)
     assert advice.unmeasured is not None
     assert advice.unmeasured.most_unlike != "vtrain"
