@@ -168,9 +168,8 @@ def test_tables_follow_their_schemas(fastest):
 def test_the_command_prints_and_writes(tmp_path, capsys):
     folder = tmp_path / "advice"
     options = ["--gpus", "4", "--global-batch", "16", "--sequence-length", "2048", "--tokens", "1e9"]
-    assert (
-        main(["advise", *ONE_PIPELINE, *options, "--config-dir", str(CONFIG), "--json", "--output", str(folder), "--force"]) == 0
-    )
+    written = ["--config-dir", str(CONFIG), "--json", "--output", str(folder), "--force"]
+    assert main(["advise", *ONE_PIPELINE, *options, *written]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["chosen"]["gpus"] == 4
     assert printed == json.loads((folder / "advice.json").read_text()) | {"sizes": printed["sizes"]}

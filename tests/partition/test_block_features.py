@@ -72,7 +72,14 @@ def operators(segments: tuple[Segment, ...]) -> dict[str, Operator]:
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 @pytest.mark.parametrize(
-    ("tp", "cp", "shared"), [(1, 1, False), (2, 1, False), (2, 1, True), (1, 2, False), (2, 2, True)]
+    ("tp", "cp", "shared"),
+    [
+        (1, 1, False),
+        (2, 1, False),
+        pytest.param(2, 1, True, marks=pytest.mark.acceptance),  # both are in what follows
+        pytest.param(1, 2, False, marks=pytest.mark.acceptance),
+        (2, 2, True),
+    ],
 )
 def test_partitions_are_those_that_are_predicted(model: Model, tp: int, cp: int, *, shared: bool) -> None:
     parallelism = degrees(tp, cp, shared=shared)

@@ -22,7 +22,8 @@ def emulated(tmp_path_factory):
     """
     folder = checkout(tmp_path_factory.mktemp("emulated"))
     config = folder / "config/emulation/10240gpus.yaml"
-    config.write_text(config.read_text().replace("[1.1, 1.2]", "[]").replace("[60%, 55%]", "[]"))
+    short = config.read_text().replace("[1.1, 1.2]", "[]").replace("[60%, 55%]", "[]")
+    config.write_text(short.replace("deadlines: 20", "deadlines: 4"))
     done = snakemake(folder, *SMALLEST)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
