@@ -1,20 +1,23 @@
 """Snakemake, run to its end in a process forked from one that has imported it and what the workflow imports.
 
 Importing takes Snakemake as long as reading the workflow and deciding what to run; hashing the package and composing
-the configuration take most of the rest, and are done once for equal files. Its stages have been imported as well, and
-draw no figures. What is tested is neither how it starts nor what it draws: `default_workload.py`, and every test that
-kills it or gives it an environment, runs it by its command line, and `tests/report` looks at figures.
+the configuration take most of the rest, and are done once for equal files. All workers share that process. Its stages
+have been imported as well, and draw no figures. What is tested is neither how it starts nor what it draws:
+`default_workload.py`, and every test that kills it or gives it an environment, runs it by its command line, and
+`tests/report` looks at figures.
 """
 
-import atexit
+import contextlib
+import functools
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import runs.checkout
 from runs.checkout import DRY, ROOT, command, jobs_of
@@ -28,8 +31,6 @@ PRELOADED = [
     *sorted({name for path in (ROOT / "workflow/rules").glob("*.smk") for name in WORKFLOW.findall(path.read_text())}),
 ]
 """What every Snakemake that reads the workflow imports."""
-
-_servers: list[subprocess.Popen[str]] = []
 
 
 def snakemake(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -53,24 +54,43 @@ def would_run(folder: Path, *arguments: str, **options: Any) -> dict[str, int]:
 
 def _asked(request: dict[str, Any]) -> int:
     """Exit code of a Snakemake that the server forks."""
-    server = _server()
-    assert server.stdin is not None
-    assert server.stdout is not None
+    server = _connected()
     try:
-        server.stdin.write(json.dumps(request) + "\n")
-        server.stdin.flush()
-        return int(server.stdout.readline())
-    except BaseException:  # a test that takes too long: its Snakemake ends with the server, and the next has another
-        server.kill()
-        _servers.clear()
+        server.write(json.dumps(request) + "\n")
+        server.flush()
+        return int(server.readline())
+    except BaseException:  # a test that takes too long: its Snakemake ends, and the next has another connection
+        server.close()
+        _connected.cache_clear()
         raise
 
 
-def _server() -> subprocess.Popen[str]:
-    """Return the process that has everything imported, which ends with this one; started by the first who asks."""
-    if not _servers:
-        line = [sys.executable, str(Path(__file__).with_name("snakemake_server.py")), *PRELOADED]
-        server = subprocess.Popen(line, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        _servers.append(server)
-        atexit.register(server.communicate)
-    return _servers[0]
+@functools.cache
+def _connected() -> TextIO:
+    """Return a connection to the server, which ends with the last one; the first who wants it starts it."""
+    address = f"\0kareus-tests-snakemake-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
+    with socket.socket(socket.AF_UNIX) as client:
+        while True:
+            with contextlib.suppress(ConnectionRefusedError):
+                client.connect(address)
+                return client.makefile("rw")
+            with contextlib.suppress(OSError):  # another process has just started it
+                _start(address)
+
+
+def _start(address: str) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        line = [
+            sys.executable,
+            str(Path(__file__).with_name("snakemake_server.py")),
+            str(listener.fileno()),
+            *PRELOADED,
+        ]
+        started = subprocess.Popen(line, cwd=ROOT, pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL)
+    _started.append(started)
+
+
+_started: list[subprocess.Popen[bytes]] = []
+"""Kept, since it may have more to do for other workers when this one ends."""

@@ -1,7 +1,10 @@
-"""A process that has imported Snakemake and the stages, and forks itself for each run: `python snakemake_server.py`.
+"""A process that has imported Snakemake and the stages, and forks itself for each run.
 
-What a run asks for is a line of JSON on its standard input; the exit code is a line of its output (`preloaded.py`).
-A run's fork server (`kareus.cli.fork_server`) is forked from the same process, before Snakemake has any threads.
+    python snakemake_server.py LISTENER MODULE ...    # a socket that listens, and modules to import
+
+Each process that runs tests keeps a connection (`preloaded.py`): a line of JSON asks for a run, and one with its exit
+code answers. The server ends with the last connection. A run's fork server (`kareus.cli.fork_server`) is forked from
+the same process, before Snakemake has any threads.
 """
 
 import atexit
@@ -10,6 +13,7 @@ import gc
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -35,13 +39,8 @@ def prepare(folder: Path, argv: list[str]) -> None:
     name = next((word.removeprefix("campaign=") for word in argv if word.startswith("campaign=")), "quickstart")
     if hash((name, content)) not in _prepared:
         _prepared.add(hash((name, content)))
-        for command in EVERY.values():
-            code_hash(command.module)
         with contextlib.suppress(Exception):  # Snakemake says what is wrong
             resolve_campaign(name, [], folder / "config")
-    if DRY_RUN not in argv:
-        for command in (command for name, command in EVERY.items() if name.startswith(STAGE)):
-            importlib.import_module(command.module)
 
 
 def redirect(*places: tuple[int, str, int]) -> None:
@@ -103,16 +102,53 @@ def run(asked: dict[str, Any]) -> NoReturn:
     sys.exit(main())
 
 
-if __name__ == "__main__":
-    drawing.save = figures.save_empty  # before stages import it
-    collect_rarely()
-    for module in sys.argv[1:]:
-        importlib.import_module(module)
-    for line in sys.stdin:
+def answer(client: socket.socket) -> NoReturn:
+    """Run what a client asks for, one after the other, until it ends."""
+    die_with_parent()
+    lines = client.makefile("rw")
+    for line in lines:
         request = json.loads(line)
         prepare(Path(request["folder"]), request["argv"])
         gc.freeze()
         forked = os.fork()
         if forked == 0:
             run(request)
-        print(os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]), flush=True)  # noqa: T201 - the answer
+        ended = os.pidfd_open(forked)
+        if client in select.select([client, ended], [], [])[0]:
+            break  # the client does not wait any more: Snakemake ends with this process
+        os.close(ended)
+        print(os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]), file=lines, flush=True)
+    os._exit(0)
+
+
+def serve(listener: socket.socket) -> None:
+    """Fork for each client, until there is none."""
+    answering: dict[int, int] = {}  # processes by a descriptor that can be read from once they have ended
+    while True:
+        ready = select.select([listener, *answering], [], [])[0]
+        for ended in [descriptor for descriptor in answering if descriptor in ready]:
+            os.waitpid(answering.pop(ended), 0)
+            os.close(ended)
+        if listener in ready:
+            client, _ = listener.accept()
+            with client:
+                process = os.fork()
+                if process == 0:
+                    listener.close()
+                    answer(client)
+            answering[os.pidfd_open(process)] = process
+        elif not answering:
+            return
+
+
+if __name__ == "__main__":
+    drawing.save = figures.save_empty  # before stages import it
+    collect_rarely()
+    number, *modules = sys.argv[1:]
+    for module in (*modules, *(command.module for name, command in EVERY.items() if name.startswith(STAGE))):
+        importlib.import_module(module)
+    for command in EVERY.values():
+        code_hash(command.module)
+    gc.freeze()
+    with socket.socket(fileno=int(number)) as clients:
+        serve(clients)
