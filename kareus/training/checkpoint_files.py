@@ -117,7 +117,7 @@ def check_tensors(path: Path, sha256: str) -> None:
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror}).") from error
     if actual != sha256:
-        raise ArtifactError(f"{path}: damaged: its bytes are not those that were written.")
+        raise ArtifactError(f"{path}: its bytes are not those that were written.")
 
 
 def damage(path: Path) -> str | None:
