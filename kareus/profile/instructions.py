@@ -16,6 +16,7 @@ from kareus.profile.config import ProfileSlice
 from kareus.profile.measure import Profiler, identity_of
 from kareus.profile.programs import (
     Execution,
+    StageShape,
     component_programs,
     default_partition_program,
     instruction_program,
@@ -72,7 +73,7 @@ def profile_instructions(
     components = [*_rows(component_of, measuring), *_rows(partition_of, replace(measuring, clocks_mhz=spread_mhz))]
     costs = {
         key: rows
-        for family in _families(instruction_of)
+        for family in _families(instruction_of, laid_out_shapes(config))
         for key, rows in zip(
             family, measuring.family([instruction_of[key] for key in family], config.confirmations), strict=True
         )
@@ -128,11 +129,18 @@ def _instruction_programs(graphs: dict[Batch, BlockGraph], config: ProfileSlice)
     }
 
 
-def _families(instruction_of: Mapping[ProfiledInstruction, Program]) -> list[list[ProfiledInstruction]]:
-    """Group instructions by direction and execution: with equal blocks, costs change alike with the clock."""
-    families: dict[tuple[Direction, Execution], list[ProfiledInstruction]] = {}
-    for key in instruction_of:
-        families.setdefault(key[2:], []).append(key)
+def _families(
+    instruction_of: Mapping[ProfiledInstruction, Program], shapes: Mapping[tuple[int, int], StageShape]
+) -> list[list[ProfiledInstruction]]:
+    """Group instructions by direction, execution and kinds of blocks: with equal blocks, costs change alike.
+
+    The power limit bends the curves of blocks, but not that of an embedding alone, in a chunk without blocks.
+    """
+    families: dict[tuple[Direction, Execution, bool, bool], list[ProfiledInstruction]] = {}
+    for stage, chunk, direction, execution in instruction_of:
+        shape = shapes[stage, chunk]
+        kind = direction, execution, shape.layers > shape.dense, shape.dense > 0
+        families.setdefault(kind, []).append((stage, chunk, direction, execution))
     return list(families.values())
 
 
