@@ -61,6 +61,7 @@ PLAIN = (
     "software.reduction",
     "software.gather_beside_forward",
     "software.stream_dropout",
+    "software.loss_kernels",
     "software.dispatcher",
     "software.hidden_exchange",
     "software.delayed_weight_gradients",

@@ -242,6 +242,20 @@ def test_the_step_of_a_routers_bias_counts_where_there_is_a_bias(read, flags, st
     assert model.experts.bias_step == step
 
 
+@pytest.mark.parametrize(
+    ("flags", "kernels"),
+    [
+        ("", "separate"),
+        ("--cross-entropy-loss-fusion", "compiled"),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl native", "compiled"),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "transformer-engine"),
+        ("--cross-entropy-fusion-impl te", "separate"),  # which Megatron-LM does not ask for without a fusion
+    ],
+)
+def test_the_loss_is_fused_where_a_script_says_so(read, flags, kernels):
+    assert overrides(read(MINIMAL + flags))["software.loss_kernels"] == kernels
+
+
 def test_an_option_without_its_value_is_not_taken_as_one(read):
     training = read(MINIMAL + "--context-parallel-size $CP")
     assert overrides(training)["parallelism.cp"] == "1"

@@ -133,7 +133,7 @@ WITH_EXPERTS = {
     "mixtral-8x7b": ("software.delayed_weight_gradients=true", "software.hidden_exchange=1.0", "pipeline=interleaved"),
     "deepseek-v3": (
         *("model.mtp_layers=1", "software.dispatcher=flex", "software.dispatch_sms=24"),
-        "model.experts.bias_step=0.0025",
+        *("model.experts.bias_step=0.0025", "software.loss_kernels=transformer-engine"),
     ),
 }
 """Models with experts, and what else of them is said."""
