@@ -69,6 +69,7 @@ refitted: $(VENV)/run.stamp ## after GPU files were changed: software, errors, p
 	python benchmarks/kernel_uncertainty.py --write
 	python benchmarks/fidelity_tables.py --write
 	python benchmarks/fidelity_pictures.py $(wildcard $(REFERENCE)/a100_planned_frontiers.csv $(REFERENCE)/paper_rows.csv)
+	python benchmarks/trainers.py --write
 	if [ -f $(REFERENCE)/expert_sm_allocations.csv ]; then \
 	python benchmarks/expert_allocations.py $(REFERENCE)/expert_sm_allocations.csv --write; fi
 

@@ -96,14 +96,9 @@ def _first_lines(advice: Advice) -> Iterator[str]:
 
 def headline(advice: Advice) -> str:
     """Return model and GPUs, what to do, in which trainer, and what it gains."""
-    return f"{subject(advice)}: {answer_words(advice)}"
-
-
-def answer_words(advice: Advice) -> str:
-    """Return what to do, in which trainer, and what it gains."""
     of = "of its fastest layout" + (" (this one)" if _is_baseline(advice) else "")
     saved = _savings(advice, f"{BASELINE} {of}")
-    return f"{_to_do(advice)}{meaning(advice.selector)}: {saved}: {_costs_words(advice)}"
+    return f"{subject(advice)}: {_to_do(advice)}{meaning(advice.selector)}: {saved}: {_costs_words(advice)}"
 
 
 def gain_words(advice: Advice) -> tuple[str, str]:

@@ -176,7 +176,7 @@ def read_json(path: Path) -> Any:
     try:
         return parse_json(read_text(path))
     except ConfigError as error:
-        raise ArtifactError(f"{path}: {error}; delete it and rerun the stage that makes it.") from error
+        raise ArtifactError(f"{path}: {error}; if a stage made it, delete it and rerun that stage.") from error
 
 
 def file_hash(path: Path) -> str:

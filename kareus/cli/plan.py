@@ -218,6 +218,7 @@ def _answer_lines(
     from kareus.plans.obeyed import asked, obeyed_lines, runner_of  # noqa: PLC0415
     from kareus.prediction.errors import error_words  # noqa: PLC0415 - bad overrides need not wait for numpy
     from kareus.runtime.architecture import engine_refusal  # noqa: PLC0415
+    from kareus.workload.memory import estimate_memory, tightness  # noqa: PLC0415
 
     selector, answer = parse_selector(plan.selector), answer_of(plan, locked[1].iteration)
     runner = runner_of(plan, workload)
@@ -231,6 +232,9 @@ def _answer_lines(
     yield plan.changes
     if workload.testbed.kind is TestbedKind.SIMULATED:
         yield f"error: {error_words(workload)}"
+    memory = estimate_memory(workload)
+    if full := tightness(workload, memory):
+        yield f"memory: {memory.total_gib:.1f} of {workload.gpu.memory_gib:.1f} GiB on stage {memory.stage}{full}"
     if selector.goal in OVER_TIME:
         yield from grid_lines(plan, workload, frontiers)
     beyond = no_limit(selector, frontiers.plans(plan.method))

@@ -211,13 +211,13 @@ def error_words(workload: Workload) -> str:
     if shipped is not None:
         return (
             f"never measured: {what} on this GPU{_unusual(workload)}; with usual settings {_within(shipped)}; "
-            "energy was never measured"
+            f"take {time_percent(workload):g} %; energy was never measured"
         )
     least, most = spread_percent(models)
     spread = f"{least:g} to {most:g} %" if least < most else f"{most:g} %"
     return (
         f"never measured: {what} on this GPU; elsewhere 9 of 10 measured iterations{_with(models)} are "
-        f"within {spread} of time; energy was never measured"
+        f"within {spread} of time: take {most:g} %; energy was never measured"
     )
 
 

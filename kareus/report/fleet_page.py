@@ -98,7 +98,7 @@ def _adapting(inputs: FleetInputs) -> Iterator[tuple[float, str]]:
     for row in _of(inputs.power_caps, OURS):
         saved = _saved(row["time_s"], capped.get((row["fleet"], row["cap_w"]), {}).get("time_s"))
         if saved is not None:
-            yield saved, f"Most within {scaled(row['cap_w'], 'W')}{of[row['fleet']]}: {less(saved, 'time')}."
+            yield saved, f"Most under a cap of {scaled(row['cap_w'], 'W')}{of[row['fleet']]}: {less(saved, 'time')}."
 
 
 def _of(table: pl.DataFrame, method: str) -> Iterator[Row]:
@@ -108,13 +108,13 @@ def _of(table: pl.DataFrame, method: str) -> Iterator[Row]:
 def fleet_sections(inputs: FleetInputs) -> list[Section]:
     """Sections of the page; scenarios that were not asked for are left out, and the name of the only fleet."""
     fleets = compare_fleets(inputs)
-    told = (lambda sheet: sheet) if len(fleets) > 1 else _without_fleet
+    shown = (lambda sheet: sheet) if len(fleets) > 1 else _without_fleet
     scenarios = [
-        Section(title="Stragglers", sheets=(told(_stragglers(inputs)),)),
-        Section(title="Power caps", sheets=(told(_power_caps(inputs)),)),
-        Section(title="Hours of a series", sheets=(told(_hours(inputs)),), figures=_hours_figures(inputs)),
+        Section(title="Stragglers", sheets=(shown(_stragglers(inputs)),)),
+        Section(title="Power caps", sheets=(shown(_power_caps(inputs)),)),
+        Section(title="Hours of a series", sheets=(shown(_hours(inputs)),), figures=_hours_figures(inputs)),
     ]
-    improved = (told(_max_throughput(inputs, fleets)), told(_frontier_improvement(inputs, fleets)))
+    improved = (shown(_max_throughput(inputs, fleets)), shown(_frontier_improvement(inputs, fleets)))
     return [
         Section(
             title="Fleets",

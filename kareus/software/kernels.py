@@ -41,7 +41,9 @@ OF_LOSS: Mapping[LossKernels, tuple[tuple[int, int], tuple[int, int]]] = {
 
 Megatron's loss casts, takes the maximum, subtracts it, takes exponentials, their sum, and divides; backward it scales
 and casts. Compiled, cast and maximum are one kernel, exponentials and sum another, the division a third
-(`megatron/core/tensor_parallel/cross_entropy.py`, `fusions/fused_cross_entropy.py`). flash-attn
+(`megatron/core/tensor_parallel/cross_entropy.py`, `fusions/fused_cross_entropy.py`). ASSUMPTION: its backward is one
+kernel; a compiler that keeps that of single kernels, which works in place, makes two of it, with 18 bytes for these 6,
+and what is fitted beside it has taken up the difference. flash-attn
 (`flash_attn/ops/triton/cross_entropy.py`) reads logits once and writes their gradient; Transformer Engine
 (`transformer_engine/common/triton/cross_entropy.py`) does so forward, after a pass for maxima and sums. PyTorch casts,
 and reads rows too long for shared memory three times (`aten/src/ATen/native/cuda/SoftMax.cu`); backward it clears a
@@ -165,7 +167,7 @@ def _rotated_back(model: Model, rotation: Operator) -> Operator:
 
 
 def _with_loss(graph: BlockGraph, loss_kernels: LossKernels) -> BlockGraph:
-    """Return the graph with a software's loss, whose bytes `traffic` does not multiply: they are exact."""
+    """Return the graph with a software's loss, whose bytes `traffic` does not multiply: kernels of it are counted."""
     forward, backward = OF_LOSS[loss_kernels]
     logits = max(loss.bytes_written for loss in _losses(graph.head_backward)) // BF16_BYTES  # their gradient
     return replace(

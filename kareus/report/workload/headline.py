@@ -214,7 +214,8 @@ def _others(stages: list[StagePlan]) -> str:
     clocks = sorted(_clock_mhz(stage) for stage in stages)
     if len(stages) == 1:
         return f"stage {stages[0].stage} mostly runs at {clocks[0]} MHz"
-    return f"the other stages mostly run at {clocks[0]} to {clocks[-1]} MHz"
+    run_at = f"{clocks[0]} to {clocks[-1]}" if clocks[0] != clocks[-1] else f"{clocks[0]}"
+    return f"the other stages mostly run at {run_at} MHz"
 
 
 def _slowed(slowest: StagePlan, others: list[StagePlan]) -> str:
