@@ -61,7 +61,7 @@ def test_experts_have_errors_of_their_own_that_their_numbers_name() -> None:
     assert error_of(other) is None
     unlike = "never measured: Megatron-Core in bf16 with experts on this GPU with software.expert_kernels="
     assert re.match(re.escape(unlike) + r"\S+ \(usual: \S+\)", error_words(other))
-    assert error_words(other).split("; ", 1)[1].startswith(f"with usual settings {within}; energy")
+    assert error_words(other).split("; ", 1)[1].startswith(f"with usual settings {within}; take ")
     assert numbers_for(dense) == numbers_for(compose([*given, "software.expert_kernels=1"], CONFIG)[0].workload)
     again = pair_error(experts, np.log([1.1, 0.9]), ["a", "b"])
     assert (again.models, again.rows, models_of(dense)) == (EXPERTS, 2, "dense")

@@ -43,7 +43,7 @@ SLURM_ROWS = [
 """Rules, longest times and memory in the table of resources."""
 HELD = {
     "../README.md": (
-        f"in the same time ({200 * AS_FAST:g} % more at most) and in {MOST_LATER} more",  # than plans, than the trainer
+        f"at most {200 * AS_FAST:g} % slower, and at most {MOST_LATER} slower",  # than plans, than the trainer
     ),
     "howto/advise.md": (
         f"where that saves {NEAR_LEAST}",
