@@ -96,6 +96,7 @@ def serve(listener: int, arguments: list[str]) -> bool:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its parent
     environment = dict(os.environ)
     collected = pytest.main([*arguments, "--collect-only", "-qq", "-n0"])
+    sys.stdout.flush()  # else what is forked prints the rest of the list of tests as well
     if collected != pytest.ExitCode.OK or other_threads():
         return False
     gc.collect()
