@@ -37,7 +37,7 @@ from kareus.graph.number_formats import Precision
 from kareus.pareto import AS_FAST, as_fast_s
 from kareus.plans.units import duration, scaled
 from kareus.prediction.remedies import cost_words, misfit_words, why_not
-from kareus.runtime.architecture import engine_refusal
+from kareus.runtime.engine_checks import engine_refusal
 from kareus.software.record import driven
 from kareus.testbed.config import TestbedKind
 from kareus.workload.combinations import check_format

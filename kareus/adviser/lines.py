@@ -36,7 +36,7 @@ from kareus.plans.selectors import Goal
 from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
 from kareus.prediction.errors import error_of
 from kareus.prediction.remedies import parts_words
-from kareus.runtime.architecture import engine_refusal
+from kareus.runtime.engine_checks import engine_refusal
 from kareus.software.trainers import ENGINE, ClockPace, software_words, trainers
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import mfu, tokens_per_iteration

@@ -9,7 +9,7 @@ from dataclasses import replace
 from kareus.adviser.feasible import Candidate, Sorted
 from kareus.artifacts.records import leaves, to_plain
 from kareus.interchange.writing import no_setting
-from kareus.runtime.architecture import engine_refusal
+from kareus.runtime.engine_checks import engine_refusal
 from kareus.software.trainers import ObeyingTrainer
 from kareus.workload.config import Workload
 

@@ -22,7 +22,7 @@ from kareus.graph.instruction import place_in_line
 from kareus.pareto import AS_FAST, ROUNDING
 from kareus.plans.units import compared, less
 from kareus.profile.programs import laid_out_shapes
-from kareus.runtime.architecture import engine_refusal
+from kareus.runtime.engine_checks import engine_refusal
 from kareus.software.trainers import ObeyingTrainer, trainer_of
 from kareus.workload.config import Workload
 from kareus.workload.memory import TIGHT, MemoryFit, check_memory, estimate_memory, fit_of, tightness

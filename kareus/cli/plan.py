@@ -217,7 +217,7 @@ def _answer_lines(
     from kareus.plans.grid_selection import grid_lines  # noqa: PLC0415
     from kareus.plans.obeyed import asked, obeyed_lines, runner_of  # noqa: PLC0415
     from kareus.prediction.errors import error_words  # noqa: PLC0415 - bad overrides need not wait for numpy
-    from kareus.runtime.architecture import engine_refusal  # noqa: PLC0415
+    from kareus.runtime.engine_checks import engine_refusal  # noqa: PLC0415
     from kareus.workload.memory import estimate_memory, tightness  # noqa: PLC0415
 
     selector, answer = parse_selector(plan.selector), answer_of(plan, locked[1].iteration)

@@ -12,7 +12,7 @@ from kareus.errors import ConfigError, EngineError, RefusedWorkloadError
 from kareus.model.parallelism import Sharding
 from kareus.plans.grid_files import read_series
 from kareus.plans.units import SECONDS_PER_HOUR
-from kareus.runtime.architecture import check_runs
+from kareus.runtime.engine_checks import check_runs
 from kareus.workload.compose import ComposedWorkload, compose
 from kareus.workload.config import Workload
 from kareus.workload.extension import feasible, part

@@ -22,7 +22,7 @@ from kareus.plans.file import read_plan
 from kareus.plans.frontiers import read_frontiers
 from kareus.plans.locate import plan_files
 from kareus.plans.obeyed import asked, obeyed_lines, runner_of
-from kareus.runtime.architecture import engine_refusal
+from kareus.runtime.engine_checks import engine_refusal
 from kareus.software.trainers import ENGINE, trainers
 from kareus.testbed.config import TestbedKind
 from kareus.workload.config import Workload

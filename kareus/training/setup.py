@@ -16,9 +16,9 @@ from kareus.model.layers import rotary_table
 from kareus.model.shards import Shard, shard_of
 from kareus.profile.programs import laid_out_shapes
 from kareus.runtime.actions import actions_of
-from kareus.runtime.architecture import check_captures, check_runs, check_trains
 from kareus.runtime.boundary import boundary_shapes
 from kareus.runtime.chunk_stage import StagePlace
+from kareus.runtime.engine_checks import check_captures, check_runs, check_trains
 from kareus.runtime.follower import PlanFollower, planned_steps
 from kareus.runtime.fully_sharded import FillWeights, FullyShardedModel
 from kareus.runtime.pipeline import Pipeline, balances_of

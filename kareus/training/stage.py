@@ -21,7 +21,7 @@ from kareus.model.weight_files import check_weight_files
 from kareus.plans.check_stage import read_checked_plan, workload_folder
 from kareus.plans.document import Plan
 from kareus.plans.locate import plan_path, workload_path
-from kareus.runtime.architecture import check_captures, check_runs, check_trains
+from kareus.runtime.engine_checks import check_captures, check_runs, check_trains
 from kareus.testbed.config import TestbedKind
 from kareus.training.checkpoint_files import iterations_in
 from kareus.training.job import TrainingJob, planned_job, unplanned_job

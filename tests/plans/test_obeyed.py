@@ -19,7 +19,7 @@ from kareus.plans.exchanges import WORTH, exchange_lines, exchange_overrides, wi
 from kareus.plans.obeyed import obeyed_lines
 from kareus.plans.planning import plan_tables, quietly
 from kareus.prediction.workload_prediction import predict
-from kareus.runtime.architecture import engine_refusal
+from kareus.runtime.engine_checks import engine_refusal
 from kareus.testbed.config import NCCL_SM_COUNT
 from kareus.workload.config import with_sm_count
 

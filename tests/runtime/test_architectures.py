@@ -14,7 +14,7 @@ from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import ActivationKind
 from kareus.model.parallelism import Sharding
-from kareus.runtime.architecture import check_trains, engine_refusal
+from kareus.runtime.engine_checks import check_trains, engine_refusal
 from kareus.workload.resolve import resolve_accepted
 
 RELU = dataclasses.replace(GPT, name="tiny-relu", activation=ActivationKind.SQUARED_RELU, tie_embeddings=True)

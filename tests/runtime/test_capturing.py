@@ -31,9 +31,9 @@ from kareus.model.shards import shard_of
 from kareus.partition.detect import detect_partitions
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.profile.programs import Execution, StageShape
-from kareus.runtime.architecture import check_captures
 from kareus.runtime.boundary import Shapes
 from kareus.runtime.capturing import StaticBuffers, capture_instructions, reducing_places
+from kareus.runtime.engine_checks import check_captures
 from kareus.runtime.follower import planned_steps
 from kareus.runtime.graphs import MicrobatchGraphs
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule

@@ -30,7 +30,7 @@ from kareus.model.trainable import untrained
 from kareus.model.weights import load_weights, pieces
 from kareus.partition.extract import extract
 from kareus.profile.programs import Execution, StageShape
-from kareus.runtime.architecture import check_runs, check_trains
+from kareus.runtime.engine_checks import check_runs, check_trains
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_model import StageModel
 from kareus.workload.huggingface import read_model

@@ -30,7 +30,7 @@ from kareus.model.trainable import untrained
 from kareus.partition.extract import extract
 from kareus.pipeline.config import PipelineSchedule
 from kareus.profile.programs import Execution
-from kareus.runtime.architecture import check_runs
+from kareus.runtime.engine_checks import check_runs
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.software.record import Dispatcher
 from kareus.workload.config import Workload

@@ -21,7 +21,7 @@ from kareus.model.parallelism import FsdpSettings, Sharding
 from kareus.model.shards import shard_of
 from kareus.model.weights import draw_weights, load_weights
 from kareus.profile.programs import stage_shapes
-from kareus.runtime.architecture import check_runs
+from kareus.runtime.engine_checks import check_runs
 from kareus.runtime.fully_sharded import FillWeights, FullyShardedModel
 from kareus.runtime.stage_model import StageModel
 from kareus.training.full_sharding import FullSharding

@@ -17,7 +17,7 @@ from kareus.interchange.writing import layout_said, written
 from kareus.model.parallelism import Sharding
 from kareus.prediction.workload_prediction import predict
 from kareus.profile.programs import chunk_shapes, laid_out_shapes, weights_of
-from kareus.runtime.architecture import check_runs
+from kareus.runtime.engine_checks import check_runs
 from kareus.update.collectives import (
     expert_gather_collectives,
     expert_reduction_collectives,

@@ -9,7 +9,7 @@ from helpers.builders import CONFIG
 from kareus.errors import EngineError, RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.parameters import embedding_parameters, expert_parameters, mtp_parameters, total_parameters
-from kareus.runtime.architecture import check_runs, check_trains
+from kareus.runtime.engine_checks import check_runs, check_trains
 from kareus.update.work import stage_expert_parameters
 from kareus.update.work import stage_parameters as held_parameters
 from kareus.workload.activation_memory import block_split_bytes, expert_activation_bytes, kept_bytes

@@ -16,7 +16,7 @@ from kareus.prediction.errors import error_words
 from kareus.profile.programs import Execution
 from kareus.report.workload.inputs import ReportInputs
 from kareus.report.workload.summary import PlanRow, plan_rows
-from kareus.runtime.architecture import engine_refusal
+from kareus.runtime.engine_checks import engine_refusal
 from kareus.software.trainers import ENGINE, ClockPace, ObeyingTrainer, software_words, trainer_of
 from kareus.workload.config import Workload
 
