@@ -29,9 +29,8 @@ from kareus.interchange.model_terms import TrainerTerms, expert_degrees, expert_
 from kareus.interchange.stage_layout import layout_terms, pipeline_keys
 from kareus.model.parallelism import HYBRID, Sharding
 from kareus.model.training_options import (
-    FUSED,
     LINEAR,
-    SAME,
+    TARGETS,
     MasterWeights,
     RecomputedModule,
     StateFormat,
@@ -92,8 +91,6 @@ OVERRIDES: Mapping[str, str] = {
 """What people give in the place of terms that are no keys of a workload."""
 CORE_ATTENTION = "core_attn"
 """Attention among the modules that Megatron Core recomputes."""
-TARGETS = (*LINEAR, *FUSED, *SAME)
-"""Names of products that may have adapters."""
 EVERY_LEFT = -1
 """GPUs that share weights: all that are not told otherwise."""
 ALWAYS, NEVER, USUAL = "always", "never", "default"

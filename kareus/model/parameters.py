@@ -7,8 +7,9 @@ from kareus.graph.number_formats import BF16_BYTES
 from kareus.graph.records import Scope
 from kareus.model.config import Model
 from kareus.model.experts import Experts
+from kareus.model.low_rank import adapters
 from kareus.model.parallelism import Parallelism, Sharding
-from kareus.model.training_options import PLAIN, TrainingOptions, adapters
+from kareus.model.training_options import PLAIN, TrainingOptions
 
 
 def scope_parameters(model: Model, parallelism: Parallelism) -> dict[Scope, int]:

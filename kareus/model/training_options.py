@@ -1,17 +1,14 @@
 """Options of a training: the record of the key `training` of a workload.
 
-Adapters, documents in a sequence, formats of states, what is computed again by module or block, what is kept on the
-host, a loss in chunks, a batch that grows. At its defaults every weight is trained in mixed precision on sequences of
-one document each, and it says nothing: names and files of a workload do not have it.
+Low-rank adapters (`low_rank.py`), documents in a sequence (`packed_documents.py`), formats of states, what is computed
+again by module or block, what is kept on the host, a loss in chunks, a batch that grows. At its defaults every weight
+is trained in mixed precision on sequences of one document each, and it says nothing: names and files of a workload do
+not have it.
 """
 
-import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from functools import lru_cache
-from statistics import NormalDist
 from typing import Protocol
 
 from kareus.artifacts.ranges import check_within, within
@@ -21,28 +18,18 @@ from kareus.graph.number_formats import BF16_BYTES, FP32_BYTES
 from kareus.model.config import MOST_TOKENS, Model
 from kareus.model.parallelism import Parallelism
 
-QUANTILES = 512
-"""Lengths of documents that stand for a distribution, each as likely as another."""
 MOST_LENGTHS = 1_000_000
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Products of a block by Hugging Face's names."""
-FUSED: Mapping[str, tuple[str, ...]] = {
+FUSED_PRODUCTS: Mapping[str, tuple[str, ...]] = {
     "linear_qkv": ("q_proj", "k_proj", "v_proj"),
     "linear_fc1": ("gate_proj", "up_proj"),
 }
 """Megatron's products that are several of Hugging Face's: one adapter for all of them."""
-SAME: Mapping[str, str] = {"linear_proj": "o_proj", "linear_fc2": "down_proj"}
+RENAMED_PRODUCTS: Mapping[str, str] = {"linear_proj": "o_proj", "linear_fc2": "down_proj"}
 """Megatron's names of the others."""
-OPERATORS: Mapping[str, str] = {
-    "q_proj": "qkv",
-    "k_proj": "qkv",
-    "v_proj": "qkv",
-    "o_proj": "projection",
-    "gate_proj": "gate_up",
-    "up_proj": "gate_up",
-    "down_proj": "down",
-}
-"""Operators of the graph of a block that these products are in."""
+TARGETS = (*LINEAR, *FUSED_PRODUCTS, *RENAMED_PRODUCTS)
+"""Products that may have an adapter, by all of these names."""
 
 
 class MasterWeights(StrEnum):
@@ -163,8 +150,8 @@ class TrainingOptions:
         if self.gradients is StateFormat.EIGHT_BIT:
             raise ConfigError("gradients=8bit: must be fp32 or bf16; 8bit is for training.moments.")
         for name in self.lora_targets:
-            if name not in (*LINEAR, *FUSED, *SAME):
-                raise ConfigError(f"lora_targets: {name!r} is not known; {suggest(name, (*LINEAR, *FUSED, *SAME))}.")
+            if name not in TARGETS:
+                raise ConfigError(f"lora_targets: {name!r} is not known; {suggest(name, TARGETS)}.")
         if self.frozen_weights is not FrozenWeights.BF16 and not self.lora_rank:
             raise ConfigError(
                 f"frozen_weights={self.frozen_weights}: no weights are frozen; give training.lora_rank, such as 16."
@@ -185,8 +172,8 @@ class TrainingOptions:
         """Check that no product has two adapters, by names of both kinds."""
         by_product: dict[str, str] = {}
         for target in self.lora_targets:
-            name = SAME.get(target, target)
-            for product in FUSED.get(name, (name,)):
+            name = RENAMED_PRODUCTS.get(target, target)
+            for product in FUSED_PRODUCTS.get(name, (name,)):
                 other = by_product.setdefault(product, target)
                 if other != target:
                     raise ConfigError(
@@ -275,95 +262,3 @@ def check_options(options: TrainingOptions) -> None:
                 f"module again by itself; use `kareus predict`, plan without it (training.{name}={usual}), or profile "
                 "a job of a trainer in place (docs/howto/inplace.md)."
             )
-
-
-def twice_pairs(model: Model, options: TrainingOptions, sequence_length: int) -> tuple[int, ...]:
-    """Return twice the pairs of tokens of a sequence that attend to each other, in each block.
-
-    Where it is packed, documents attend to themselves alone: of a sequence of s tokens made of documents of lengths l,
-    there are s E[pairs of l] / E[l] pairs, the mean reward of a renewal process (Ross, Stochastic Processes, 3.6);
-    without windows that is s E[l^2] / E[l], twice.
-    """
-    if not options.packs:
-        return model.twice_pairs(sequence_length)
-    lengths, windows = document_lengths(options, sequence_length), model.layer_windows(sequence_length)
-    pairs = {window: sum(model.twice_pairs_within(min(window, n), n) for n in lengths) for window in {*windows}}
-    return tuple(round(sequence_length * pairs[window] / sum(lengths)) for window in windows)
-
-
-@lru_cache(maxsize=256)
-def document_lengths(options: TrainingOptions, sequence_length: int) -> tuple[int, ...]:
-    """Return lengths that stand for those of documents, each as likely as another, none longer than the sequence."""
-    lengths: list[float] = sorted(options.document_lengths)
-    if not lengths:
-        mean, spread = options.document_tokens, options.document_spread
-        assert mean is not None, "only what is packed has documents"
-        deviation = math.sqrt(math.log1p(spread**2))
-        middle = math.log(mean) - deviation**2 / 2
-        count = QUANTILES if spread else 1
-        normal = NormalDist()
-        lengths = [math.exp(middle + deviation * normal.inv_cdf((n + 0.5) / count)) for n in range(count)]
-    elif len(lengths) > QUANTILES:
-        edges = [n * len(lengths) // QUANTILES for n in range(QUANTILES + 1)]
-        lengths = [math.fsum(lengths[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
-    return tuple(min(max(round(length), 1), sequence_length) for length in lengths)
-
-
-def attention_spread(options: TrainingOptions, sequence_length: int, tokens: int) -> float:
-    """Return the standard deviation of the pairs in packed sequences of `tokens` tokens over their mean.
-
-    Documents of lengths l follow one another until the tokens are there: a renewal process whose rewards are l^2, of
-    rate r = E[l^2] / E[l], with the variance E[(l^2 - r l)^2] / E[l] for each token (Smith, 1955, theorem 7).
-    """
-    lengths = document_lengths(options, sequence_length)
-    mean = sum(lengths) / len(lengths)
-    rate = sum(length**2 for length in lengths) / len(lengths) / mean
-    variance = sum((length**2 - rate * length) ** 2 for length in lengths) / len(lengths) / mean
-    return math.sqrt(variance / tokens) / rate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adapter:
-    """One adapter of a block on one GPU: a product of rank x inputs, and one of outputs x rank."""
-
-    operator: str
-    """Name of the operator of the graph that it is beside."""
-    inputs: int
-    outputs: int
-    rank: int
-
-    @property
-    def parameters(self) -> int:
-        """Its parameters on one GPU."""
-        return self.rank * (self.inputs + self.outputs)
-
-
-def adapters(model: Model, parallelism: Parallelism, options: TrainingOptions) -> tuple[Adapter, ...]:
-    """Return the adapters of a block, in the order of `LINEAR`; none where all weights are trained.
-
-    Tensor parallelism cuts what it cuts of the product itself: outputs of those before attention and activation, inputs
-    of those after (Megatron-Bridge, `megatron.bridge.peft.lora`). A model without a gate has no `gate_proj`.
-    """
-    if not options.trains_adapters:
-        return ()
-    tp, hidden = parallelism.tp, model.hidden_size
-    width = model.intermediate_size // tp
-    outputs = {
-        "q_proj": model.query_width // tp,
-        "k_proj": model.key_value_width // tp,
-        "v_proj": model.key_value_width // tp,
-        "o_proj": hidden,
-        "gate_proj": width if model.activation.gated else 0,
-        "up_proj": width,
-        "down_proj": hidden,
-    }
-    inputs = {"o_proj": model.attended_width // tp, "down_proj": width}
-    layers = []
-    for target in dict.fromkeys(options.lora_targets):
-        name = SAME.get(target, target)
-        parts = FUSED.get(name, (name,))
-        made = sum(outputs[part] for part in parts)
-        if made:
-            operator, entering = OPERATORS[parts[0]], inputs.get(name, hidden)
-            layers.append(Adapter(operator=operator, inputs=entering, outputs=made, rank=options.lora_rank))
-    return tuple(layers)

@@ -29,15 +29,10 @@ from kareus.graph.records import (
     Segment,
 )
 from kareus.model.config import Model
+from kareus.model.low_rank import Adapter, adapters
+from kareus.model.packed_documents import twice_pairs
 from kareus.model.parallelism import Parallelism
-from kareus.model.training_options import (
-    Adapter,
-    FrozenWeights,
-    RecomputedModule,
-    TrainingOptions,
-    adapters,
-    twice_pairs,
-)
+from kareus.model.training_options import FrozenWeights, RecomputedModule, TrainingOptions
 from kareus.partition.latent import UP_PROJECTIONS
 from kareus.partition.layers import ATTENTION, ROTATION, attended_share, mean_window
 from kareus.partition.made import moved, product, weight_gradient

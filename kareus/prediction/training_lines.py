@@ -7,8 +7,9 @@ import numpy as np
 
 from kareus.graph.records import Scope
 from kareus.model.config import Model
+from kareus.model.packed_documents import attention_spread
 from kareus.model.parameters import ALONE, trained_parameters
-from kareus.model.training_options import PLAIN, TrainingOptions, attention_spread
+from kareus.model.training_options import PLAIN, TrainingOptions
 from kareus.prediction.workload_prediction import predict
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import model_flops, tokens_per_iteration

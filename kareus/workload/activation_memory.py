@@ -24,8 +24,9 @@ from kareus.graph.number_formats import BF16_BYTES, FORMATS, FP32_BYTES
 from kareus.graph.recomputation import Recomputation, recomputed_blocks
 from kareus.model.config import Model, PositionKind
 from kareus.model.features import NormPlacement
+from kareus.model.low_rank import adapters
 from kareus.model.parallelism import Parallelism
-from kareus.model.training_options import RecomputedModule, adapters
+from kareus.model.training_options import RecomputedModule
 from kareus.partition.experts import routed_sizes
 from kareus.profile.programs import laid_out_shapes
 from kareus.software.kernels import MASK_BYTES

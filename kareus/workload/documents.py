@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kareus.artifacts.files import read_text
 from kareus.errors import ArtifactError, ConfigError
-from kareus.model.training_options import QUANTILES
+from kareus.model.packed_documents import QUANTILES
 
 KEY = "training.document_lengths"
 COLUMNS = ("length", "lengths", "tokens", "num_tokens", "document_tokens", "sequence_length", "seq_len")

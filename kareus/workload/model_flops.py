@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from kareus.graph.records import Scope
 from kareus.model.config import Model
+from kareus.model.packed_documents import twice_pairs
 from kareus.model.parameters import (
     ALONE,
     active_parameters,
@@ -20,7 +21,6 @@ from kareus.model.parameters import (
     used_by_mtp,
 )
 from kareus.model.trainable import untrained
-from kareus.model.training_options import twice_pairs
 from kareus.workload.config import Workload
 
 _FORWARDS = 3

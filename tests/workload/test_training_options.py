@@ -13,18 +13,10 @@ from hypothesis import strategies as st
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.graph.recomputation import AGAIN_SUFFIX, Recomputation, recomputed_blocks
 from kareus.graph.records import Batch, BlockGraph, OperatorKind
+from kareus.model.low_rank import adapters
+from kareus.model.packed_documents import attention_spread, document_lengths, twice_pairs
 from kareus.model.parameters import ALONE, trained_parameters
-from kareus.model.training_options import (
-    PLAIN,
-    FrozenWeights,
-    RecomputedModule,
-    TrainingOptions,
-    adapters,
-    attention_spread,
-    check_options,
-    document_lengths,
-    twice_pairs,
-)
+from kareus.model.training_options import PLAIN, FrozenWeights, RecomputedModule, TrainingOptions, check_options
 from kareus.partition.extract import operator_graphs
 from kareus.prediction.host_copies import COPIES
 from kareus.prediction.training_lines import ramp_totals, trained_of, training_lines
