@@ -179,31 +179,23 @@ def _parts_of(predictor: LayoutPredictor, workload: Workload) -> _StageParts:
 
     Where all of a few blocks is computed, more of them are as many steps more (`gpu_model.model.Sums`).
     """
-    degrees, chunks, shapes = workload.parallelism, workload.chunks, laid_out_shapes(workload)
-    usual = max(1, workload.model.num_layers // (degrees.pp * chunks))
-
-    def priced(stage: int, shape: StageShape) -> tuple[Array, Array]:
-        """Return the time of all passes of a microbatch, and the least time of the first two."""
-        passes = list(predictor.passes(workload, stage, shape).values())
-        total: Array = np.sum([_stacked(each) for each in passes], axis=0)
-        return total, np.array([each.time_s[FASTEST] for each in passes[:2]])
-
+    layers, stages, chunks = workload.model.num_layers, workload.parallelism.pp, workload.chunks
+    usual = max(1, layers // (stages * chunks))
     middle = StageShape(layers=usual, first=False, last=False)
     dense_blocks = (0, 0, min(1, len(workload.model.dense_layers)))
-    few, one_more, one_dense = (
-        priced(degrees.pp - 1, replace(middle, layers=usual + n, dense=dense))
+    (few, few_s), (more, more_s), (one_dense, one_dense_s) = (
+        _microbatch(predictor, workload, stages - 1, replace(middle, layers=usual + n, dense=dense))
         for n, dense in zip((0, 1, 0), dense_blocks, strict=True)
     )
-    block, block_s = one_more[0] - few[0], one_more[1] - few[1]
-    outside = np.zeros((degrees.pp, *block.shape))
-    first_s = np.zeros((degrees.pp, 2))
-    for (stage, chunk), shape in shapes.items():
-        cost, passes_s = priced(stage, replace(shape, layers=usual, dense=0))
+    block, block_s = more - few, more_s - few_s
+    outside, first_s = np.zeros((stages, *block.shape)), np.zeros((stages, 2))
+    for (stage, chunk), shape in laid_out_shapes(workload).items():
+        cost, passes_s = _microbatch(predictor, workload, stage, replace(shape, layers=usual, dense=0))
         outside[stage] += cost - usual * block
         if chunk == 0:
             first_s[stage] = passes_s - usual * block_s
     few_updates, more_updates = (
-        predictor.updates(with_blocks(workload, (n * chunks,) * degrees.pp)) for n in (usual, usual + 1)
+        predictor.updates(with_blocks(workload, (n * chunks,) * stages)) for n in (usual, usual + 1)
     )
 
     def updated(*directions: Direction) -> tuple[Array, Array]:
@@ -219,22 +211,20 @@ def _parts_of(predictor: LayoutPredictor, workload: Workload) -> _StageParts:
 
     update, update_block = updated(*MEETING)
     reduction, reduction_block = updated(Direction.GRADIENT_REDUCTION)
-    boundaries_s = np.array([*transfers_s(cut(workload, "pipeline")), 0.0])[: degrees.pp]
+    boundaries_s = np.array([*transfers_s(cut(workload, "pipeline")), 0.0])[:stages]
     return _StageParts(
-        outside=outside,
-        block=block,
-        dense=one_dense[0] - few[0],
-        update=update,
-        update_block=update_block,
-        reduction=reduction,
-        reduction_block=reduction_block,
-        outside_s=first_s + boundaries_s[:, None],
-        block_s=block_s,
-        dense_s=one_dense[1] - few[1],
-        most=min(
-            workload.model.num_layers - (degrees.pp - 1) * chunks, 2 * -(-workload.model.num_layers // degrees.pp)
-        ),
-    )
+        outside=outside, block=block, dense=one_dense - few, update=update, update_block=update_block,
+        reduction=reduction, reduction_block=reduction_block, outside_s=first_s + boundaries_s[:, None],
+        block_s=block_s, dense_s=one_dense_s - few_s,
+        most=min(layers - (stages - 1) * chunks, 2 * -(-layers // stages)),
+    )  # fmt: skip
+
+
+def _microbatch(predictor: LayoutPredictor, workload: Workload, stage: int, shape: StageShape) -> tuple[Array, Array]:
+    """Return the time and effective energy of all passes of a microbatch, and the least time of the first two."""
+    passes = list(predictor.passes(workload, stage, shape).values())
+    total: Array = np.sum([_stacked(each) for each in passes], axis=0)
+    return total, np.array([each.time_s[FASTEST] for each in passes[:2]])
 
 
 def _stacked(priced: Priced) -> Array:

@@ -193,6 +193,8 @@ class _Sorted:
 
     terms: dict[str, Any] = field(default_factory=dict)
     understood: list[ReadSetting] = field(default_factory=list)
+    gives: dict[str, ReadSetting] = field(default_factory=dict)
+    """The last setting that gives a term, by term."""
     lost: list[ReadSetting] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
@@ -227,13 +229,14 @@ class _Sorted:
         return by_kind
 
     def add(self, term: str, key: str, value: Any, meant: Any) -> None:
-        """Add what a setting means; it replaces what another key said."""
-        for term_read in [term_read for term_read in self.understood if term_read.words.startswith(f"{term}=")]:
-            if term != SHARDING:
-                self.understood.remove(term_read)
-                self._replaced(term_read.key, term_read.value, self.terms[term], term, meant)
+        """Add what a setting means; it replaces what another key said; of ways to share out weights both are kept."""
+        before = self.gives.get(term)
+        if before is not None and term != SHARDING:
+            self.understood.remove(before)
+            self._replaced(before.key, before.value, self.terms[term], term, meant)
         self.terms[term] = meant
-        self.understood.append(ReadSetting(key=key, value=value, words=f"{term}={meant}"))
+        self.gives[term] = ReadSetting(key=key, value=value, words=f"{term}={meant}")
+        self.understood.append(self.gives[term])
 
     def _replaced(self, key: str, value: Any, said: Any, term: str, meant: Any) -> None:
         """Note a setting in whose place another one counts: that is lost where they differ."""

@@ -19,7 +19,7 @@ from kareus.partition.config import subject_of
 from kareus.software.record import GROUP
 from kareus.workload.compose import ENGINE, ComposedWorkload
 from kareus.workload.config import Workload
-from kareus.workload.split import blocks_words, usual_split
+from kareus.workload.split import blocks_words, default_split
 
 ABBREVIATIONS = {"a100-sxm4-40gb": "a100", "h100-sxm5-80gb": "h100"}
 """Options of `gpu` that names shorten."""
@@ -128,14 +128,14 @@ def _unusual(workload: Workload) -> list[str]:
         f"shard-{workload.parallelism.sharding}{shards}": workload.parallelism.sharding is not Sharding.NONE,
         f"fsdp-{workload.parallelism.fsdp.label}": bool(workload.parallelism.fsdp.label),
         "seqpar": workload.parallelism.token_shards > 1,
-        f"layers{blocks}": split is not None and split != _usual_split(workload),
+        f"layers{blocks}": split is not None and split != _default_split(workload),
     }
     return [text for text, is_shown in shown.items() if is_shown]
 
 
-def _usual_split(workload: Workload) -> tuple[int, ...] | None:
+def _default_split(workload: Workload) -> tuple[int, ...] | None:
     try:
-        return usual_split(workload)
+        return default_split(workload)
     except RefusedWorkloadError:
         return None
 

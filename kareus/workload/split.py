@@ -33,7 +33,7 @@ def layers_per_stage(workload: Workload) -> tuple[int, ...]:
     """
     given, chunks, parallelism = workload.parallelism.layers_per_stage, workload.chunks, workload.parallelism
     if given is None:
-        return usual_split(workload)
+        return default_split(workload)
     if chunks > 1 and len(given) == parallelism.pp * chunks:
         placed = _checked("parallelism.layers_per_stage", given, workload.model, parallelism, chunks)
         return as_stages(parallelism, placed, chunks)
@@ -74,40 +74,43 @@ def as_stages(parallelism: Parallelism, placed: tuple[int, ...], chunks: int) ->
     return split if whole == cut else placed
 
 
-def usual_split(workload: Workload) -> tuple[int, ...]:
+def default_split(workload: Workload) -> tuple[int, ...]:
     """Blocks on each stage where the configuration names none.
+
+    The model's published split for that `pp`, where chunks of it are equal. Else equal chunks as the software balances
+    them by work; where their number does not divide the blocks, as even as embedding and head as a block each make
+    them, and in a V as even as single chunks can be.
 
     Raises:
         RefusedWorkloadError: as `layers_per_stage`.
     """
-    model, parallelism = workload.model, workload.parallelism
-    chunks = workload.chunks
-    if parallelism.pp > model.num_layers:
+    model, parallelism, chunks = workload.model, workload.parallelism, workload.chunks
+    layers, stages, folded = model.num_layers, parallelism.pp, parallelism.folded
+    if stages > layers:
         raise RefusedWorkloadError(
-            f"parallelism.pp={parallelism.pp}: must be at most model.num_layers ({model.num_layers}), a block each."
+            f"parallelism.pp={stages}: must be at most model.num_layers ({layers}), a block each."
         )
-    folded = parallelism.folded
-    given = None if folded else model.layers_per_stage.get(parallelism.pp)
-    if given is not None:
-        checked = _checked(f"model.layers_per_stage.{parallelism.pp}", given, model, parallelism)
-        if not any(layers % chunks for layers in checked):
-            return checked
+    published = None if folded else model.layers_per_stage.get(stages)
+    if published is not None:
+        split = _checked(f"model.layers_per_stage.{stages}", published, model, parallelism)
+        if not any(blocks % chunks for blocks in split):
+            return split
     head = head_flops(model) / block_flops(model, workload.sequence_length, recomputation=workload.recomputation)
-    if model.num_layers % chunks or model.num_layers < parallelism.pp * chunks:
-        if folded and model.num_layers >= parallelism.pp * chunks:
-            return as_stages(parallelism, balanced_split(model.num_layers, parallelism.pp * chunks, head), chunks)
-        even = None if folded else even_split(model.num_layers, parallelism.pp, chunks)
-        if even and model.num_layers >= parallelism.pp * chunks:
+    if layers % chunks == 0 and layers >= stages * chunks:
+        pieces = layers // chunks
+        if workload.software.fills_stages and not folded:
+            return tuple(chunks * n for n in filled_split(pieces, stages, head / chunks))
+        return tuple(chunks * n for n in balanced_split(pieces, stages, head / chunks, parallelism.head_stage))
+    if layers >= stages * chunks:
+        if folded:
+            return as_stages(parallelism, balanced_split(layers, stages * chunks, head), chunks)
+        if even := even_split(layers, stages, chunks):
             return even
-        raise RefusedWorkloadError(
-            f"pipeline.chunks={chunks}: model.num_layers ({model.num_layers}) must be a multiple of it, with a block "
-            f"for each chunk of each stage (parallelism.pp={parallelism.pp}), or with embedding and head as one each; "
-            "use another number of chunks."
-        )
-    pieces, stages = model.num_layers // chunks, parallelism.pp
-    if workload.software.fills_stages and not folded:
-        return tuple(chunks * n for n in filled_split(pieces, stages, head / chunks))
-    return tuple(chunks * n for n in balanced_split(pieces, stages, head / chunks, parallelism.head_stage))
+    raise RefusedWorkloadError(
+        f"pipeline.chunks={chunks}: model.num_layers ({layers}) must be a multiple of it, with a block for each chunk "
+        f"of each stage (parallelism.pp={stages}), or with embedding and head as one each; use another number of "
+        "chunks."
+    )
 
 
 @lru_cache(maxsize=1024)  # layouts that are compared ask for few
