@@ -3,21 +3,38 @@
 A row has the keys under which a type writes a field of `kareus.model.config.Model`, the defaults of its class in
 transformers (which leaves new fields out of older files; of types without a class there, those of the code that the
 model brings along), the fields that are the same in all models of the type or follow from several keys, and the keys
-that have to have a certain value. `kareus.workload.huggingface` reads files by it.
+that have to have a certain value. Rules that follow from several keys are in `architecture_rules.py`;
+`kareus.workload.huggingface` reads files by the table.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kareus.errors import ConfigError
-from kareus.model.config import MOST_BLOCKS, ActivationKind, NormKind, PositionKind
+from kareus.model.config import ActivationKind, NormKind, PositionKind
 from kareus.model.features import Branches, NormPlacement, QkNormScope
-from kareus.workload.huggingface_values import boolean, integer, listed, number
-
-Config = Mapping[str, Any]
-Rule = Callable[[Config], Any]
-"""Gives a field's value from the keys of a file."""
+from kareus.workload.architecture_rules import (
+    Config,
+    Rule,
+    alibi_if,
+    all_but_every,
+    every_block,
+    falcon_branches,
+    falcon_heads,
+    flag,
+    four_times,
+    gpt_neo_local,
+    layers_of,
+    over,
+    own_heads,
+    parallel_if,
+    past,
+    real,
+    rotates_if,
+    unrotated,
+    unwindowed,
+)
+from kareus.workload.huggingface_values import boolean, integer, number
 
 LLAMA_KEYS: Mapping[str, str] = {
     "hidden_size": "hidden_size",
@@ -41,7 +58,7 @@ GPT2_KEYS: Mapping[str, str] = {
     "activation": "activation_function",
     "max_positions": "n_positions",
 }
-GATED: Mapping[str, ActivationKind] = {
+GATED_ACTIVATIONS: Mapping[str, ActivationKind] = {
     "silu": ActivationKind.SWIGLU,
     "swish": ActivationKind.SWIGLU,
     "gelu": ActivationKind.GEGLU,
@@ -49,7 +66,7 @@ GATED: Mapping[str, ActivationKind] = {
     "gelu_pytorch_tanh": ActivationKind.GEGLU_TANH,
 }
 """What transformers calls activations, in an MLP with a gate."""
-PLAIN: Mapping[str, ActivationKind] = {
+PLAIN_ACTIVATIONS: Mapping[str, ActivationKind] = {
     "gelu_new": ActivationKind.GELU_TANH,
     "gelu": ActivationKind.GELU,
     "relu2": ActivationKind.SQUARED_RELU,
@@ -80,125 +97,6 @@ class Architecture:
     """Further names of keys in files, by key."""
     window: Rule | None = None
     """Numbers of the blocks to which `sliding_window` applies where no `layer_types` say it; None: no such key."""
-
-
-def flag(key: str) -> Rule:
-    """Return a rule that reads true or false."""
-    return lambda config: boolean(config, key)
-
-
-def real(key: str) -> Rule:
-    """Return a rule that reads a number greater than 0, or null."""
-    return lambda config: None if config.get(key) is None else number(config, key)
-
-
-def over(key: str) -> Rule:
-    """Return a rule that divides 1 by the number of a key."""
-    return lambda config: 1 / number(config, key)
-
-
-def four_times(size: str) -> Rule:
-    """Return a rule that gives four times a size, as most MLPs are wide that no key says."""
-    return lambda config: 4 * integer(config, size)
-
-
-def own_heads(heads: str) -> Rule:
-    """Return a rule that gives each head of queries a head of keys."""
-    return lambda config: integer(config, heads)
-
-
-def past(key: str) -> Rule:
-    """Return a rule that gives the blocks from the number that a key has on (Qwen's `max_window_layers`)."""
-    return lambda config: tuple(range(min(_count(config, key), layers_of(config)), layers_of(config)))
-
-
-def all_but_every(period: int, key: str = "sliding_window_pattern") -> Rule:
-    """Return a rule that leaves out every last block of a period; the key may give another period."""
-
-    def rule(config: Config) -> tuple[int, ...]:
-        every = _count(config, key) if isinstance(config.get(key), int) else period
-        return tuple(layer for layer in range(layers_of(config)) if every < 1 or (layer + 1) % every)
-
-    return rule
-
-
-def every_block(config: Config) -> tuple[int, ...]:
-    """Return all blocks: a rule."""
-    return tuple(range(layers_of(config)))
-
-
-def layers_of(config: Config) -> int:
-    """Return the number of blocks, which rules list one by one: so many that no list holds them are refused here."""
-    layers = integer(config, "num_hidden_layers")
-    if layers > MOST_BLOCKS:
-        raise ConfigError(f"num_hidden_layers={layers}: must be from 1 to {MOST_BLOCKS:,} (blocks).")
-    return layers
-
-
-def _count(config: Config, key: str) -> int:
-    value = config.get(key)
-    if type(value) is not int or value < 0:
-        raise ConfigError(f"{key}={value!r}: expected a whole number, 0 or more.")
-    return value
-
-
-def unrotated(config: Config) -> tuple[int, ...]:
-    """SmolLM 3 and Llama 4: ones and zeros by block, or every how many blocks one does not rotate."""
-    said, every = config.get("no_rope_layers"), _count(config, "no_rope_layer_interval")
-    if said is None or said == []:
-        return tuple(layer for layer in range(layers_of(config)) if every and (layer + 1) % every == 0)
-    if not isinstance(said, list) or len(said) != layers_of(config):
-        raise ConfigError(f"no_rope_layers={said!r}: expected a 0 or 1 for each of num_hidden_layers.")
-    return tuple(layer for layer, rotates in enumerate(said) if not rotates)
-
-
-def _unwindowed(config: Config) -> tuple[int, ...]:
-    """Cohere 2 and EXAONE 4: only blocks with a window rotate, where there are any."""
-    if config.get("sliding_window") is None:
-        return ()
-    kinds = config.get("layer_types")
-    windowed = all_but_every(4)(config)
-    if isinstance(kinds, list):
-        windowed = tuple(layer for layer, kind in enumerate(kinds) if kind == "sliding_attention")
-    return tuple(layer for layer in range(layers_of(config)) if layer not in windowed)
-
-
-def _falcon_heads(config: Config) -> int:
-    if boolean(config, "new_decoder_architecture"):
-        return integer(config, "num_kv_heads" if config.get("num_kv_heads") is not None else "num_attention_heads")
-    return 1 if boolean(config, "multi_query") else integer(config, "num_attention_heads")
-
-
-def _falcon_branches(config: Config) -> Branches:
-    newer, norms = boolean(config, "new_decoder_architecture"), config.get("num_ln_in_parallel_attn")
-    if newer and norms in (None, 2):
-        return Branches.PARALLEL
-    return Branches.PARALLEL_ONE_NORM if newer or boolean(config, "parallel_attn") else Branches.SEQUENTIAL
-
-
-def _gpt_neo_local(config: Config) -> tuple[int, ...]:
-    """GPT-Neo: blocks with a window, from what each is called, or from periods and how often each occurs."""
-    kinds = listed(config, "attention_layers")
-    for entry in [] if kinds else listed(config, "attention_types"):
-        match entry:
-            case [list(period), int(times)] if 0 <= times * len(period) <= MOST_BLOCKS:
-                kinds = kinds + period * times
-            case _:
-                raise ConfigError(f"attention_types: {entry!r}: expected [[KIND, ...], TIMES].")
-    return tuple(layer for layer, kind in enumerate(kinds) if kind == "local")
-
-
-def _rotates_if(config: Config, key: str) -> PositionKind:
-    """Baichuan: the models of 13 billion parameters, which have ALiBi, do not have this key."""
-    return PositionKind.ALIBI if config.get(key) is None else PositionKind.ROPE
-
-
-def _parallel(kind: Branches, key: str = "use_parallel_residual") -> Rule:
-    return lambda config: kind if boolean(config, key) else Branches.SEQUENTIAL
-
-
-def _alibi(key: str) -> Rule:
-    return lambda config: PositionKind.ALIBI if boolean(config, key) else PositionKind.ROPE
 
 
 _WITH_BIASES = {"norm": NormKind.LAYERNORM, "biases": True}
@@ -498,9 +396,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "norm": NormKind.LAYERNORM,
             "biases": flag("bias"),
             "norm_bias": True,
-            "branches": _falcon_branches,
-            "positions": _alibi("alibi"),
-            "num_key_value_heads": _falcon_heads,
+            "branches": falcon_branches,
+            "positions": alibi_if("alibi"),
+            "num_key_value_heads": falcon_heads,
         },
         gated=False,
         fixed={"apply_residual_connection_post_layernorm": (False,)},
@@ -521,7 +419,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "biases": False,
             "norm_bias": True,
             "mlp_bias": True,
-            "branches": _parallel(Branches.PARALLEL),
+            "branches": parallel_if(Branches.PARALLEL),
             "num_key_value_heads": own_heads("num_attention_heads"),
         },
         gated=False,
@@ -588,7 +486,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "cohere2": Architecture(
         keys={**_LN, "head_dim": None},
         defaults={**_COHERE_DEFAULTS, "head_dim": None, "sliding_window": 4096, "sliding_window_pattern": 4},
-        model={**_COHERE, "unrotated_layers": _unwindowed},
+        model={**_COHERE, "unrotated_layers": unwindowed},
         window=all_but_every(4),
     ),
     "stablelm": Architecture(
@@ -601,7 +499,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "qkv_bias": flag("use_qkv_bias"),
             "qk_norm": flag("qk_layernorm"),
             "qk_norm_scope": QkNormScope.OWN_HEAD,
-            "branches": _parallel(Branches.PARALLEL_ONE_NORM),
+            "branches": parallel_if(Branches.PARALLEL_ONE_NORM),
         },
     ),
     "nemotron": Architecture(
@@ -632,7 +530,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "exaone4": Architecture(
         defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096},
-        model={"norm_placement": NormPlacement.AFTER, "qk_norm": True, "unrotated_layers": _unwindowed},
+        model={"norm_placement": NormPlacement.AFTER, "qk_norm": True, "unrotated_layers": unwindowed},
         window=all_but_every(4),
     ),
     "helium": Architecture(
@@ -699,13 +597,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "positions": PositionKind.LEARNED,
             "num_key_value_heads": own_heads("num_heads"),
             "window_tokens": lambda config: integer(config, "window_size"),
-            "windowed_layers": _gpt_neo_local,
+            "windowed_layers": gpt_neo_local,
         },
         gated=False,
     ),
     # Without a class in transformers; defaults of the code that such models bring along.
     "baichuan": Architecture(
-        model={"positions": lambda config: _rotates_if(config, "max_position_embeddings")},
+        model={"positions": lambda config: rotates_if(config, "max_position_embeddings")},
         defaults={"rms_norm_eps": 1e-6},
     ),
     "exaone": Architecture(

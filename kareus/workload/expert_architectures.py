@@ -11,12 +11,7 @@ from kareus.errors import ConfigError
 from kareus.model.config import ActivationKind, NormKind
 from kareus.model.experts import Experts, LatentAttention, RouterScore
 from kareus.model.features import NormPlacement, QkNormScope
-from kareus.workload.architectures import (
-    HUNYUAN,
-    HUNYUAN_FIXED,
-    MINICPM,
-    QWEN_WINDOW,
-    Architecture,
+from kareus.workload.architecture_rules import (
     Config,
     Rule,
     all_but_every,
@@ -28,6 +23,7 @@ from kareus.workload.architectures import (
     real,
     unrotated,
 )
+from kareus.workload.architectures import ARCHITECTURES, HUNYUAN, HUNYUAN_FIXED, MINICPM, QWEN_WINDOW, Architecture
 from kareus.workload.huggingface_values import boolean, integer, listed, number
 
 Dense = Callable[[Config], tuple[int, ...]]
@@ -634,3 +630,5 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
     ),
 }
 """By `model_type`."""
+ALL_ARCHITECTURES: Mapping[str, Architecture] = {**ARCHITECTURES, **WITH_EXPERTS}
+"""Of dense models and of those with experts, all that are read."""

@@ -6,7 +6,7 @@ from kareus.artifacts.records import added_fields
 from kareus.errors import ConfigError
 from kareus.model.config import ActivationKind, Model, NormKind, PositionKind, RotaryScaling
 from kareus.model.features import AngleScaling
-from kareus.workload.architectures import PLAIN
+from kareus.workload.architectures import PLAIN_ACTIVATIONS
 
 LLAMA_BLOCK: dict[str, Any] = {
     "norm": NormKind.RMSNORM,
@@ -132,7 +132,7 @@ def _gpt_config(model: Model, sequence_length: int, dtype: str) -> dict[str, Any
 
 
 def _gpt2(model: Model) -> dict[str, Any]:
-    names = {kind: name for name, kind in reversed(list(PLAIN.items()))}
+    names = {kind: name for name, kind in reversed(list(PLAIN_ACTIVATIONS.items()))}
     if model.activation not in names:
         raise ConfigError(
             f"{model.name}: activation={model.activation}: with positions=learned no architecture of transformers has "

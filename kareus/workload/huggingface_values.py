@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kareus.errors import ConfigError
@@ -73,3 +73,34 @@ def check_values(config: Mapping[str, Any], expected: Mapping[str, tuple[Any, ..
         if value is not None and not any(type(value) is type(n) and value == n for n in neutral):
             listed = " or ".join(json.dumps(n) for n in (*neutral, None))
             raise ConfigError(f"{key}={value!r}: changes the architecture and is not supported; expected {listed}.")
+
+
+def mapping(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the mapping that a key has; an empty one for null."""
+    value = config.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{key}={value!r}: expected keys and values.")
+    return value
+
+
+class ModelFile(Mapping[str, Any]):
+    """The keys of a file over the defaults of its type; notes which keys are read."""
+
+    def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+        self.given, self.defaults = given, defaults
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return self.given[key] if key in self.given else self.defaults[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.given or key in self.defaults
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self.given, *self.defaults)))
+
+    def __len__(self) -> int:
+        return len(self.given.keys() | self.defaults.keys())

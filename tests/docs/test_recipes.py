@@ -19,7 +19,7 @@ from kareus.interchange import table
 from kareus.plans import selectors
 from kareus.workload.architectures import Architecture
 from kareus.workload.compose import compose
-from kareus.workload.huggingface import KNOWN
+from kareus.workload.expert_architectures import ALL_ARCHITECTURES
 
 RECIPES = dict(
     re.findall(r"### Add a ([A-Za-z ]+)\n\n(.*?)(?=\n###|\Z)", (CONFIG.parent / "CONTRIBUTING.md").read_text(), re.S)
@@ -50,7 +50,7 @@ def test_a_family_is_a_row(tmp_path, monkeypatch):
     name, text = block("model family").split(": ", 1)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": json.loads(name), "n_layers": 4, **LLAMA}))
-    monkeypatch.setitem(KNOWN, json.loads(name), architecture(text))
+    monkeypatch.setitem(ALL_ARCHITECTURES, json.loads(name), architecture(text))
     model = compose([f"model={path}", "parallelism.tp=1", "parallelism.pp=2"], CONFIG)[0].workload.model
     assert (model.num_layers, model.qkv_bias, model.norm_epsilon) == (4, True, 1e-5)
 

@@ -8,7 +8,7 @@ from helpers.builders import CONFIG, config_json
 from hydra.core.config_store import ConfigStore
 
 from kareus.errors import ConfigError
-from kareus.workload.architectures import GATED
+from kareus.workload.architectures import GATED_ACTIVATIONS
 from kareus.workload.compose import compose
 from kareus.workload.huggingface import read_model
 from kareus.workload.huggingface_export import huggingface_config
@@ -134,7 +134,10 @@ GPT_NEO = {"model_type": "gpt_neo", "num_layers": 24, "num_heads": 32}
             "dense relative in config/model (docs/howto/model.md); with a job: profile it in place "
             "(docs/howto/inplace.md).",
         ),
-        ({"hidden_act": "quick_gelu"}, f"hidden_act=quick_gelu: not supported; expected {', '.join(GATED)}."),
+        (
+            {"hidden_act": "quick_gelu"},
+            f"hidden_act=quick_gelu: not supported; expected {', '.join(GATED_ACTIVATIONS)}.",
+        ),
         (
             {"mlp_bias": True},
             "mlp_bias=True: changes the architecture and is not supported; expected false or null.",
