@@ -5,6 +5,7 @@ process does it for all of them and forks itself for each. Workers start as usua
 leaves threads that a fork would lack.
 """
 
+import ast
 import contextlib
 import gc
 import json
@@ -136,7 +137,15 @@ def _fork_server_of_ranks() -> None:
 
 
 def _forked_instead(_: bytes, command: list[str], descriptors: list[int]) -> int:
-    """Process that runs the code of a command `python -c CODE`, with these descriptors alone, and says nothing."""
+    """Process that a command `python -c "...; main(...)"` would start, with these descriptors alone; says nothing."""
+    call = ast.parse(command[-1]).body[-1]
+    assert isinstance(call, ast.Expr)
+    assert isinstance(call.value, ast.Call)
+    arguments = [ast.literal_eval(argument) for argument in call.value.args]
+    options: dict[str, Any] = {}
+    for option in call.value.keywords:
+        value = ast.literal_eval(option.value)
+        options |= value if option.arg is None else {option.arg: value}
     process = os.fork()
     if process == 0:
         for descriptor in {int(opened.name) for opened in Path("/proc/self/fd").iterdir()} - {*descriptors}:
@@ -145,7 +154,7 @@ def _forked_instead(_: bytes, command: list[str], descriptors: list[int]) -> int
         for _ in STANDARD_STREAMS:
             os.open(os.devnull, os.O_RDWR)
         try:
-            exec(command[-1], {})
+            multiprocessing.forkserver.main(*arguments, **options)
         finally:
             os._exit(0)  # its end is an exception, which nobody here waits for
     return process
