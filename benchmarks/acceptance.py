@@ -78,9 +78,9 @@ def kills(arguments: argparse.Namespace) -> Iterator[Row]:
                 continue
             number += 1
             different = differences(expected, artifacts(place / "results"))
-            found = killed.failure or (f"differs: {', '.join(different)}" if different else "identical data")
+            outcome = killed.failure or (f"differs: {', '.join(different)}" if different else "identical data")
             what = f"kill {number} after {killed.after_s:.1f} s"
-            yield what, f"{found}, {killed.again_s:.1f} s", "identical data", not (killed.failure or different)
+            yield what, f"{outcome}, {killed.again_s:.1f} s", "identical data", not (killed.failure or different)
 
 
 def clone(_: argparse.Namespace) -> Iterator[Row]:

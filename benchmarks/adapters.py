@@ -99,23 +99,23 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     shortest_s = shortest_microbatch_s()
-    found: dict[str, float] = {"shortest_microbatch_us": US * shortest_s}
+    figures: dict[str, float] = {"shortest_microbatch_us": US * shortest_s}
     with tempfile.TemporaryDirectory() as folder:
         os.environ[FOLDER_VARIABLE] = folder
         for adapter, make in ADAPTERS.items():
             host_s, process_s = overhead_s(make, Path(folder) / adapter)
-            found |= {
+            figures |= {
                 f"{adapter}_host_us": US * host_s,
                 f"{adapter}_process_us": US * process_s,
                 f"{adapter}_share": host_s / shortest_s,
             }
-    found["allowed_share"] = ALLOWED_SHARE
+    figures["allowed_share"] = ALLOWED_SHARE
     if arguments.json:
-        print(json.dumps(found))
+        print(json.dumps(figures))
     else:
-        for name, value in found.items():
+        for name, value in figures.items():
             print(f"{name:<24} {100 * value:.3f} %" if name.endswith("share") else f"{name:<24} {value:.1f}")
-    sys.exit(any(found[f"{adapter}_share"] > ALLOWED_SHARE for adapter in ADAPTERS))
+    sys.exit(any(figures[f"{adapter}_share"] > ALLOWED_SHARE for adapter in ADAPTERS))
 
 
 def overhead_s(make: Make, output: Path) -> tuple[float, float]:
@@ -143,14 +143,14 @@ def through_megatron(driver: StageDriver, keys: tuple[InstructionKey, ...]) -> t
     planned = PlanTimers(real, driver, keys, tokens=None)
     names = ["forward-compute" if key.direction is Direction.FORWARD else "backward-compute" for key in keys]
 
-    def told(timers: Timers | PlanTimers) -> None:
+    def call(timers: Timers | PlanTimers) -> None:
         timers("forward-backward", log_level=1).start(barrier=False)
         for name in names:
             timers(name, log_level=2).start()
             timers(name).stop()
         timers("forward-backward").stop()
 
-    return lambda: told(real), lambda: told(planned)
+    return lambda: call(real), lambda: call(planned)
 
 
 def through_pipelining(driver: StageDriver, keys: tuple[InstructionKey, ...]) -> tuple[Told, Told]:
@@ -222,11 +222,11 @@ def shortest_microbatch_s() -> float:
     )
 
 
-def _cpu_s(told: Told) -> tuple[float, float]:
+def _cpu_s(call: Told) -> tuple[float, float]:
     """Return CPU time of this thread and of the process for some iterations."""
     thread_s, process_s = time.thread_time(), time.process_time()
     for _ in range(ITERATIONS):
-        told()
+        call()
     return time.thread_time() - thread_s, time.process_time() - process_s
 
 

@@ -1,13 +1,12 @@
-"""Measure the adviser: how long it takes, where experts' layouts rank among its own, and how it orders measured ones.
+"""Measure the adviser: how long it takes, and where experts' layouts rank among its own.
 
-    python benchmarks/advise.py [--part sizes,experts,ranking] [--json]
+    python benchmarks/advise.py [--part sizes,experts] [--json]
 
 `sizes`: Llama 3.1 8B on 8, Llama 3.3 70B on 64 and Llama 3.1 405B on 512 H100, each in a process of its own.
 `experts`: for every model and number of GPUs of the family `dgxc` of the shipped iterations, the share of our layouts
 that are predicted to be faster than the one that NVIDIA chose, and what the fastest promises over it; all are predicted
 as run by Megatron-Core, without fp8. Of more than `--sample` layouts that can run, so many are drawn at random.
-`ranking`: Kendall's tau and the loss of the first choice, and of the best of two and three that are measured, over
-groups of layouts of the family `vtrain-single`.
+How it orders measured layouts says `predictor.py`.
 """
 
 import argparse
@@ -25,7 +24,6 @@ from kareus.adviser.feasible import sort_layouts
 from kareus.adviser.layouts import Constraints, layouts_of
 from kareus.adviser.question import ask
 from kareus.evidence import shipped_files
-from kareus.evidence.iterations import answer_iterations
 from kareus.graph.recomputation import Recomputation
 from kareus.model.parallelism import Sharding
 from kareus.pipeline.config import PipelineSchedule
@@ -33,7 +31,6 @@ from kareus.prediction.lines import read_lines
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.rows import MeasuredIteration, read_iterations
 from kareus.prediction.workload_prediction import predict_time_s
-from ranking import ranking_of
 
 CONFIG = Path(__file__).parents[1] / "config"
 CASES = (("llama3.1-8b", 8, 128), ("llama3.3-70b", 64, 512), ("llama3.1-405b", 512, 1024))
@@ -84,23 +81,19 @@ def size_case(model: str, gpus: int, batch: int) -> dict[str, Any]:
 def sizes() -> list[dict[str, Any]]:
     """Ask all questions, one process each, so that none finds what another computed and memory is its own."""
     context = multiprocessing.get_context("spawn")
-    found = []
+    answers = []
     for case in CASES:
         with context.Pool(1) as pool:
-            found.append(pool.apply(size_case, case))
-    return found
-
-
-def shipped_rows(family: str) -> list[MeasuredIteration]:
-    """Return the rows of a family that ship with the package."""
-    path = shipped_files()["training_iterations"]
-    return [row for row in read_iterations(read_lines(path)[1], path) if row.family == family]
+            answers.append(pool.apply(size_case, case))
+    return answers
 
 
 def experts(sample: int, most_gpus: int) -> Iterator[dict[str, Any]]:
     """Yield where NVIDIA's layouts rank among ours, the fastest measured of each model and number of GPUs."""
     workloads, seen = MeasuredWorkloads((), CONFIG), set()
-    for row in sorted(shipped_rows("dgxc"), key=lambda row: row.iteration_time_s):
+    path = shipped_files()["training_iterations"]
+    rows = [row for row in read_iterations(read_lines(path)[1], path) if row.family == "dgxc"]
+    for row in sorted(rows, key=lambda row: row.iteration_time_s):
         batch = row.dp * row.num_microbatches * row.microbatch_size
         training = (row.model, row.layers, row.gpus, batch)
         if training in seen or row.precision != "bf16" or row.gpus > most_gpus:
@@ -115,7 +108,7 @@ def expert(row: MeasuredIteration, batch: int, workloads: MeasuredWorkloads, sam
     theirs_s = predict_time_s(base)
     candidates = sort_layouts(base, layouts_of(base, row.gpus, batch, OF_NEMO)).candidates
     drawn = random.Random(0).sample(candidates, min(sample, len(candidates)))
-    ours = sorted((predict_time_s(one.workload), one.layout.words) for one in drawn)
+    ours = sorted((predict_time_s(candidate.workload), candidate.layout.words) for candidate in drawn)
     return {
         "model": row.model.split(" ")[0],
         "layers": row.layers,
@@ -132,22 +125,10 @@ def expert(row: MeasuredIteration, batch: int, workloads: MeasuredWorkloads, sam
     }
 
 
-def ranking() -> dict[str, Any]:
-    """Return how predictions order measured layouts."""
-    scored = answer_iterations(shipped_rows("vtrain-single"), (), CONFIG).scored
-    orders = ranking_of(scored, "vtrain-single")
-    return {
-        "groups": len(orders.groups),
-        "rows": sum(group.layouts for group in orders.groups),
-        **orders.figures,
-        "right_choices": sum(group.losses_pct[0] == 0 for group in orders.groups),
-    }
-
-
 def main() -> None:
     """Measure, and print JSON lines or text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", default="sizes,experts,ranking", help="parts, separated by commas")
+    parser.add_argument("--part", default="sizes,experts", help="parts, separated by commas")
     parser.add_argument("--sample", type=int, default=300, help="layouts of a training of experts that are predicted")
     parser.add_argument("--most-gpus", type=int, default=1024, help="GPUs of the largest training of experts")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -158,17 +139,15 @@ def main() -> None:
         result["sizes"] = sizes()
     if "experts" in parts:
         result["experts"] = list(experts(arguments.sample, arguments.most_gpus))
-    if "ranking" in parts:
-        result["ranking"] = ranking()
     if arguments.json:
         print(json.dumps(result))
         return
-    for part, found in result.items():
-        for row in found if isinstance(found, list) else [found]:
-            print(
-                part,
-                *(f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in row.items()),
+    for part, rows in result.items():
+        for row in rows:
+            cells = (
+                f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in row.items()
             )
+            print(part, *cells)
 
 
 if __name__ == "__main__":

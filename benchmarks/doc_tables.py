@@ -88,8 +88,8 @@ def replaced(text: str, head: tuple[str, str], rows: list[str]) -> str:
 
 def _split(text: str, head: tuple[str, str]) -> tuple[str, list[str], str]:
     """Return what is before the head of a table, its rows, and what is after them."""
-    before, found, after = text.partition("\n" + "\n".join(head) + "\n")
-    if not found:
+    before, head_found, after = text.partition("\n" + "\n".join(head) + "\n")
+    if not head_found:
         raise SystemExit(f"the page has no table with the head {head[0]}")
     lines = after.split("\n")
     count = next(number for number, line in enumerate(lines) if not line.startswith("|"))
@@ -98,22 +98,22 @@ def _split(text: str, head: tuple[str, str]) -> tuple[str, list[str], str]:
 
 def pipeline_rows(comparison: pl.DataFrame) -> Iterator[str]:
     """Yield a row for each pipeline of the default workload: memory, and the fastest plans of two methods."""
-    found = {(row["workload"], row["method"]): row for row in comparison.iter_rows(named=True)}
+    rows = {(row["workload"], row["method"]): row for row in comparison.iter_rows(named=True)}
     workloads = resolve_accepted([f"pipeline={','.join(PIPELINES)}"], ROOT / "config")
     for name, workload in workloads.items():
         cells = [f"`{workload.pipeline.schedule}`", f"{estimate_memory(workload).total_gib:.1f}"]
         for method in ("sequential", "kareus"):
-            row = found[name, method]
+            row = rows[name, method]
             cells += [f"{row['time_s']:.3f}", f"{row['energy_j'] / 1e3:.2f}"]
         yield table_row(cells)
 
 
 def emulation_rows(fleets: pl.DataFrame) -> Iterator[str]:
     """Yield a row for each fleet of a table `FLEET_COMPARISON`, by its number of microbatches."""
-    for own in fleets.sort("num_microbatches").partition_by("num_microbatches", maintain_order=True):
-        found = {row["method"]: row for row in own.iter_rows(named=True)}
-        perseus, ours = found["sequential+perseus"], found["kareus"]
-        cells = [str(own["num_microbatches"][0])]
+    for of_length in fleets.sort("num_microbatches").partition_by("num_microbatches", maintain_order=True):
+        by_method = {row["method"]: row for row in of_length.iter_rows(named=True)}
+        perseus, ours = by_method["sequential+perseus"], by_method["kareus"]
+        cells = [str(of_length["num_microbatches"][0])]
         cells += [percent(row[f"{cost}_reduction_percent"]) for cost in ("time", "energy") for row in (perseus, ours)]
         cells += [percent(ours[f"{iso}_reduction_percent"]) for iso in ("iso_time_energy", "iso_energy_time")]
         yield table_row(cells)

@@ -116,8 +116,8 @@ def host_shares(*, table: bool) -> tuple[dict[str, Any], bool]:
 
     Nanobatches have as many sequences as the workload's: with sequence parallelism each is a collective of its own.
     """
-    own: dict[str, float] = dict.fromkeys(ALLOWED_SHARES, -math.inf)
-    host = dict(own)
+    engine: dict[str, float] = dict.fromkeys(ALLOWED_SHARES, -math.inf)
+    host = dict(engine)
     if table:
         print(f"{'workload':<44} direction  host us  own us  predicted us  host %  own %")
     for model, degrees, shared in product(MODELS, DEGREES, SEQUENCE_PARALLEL):
@@ -128,7 +128,7 @@ def host_shares(*, table: bool) -> tuple[dict[str, Any], bool]:
                 for workload in composed(model, degrees, gpu, sequence_parallel=shared):
                     host_s, own_s = times_s[workload.microbatch_size][place]
                     predicted_s = predicted(workload, direction)
-                    own[gpu] = max(own[gpu], own_s / predicted_s)
+                    engine[gpu] = max(engine[gpu], own_s / predicted_s)
                     host[gpu] = max(host[gpu], host_s / predicted_s)
                     shape = f"{workload.microbatch_size} x {workload.sequence_length} {gpu[:4]}"
                     name = f"{model} {degrees}{SEQUENCE_PARALLEL[shared]} {shape}"
@@ -139,15 +139,15 @@ def host_shares(*, table: bool) -> tuple[dict[str, Any], bool]:
                             f"{1e6 * predicted_s:>13.0f} {shares}"
                         )
     summary = {
-        "own_share_max": own["a100-sxm4-40gb"],
+        "own_share_max": engine["a100-sxm4-40gb"],
         "host_share_max": max(host.values()),
-        "own_share_by_gpu": own,
+        "own_share_by_gpu": engine,
         "host_share_by_gpu": host,
         "host_share_with_cuda_graphs": NOT_MEASURED,
     }
     if table:
         print(f"\nhost's share with CUDA graphs: {NOT_MEASURED}")
-    return summary, all(own[gpu] < allowed for gpu, allowed in ALLOWED_SHARES.items())
+    return summary, all(engine[gpu] < allowed for gpu, allowed in ALLOWED_SHARES.items())
 
 
 def composed(
@@ -171,9 +171,9 @@ def predicted(workload: Workload, direction: Direction) -> float:
     clock = np.array([float(workload.gpu.search_frequencies.maximum_mhz)])
     sm_count = np.array([workload.testbed.default_collective_sm_count])
     partitions = detect_partitions(extract_nanobatch(workload), recomputation=Recomputation.NONE).items()
-    own = [(partition, n) for partition, n in partitions if partition.direction is direction]
-    times_s = [run_schedules(workload.gpu, p, clock, sm_count, np.array([0])).time_s[0] * n for p, n in own]
-    return float(sum(times_s) / sum(n for _, n in own))
+    of_direction = [(partition, n) for partition, n in partitions if partition.direction is direction]
+    times_s = [run_schedules(workload.gpu, p, clock, sm_count, np.array([0])).time_s[0] * n for p, n in of_direction]
+    return float(sum(times_s) / sum(n for _, n in of_direction))
 
 
 def measured(workload: Workload, graph: BlockGraph) -> Iterator[tuple[float, float]]:

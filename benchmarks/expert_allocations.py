@@ -106,14 +106,14 @@ def choices(path: Path) -> list[Choice]:
     with path.open(newline="", encoding="utf-8") as file:
         return [
             Choice(
-                model=found[1],
+                model=source[1],
                 operation=row["op"],
                 method=row["method"],
                 num_sm=int(row["num_sm"]),
                 splits=int(row["splits"] or 1),
             )
             for row in csv.DictReader(file)
-            if (found := SOURCE.search(row["source"]))
+            if (source := SOURCE.search(row["source"]))
         ]
 
 

@@ -75,19 +75,19 @@ def rows(name: str, overrides: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     with quietly():
         frontier = kareus.frontier(workload)
     common = {"workload": name, "gpus": workload.parallelism.gpus}
-    graphs, known = operator_graphs(workload), dict[Any, Any]()
+    graphs, priced = operator_graphs(workload), dict[Any, Any]()
     plans = {method: frontier.plan("fastest", method) for method in METHODS}
     for method, plan in plans.items():
         cost = plan.prediction.time_s, plan.prediction.energy_j
-        yield common | costs(method, cost, exposure(plan, workload, graphs, known)) | {"sms": sm_counts(plan)}
+        yield common | costs(method, cost, exposure(plan, workload, graphs, priced)) | {"sms": sm_counts(plan)}
     ours = plans["kareus"]
     if sm_counts(ours):
         groups = {p.name: p.collective.group for p in partitions_of(dict(graphs), workload)}
         hand = with_counts(ours, groups, dict.fromkeys(groups.values(), BY_HAND))
         for label, plan in (("kareus by the GPU model", ours), (f"the same, {BY_HAND} SMs by hand", hand)):
-            cost = plan_cost(plan, workload, graphs, known)
-            found = exposure(plan, workload, graphs, known)
-            yield common | costs(label, (cost.time_s, cost.energy_j), found) | {"sms": sm_counts(plan)}
+            cost = plan_cost(plan, workload, graphs, priced)
+            moved = exposure(plan, workload, graphs, priced)
+            yield common | costs(label, (cost.time_s, cost.energy_j), moved) | {"sms": sm_counts(plan)}
     yield from (common | row for row in dispatched(workload, "whole"))
     overlapping = run_by(workload, replace(workload.software, hidden_exchange=1.0))
     if is_taken(overlapping):
@@ -104,11 +104,11 @@ def dispatched(workload: Workload, label: str) -> Iterator[dict[str, Any]]:
         f"{label}, SMs searched": best,
         f"{label}, {BY_HAND} SMs": with_dispatch_sms(workload, BY_HAND),
     }
-    for method, one in named.items():
-        found = kareus.predict(one)
-        moved = found.collectives.alone_s, found.collectives.exposed_s
-        counts = {"dispatch": [one.software.exchange_sms(one.default_collective_sm_count)]}
-        yield costs(method, (found.time_s, found.energy_j), moved) | {"sms": counts}
+    for method, run in named.items():
+        prediction = kareus.predict(run)
+        moved = prediction.collectives.alone_s, prediction.collectives.exposed_s
+        counts = {"dispatch": [run.software.exchange_sms(run.default_collective_sm_count)]}
+        yield costs(method, (prediction.time_s, prediction.energy_j), moved) | {"sms": counts}
 
 
 def is_taken(workload: Workload) -> bool:
@@ -125,7 +125,7 @@ def costs(method: str, cost: tuple[float, float], moved: tuple[float, float]) ->
     return {"method": method, "time_s": cost[0], "energy_j": cost[1], "alone_s": moved[0], "exposed_s": moved[1]}
 
 
-def exposure(plan: Plan, workload: Workload, graphs: Graphs, known: KnownSteps) -> tuple[float, float]:
+def exposure(plan: Plan, workload: Workload, graphs: Graphs, priced: KnownSteps) -> tuple[float, float]:
     """Return the seconds that collectives take alone and that they add, of one GPU, the mean over stages."""
     shapes = chunk_shapes(workload.parallelism.split, workload.chunks, workload.model.dense_layers)
     moved: dict[Any, tuple[float, float]] = {}
@@ -137,7 +137,7 @@ def exposure(plan: Plan, workload: Workload, graphs: Graphs, known: KnownSteps) 
         alike = shape, key.direction, i.execution, i.frequency_mhz, i.partitions
         if alike not in moved:
             program = planned_program(key, i, shape, workload, graphs)
-            cost = instruction_cost(workload.gpu, program, key.direction, i.frequency_mhz, known)
+            cost = instruction_cost(workload.gpu, program, key.direction, i.frequency_mhz, priced)
             exposed = cost.parts[COLLECTIVES][0] if COLLECTIVES in cost.parts else 0.0
             moved[alike] = cost.collectives_alone_s, float(exposed)
         alone_s += moved[alike][0] / workload.parallelism.pp
@@ -147,11 +147,11 @@ def exposure(plan: Plan, workload: Workload, graphs: Graphs, known: KnownSteps) 
 
 def sm_counts(plan: Plan) -> dict[str, list[int]]:
     """Return the SMs that a plan gives the collective of each partition, in any of its instructions."""
-    found: dict[str, set[int]] = {}
+    counted: dict[str, set[int]] = {}
     for _, i in plan.keyed:
         for choice in i.partitions:
-            found.setdefault(choice.partition, set()).add(choice.sm_count)
-    return {partition: sorted(counts) for partition, counts in sorted(found.items())}
+            counted.setdefault(choice.partition, set()).add(choice.sm_count)
+    return {partition: sorted(counts) for partition, counts in sorted(counted.items())}
 
 
 def text(row: dict[str, Any]) -> str:

@@ -33,22 +33,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", type=Path, nargs="*", help="files that do not ship")
     given = {path.stem: path for path in parser.parse_args().files}
-    found = [validate_file(name, path, (), CONFIG_DIR) for name, path in (shipped_files() | given).items()]
-    for figure in figures(found):
+    validations = [validate_file(name, path, (), CONFIG_DIR) for name, path in (shipped_files() | given).items()]
+    for figure in figures(validations):
         path = FOLDER / f"{figure.name}.svg"
         path.write_text(picture(figure), encoding="utf-8")
         print(path)
 
 
-def figures(found: list[Validation]) -> list[Figure]:
+def figures(validations: list[Validation]) -> list[Figure]:
     """Return the figures of all answers: errors of what ships, and points of each file."""
     shipped = shipped_files()
-    errors = errors_of([one for one in found if one.name in shipped])
+    errors = errors_of([validation for validation in validations if validation.name in shipped])
     of = {quantity: [group for group in errors if group.quantity == quantity] for quantity in (TIME, POWER)}
     kinds = list(dict.fromkeys(group.kind for group in errors))
     return [
-        *(errors_figure(f"fidelity_errors_{name}", f"Errors of {name}", own, kinds) for name, own in of.items()),
-        *(comparison_figure(one, f"fidelity_{one.name}") for one in found),
+        *(errors_figure(f"fidelity_errors_{name}", f"Errors of {name}", rows, kinds) for name, rows in of.items()),
+        *(comparison_figure(validation, f"fidelity_{validation.name}") for validation in validations),
     ]  # fmt: skip
 
 
@@ -63,8 +63,8 @@ def _joined(run: re.Match[str]) -> str:
     for x, y, color in MARK.findall(run[0]):
         dots.setdefault(color, []).append(f"M{float(x):.1f},{float(y):.1f}h0")
     return "".join(
-        f'<path d="{"".join(own)}" stroke="{color}" stroke-width="2.8" stroke-linecap="round" opacity="0.6"/>'
-        for color, own in dots.items()
+        f'<path d="{"".join(paths)}" stroke="{color}" stroke-width="2.8" stroke-linecap="round" opacity="0.6"/>'
+        for color, paths in dots.items()
     )
 
 

@@ -102,11 +102,11 @@ def trust_rows() -> Iterator[str]:
                 yield _trust_row(usual.gpu.name, software, planned.time_percent, planned.energy_percent, PLANNED_ROWS)
             elif pair is not None:
                 yield _trust_row(usual.gpu.name, software, pair.percent_90, None, _iterations_of(pair), pair.rows)
-                others = [one for one in pair_errors() if (one.gpu, one.software) == (usual.gpu.name, software)]
-                for one in others:
-                    if others_of(one) and one.rows >= LEAST_ROWS and _is_of_today(one, option):
-                        name = f"{software}{others_of(one)}"
-                        yield _trust_row(usual.gpu.name, name, one.percent_90, None, _iterations_of(one), one.rows)
+                others = [pair for pair in pair_errors() if (pair.gpu, pair.software) == (usual.gpu.name, software)]
+                for pair in others:
+                    if others_of(pair) and pair.rows >= LEAST_ROWS and _is_of_today(pair, option):
+                        name = f"{software}{others_of(pair)}"
+                        yield _trust_row(usual.gpu.name, name, pair.percent_90, None, _iterations_of(pair), pair.rows)
             elif software == usual.software.name:
                 unmeasured.setdefault(software, []).append(usual.gpu.name)
     for software, gpus in unmeasured.items():
@@ -203,7 +203,7 @@ def never_measured() -> list[str]:
     """Return the software that was measured on no GPU."""
     measured = {pair.software for pair in pair_errors()}
     workloads = [composed(option) for option in options("gpu", CONFIG_DIR)]
-    measured |= {one.software.name for one in workloads if known_uncertainty(one.gpu) is not None}
+    measured |= {workload.software.name for workload in workloads if known_uncertainty(workload.gpu) is not None}
     names = {composed("a100-sxm4-40gb", option).software.name for option in options(GROUP, CONFIG_DIR)}
     return sorted(names - measured)
 
@@ -225,7 +225,9 @@ def _kernels_of(option: str) -> int:
 def kernel_rows(answers: Mapping[str, KernelAnswer]) -> Iterator[str]:
     """Yield the table of kernels by GPU, precision, library and kind of run."""
     for name, answer in answers.items():
-        left_out = {f"{one.gpu} {one.group}": one for one in shape_errors() if one.kind is answer.kernels.kind}
+        left_out = {
+            f"{shape.gpu} {shape.group}": shape for shape in shape_errors() if shape.kind is answer.kernels.kind
+        }
         for group, errors in answer.by_gpu.items():
             outside = left_out[group]
             cells = [
@@ -241,9 +243,9 @@ def kernel_rows(answers: Mapping[str, KernelAnswer]) -> Iterator[str]:
 def family_rows(answer: IterationAnswer) -> Iterator[str]:
     """Yield the table of families of iterations."""
     for family, percent in answer.errors.by_family.items():
-        own = [one for one in answer.scored if one.row.family == family]
-        gpus = ", ".join(sorted({one.row.gpu for one in own}))
-        yield f"| `{family}` | {gpus} | {len(own)} | {percent:.1f} % | {_percent(left_out_pct(own))} |"
+        rows = [score for score in answer.scored if score.row.family == family]
+        gpus = ", ".join(sorted({score.row.gpu for score in rows}))
+        yield f"| `{family}` | {gpus} | {len(rows)} | {percent:.1f} % | {_percent(left_out_pct(rows))} |"
 
 
 def _percent(value: float | None) -> str:

@@ -125,7 +125,7 @@ def costs_on(
 
 def write(path: Path, sections: Iterator[Table]) -> int:
     """Write sections as they come, so that a failure leaves those before it; 1 if something does not hold."""
-    held = True
+    holds = True
     with path.open("w") as record:
         now = datetime.datetime.now(datetime.UTC).date()
         record.write(f"# One GPU, {now}\n\nBy Kareus {__version__}, `python benchmarks/gpu_record.py`.\n")
@@ -133,8 +133,8 @@ def write(path: Path, sections: Iterator[Table]) -> int:
             record.write(f"\n{section}")
             record.flush()
             print(section)
-            held = held and all(row[-1] != "NO" for row in section.rows)
-    return 0 if held else 1
+            holds = holds and all(row[-1] != "NO" for row in section.rows)
+    return 0 if holds else 1
 
 
 if __name__ == "__main__":

@@ -31,22 +31,22 @@ def main() -> None:
     files = shipped_kernels()
     for option in sorted({str(name) for rows in files.values() for name in np.unique(rows.gpu)}):
         (workload,) = resolve_accepted([f"gpu={option}"]).values()
-        known = kernel_uncertainty(files, workload.gpu, option, workload)
-        print(f"{option}: {trust(replace(workload.gpu, kernel_uncertainty=known))}")
+        uncertainty = kernel_uncertainty(files, workload.gpu, option, workload)
+        print(f"{option}: {trust(replace(workload.gpu, kernel_uncertainty=uncertainty))}")
         if arguments.write:
             path = CONFIG_DIR / "gpu" / f"{option}.yaml"
-            path.write_text(with_kernel_uncertainty(path.read_text(encoding="utf-8"), known), encoding="utf-8")
+            path.write_text(with_kernel_uncertainty(path.read_text(encoding="utf-8"), uncertainty), encoding="utf-8")
 
 
 def shipped_kernels() -> dict[KernelKind, Kernels]:
     """Return the measured kernels that ship, by kind."""
-    found = {}
+    kernels = {}
     for path in shipped_files().values():
         header, lines = read_lines(path)
         kind = kind_of(header)
         if kind is not None:
-            found[kind] = read_kernels(kind, lines, path)
-    return found
+            kernels[kind] = read_kernels(kind, lines, path)
+    return kernels
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
-from scipy.stats import kendalltau
 
 from kareus.adviser.feasible import Candidate, Reason, RefusedLayout, sort_layouts
 from kareus.adviser.layouts import Layout
@@ -37,6 +36,7 @@ from kareus.pipeline.config import PipelineSchedule
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 from kareus.workload.memory import tightness
+from ranking import GroupRanking, Ranking, ranked_group
 
 CONFIG = Path("config")
 SANE_MFU_PCT, NODE_GPUS = 10.0, 8
@@ -115,15 +115,15 @@ class ModelSweep:
     @classmethod
     def of(cls, base: Workload, rows: Sequence[SweepRow]) -> "ModelSweep":
         """Sort out the sane rows that cannot be predicted."""
-        found = sort_layouts(roomy(base), [row.layout for row in rows])
-        by_layout = {one.layout: one for one in found.candidates}
+        layouts = sort_layouts(roomy(base), [row.layout for row in rows])
+        by_layout = {candidate.layout: candidate for candidate in layouts.candidates}
         kept = [row for row in rows if row.layout in by_layout]
-        return cls(base, kept, [by_layout[row.layout] for row in kept], found.refusals)
+        return cls(base, kept, [by_layout[row.layout] for row in kept], layouts.refusals)
 
     @cached_property
     def times(self) -> LayoutTimes:
         """What predicts the rows."""
-        return LayoutTimes(self.base, [one.workload for one in self.candidates])
+        return LayoutTimes(self.base, [candidate.workload for candidate in self.candidates])
 
     def without(self, rows: Sequence[SweepRow]) -> "ModelSweep":
         """Return the sweep without some rows."""
@@ -133,7 +133,7 @@ class ModelSweep:
     @property
     def memory_gib(self) -> list[float]:
         """Estimated memory of each row."""
-        return [one.memory.total_gib for one in self.candidates]
+        return [candidate.memory.total_gib for candidate in self.candidates]
 
 
 def calibrated(sweep: ModelSweep, rows: int) -> tuple[TrainerCalibration, list[SweepRow]]:
@@ -141,8 +141,8 @@ def calibrated(sweep: ModelSweep, rows: int) -> tuple[TrainerCalibration, list[S
     small = [n for n, row in enumerate(sweep.rows) if row.layout.gpus <= MOST_CALIBRATED_GPUS]
     times = LayoutTimes(sweep.base, [sweep.candidates[n].workload for n in small])
     priors = {name: PRIORS[name] for name in trainer_numbers(sweep.base.software)}
-    found = calibrate_trainer(priors, times.of, len(small), lambda n: sweep.rows[small[n]].time_s, rows)
-    return found, [sweep.rows[small[n]] for n in found.chosen]
+    calibration = calibrate_trainer(priors, times.of, len(small), lambda n: sweep.rows[small[n]].time_s, rows)
+    return calibration, [sweep.rows[small[n]] for n in calibration.chosen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +156,15 @@ class Ranked:
 
 def by_price(sweeps: Sequence[ModelSweep], values: Mapping[str, float]) -> list[Ranked]:
     """Rank sane rows as `advise` does, by numbers of the software."""
-    found = []
+    ranked = []
     for sweep in sweeps:
         times_s, memory_gib = sweep.times.of(values), sweep.memory_gib
         for members in _groups(sweep.rows).values():
             order = recommended([times_s[n] for n in members], [memory_gib[n] for n in members])
-            found += [
+            ranked += [
                 Ranked(sweep.rows[members[n]], float(times_s[members[n]]), place) for place, n in enumerate(order)
             ]
-    return found
+    return ranked
 
 
 def by_rule(sweeps: Sequence[ModelSweep]) -> list[Ranked]:
@@ -195,21 +195,23 @@ def formula_s(model: Any, row: SweepRow, x: Sequence[float]) -> float:
     Pipelines add x8 times their bubbles. Then gradients are summed over the network (x5), weights gathered where
     replicas share out the optimizer (x6), and each doubling of replicas adds x7.
     """
-    own, tokens = row.layout, row.layout.microbatch_size * 4096
-    blocks = model.num_layers / own.pp
+    layout, tokens = row.layout, row.layout.microbatch_size * 4096
+    blocks = model.num_layers / layout.pp
     weights = model.num_layers * (4 * model.hidden_size**2 + 3 * model.hidden_size * model.intermediate_size)
-    held = (weights + 2 * VOCABULARY * model.hidden_size) / own.tp / own.pp
-    flops = 6 * tokens * held + 12 * blocks * tokens * 4096 * model.hidden_size / own.tp / 2
-    block_tokens = tokens / own.tp
+    held_weights = (weights + 2 * VOCABULARY * model.hidden_size) / layout.tp / layout.pp
+    flops = 6 * tokens * held_weights + 12 * blocks * tokens * 4096 * model.hidden_size / layout.tp / 2
+    block_tokens = tokens / layout.tp
     pass_s = flops / (989e12 * x[0]) * (1 + x[1] * 1e3 / block_tokens) + blocks * x[2]
-    if own.tp > 1:
-        pass_s += blocks * (own.tp * x[3] + x[4] * 8 * 2 * tokens * model.hidden_size * (own.tp - 1) / own.tp / 300e9)
-    total_s = pass_s * (own.num_microbatches + x[8] * (own.pp - 1))
-    if own.dp > 1:
-        network = 50e9 if own.gpus > NODE_GPUS else 300e9
-        rails = min(NODE_GPUS // own.tp, own.dp) if own.gpus > NODE_GPUS else 1
-        total_s += x[5] * 8 * held / network / rails + x[7] * np.log2(own.dp)
-        total_s += x[6] * 2 * held / network / rails if own.sharding is Sharding.OPTIMIZER else 0.0
+    if layout.tp > 1:
+        pass_s += blocks * (
+            layout.tp * x[3] + x[4] * 8 * 2 * tokens * model.hidden_size * (layout.tp - 1) / layout.tp / 300e9
+        )
+    total_s = pass_s * (layout.num_microbatches + x[8] * (layout.pp - 1))
+    if layout.dp > 1:
+        network = 50e9 if layout.gpus > NODE_GPUS else 300e9
+        rails = min(NODE_GPUS // layout.tp, layout.dp) if layout.gpus > NODE_GPUS else 1
+        total_s += x[5] * 8 * held_weights / network / rails + x[7] * np.log2(layout.dp)
+        total_s += x[6] * 2 * held_weights / network / rails if layout.sharding is Sharding.OPTIMIZER else 0.0
     return float(total_s)
 
 
@@ -222,12 +224,9 @@ def by_formula(sweeps: Sequence[ModelSweep], seen: Sequence[SweepRow]) -> list[R
         return np.concatenate([np.log(np.divide(times_s, [row.time_s for row in seen])) / 0.05, x - np.log(FORMULA)])
 
     x = np.exp(least_squares(errors, np.log(FORMULA), loss="soft_l1").x)
-    found = []
-    for sweep in sweeps:
-        for row in sweep.rows:
-            time_s = formula_s(models[row.model], row, x)
-            found.append(Ranked(row, time_s, time_s))
-    return found
+    rows = [row for sweep in sweeps for row in sweep.rows]
+    times_s = [formula_s(models[row.model], row, x) for row in rows]
+    return [Ranked(row, time_s, time_s) for row, time_s in zip(rows, times_s, strict=True)]
 
 
 def _percent(share: float) -> float | None:
@@ -237,43 +236,42 @@ def _percent(share: float) -> float | None:
 
 def score(ranked: Sequence[Ranked]) -> dict[str, float | None]:
     """Return errors of times, and what the order of groups costs."""
-    errors = [abs(one.predicted_s / one.row.time_s - 1) for one in ranked]
-    taus, losses = [], []
-    for members in _groups([one.row for one in ranked]).values():
-        own = sorted((ranked[n] for n in members), key=lambda one: one.place)
-        if len(own) < LEAST_LAYOUTS:
-            continue
-        measured = [one.row.time_s for one in own]
-        predicted = [one.place if np.isnan(one.predicted_s) else one.predicted_s for one in own]
-        taus.append(kendalltau(predicted, measured).statistic)
-        losses.append(100 * (np.minimum.accumulate(measured) / min(measured) - 1))
+    errors = [abs(layout.predicted_s / layout.row.time_s - 1) for layout in ranked]
+    groups = [[ranked[n] for n in members] for members in _groups([layout.row for layout in ranked]).values()]
+    orders = Ranking(groups=tuple(_order(layouts) for layouts in groups if len(layouts) >= LEAST_LAYOUTS))
     return {
         "time_mape_pct": _percent(np.mean(errors)),
-        "tau": float(np.mean(taus)),
-        "first_choice_loss_pct": float(np.mean([loss[0] for loss in losses])),
-        "first_choice_loss_median_pct": float(np.median([loss[0] for loss in losses])),
-        "best_of_three_loss_pct": float(np.mean([loss[2] for loss in losses])),
+        "tau": orders.tau,
+        "first_choice_loss_pct": orders.loss_of_first_pct(1),
+        "first_choice_loss_median_pct": float(np.median([group.losses_pct[0] for group in orders.groups])),
+        "best_of_three_loss_pct": orders.loss_of_first_pct(3),
         "rows": len(ranked),
-        "groups": len(taus),
+        "groups": len(orders.groups),
     }
+
+
+def _order(layouts: Sequence[Ranked]) -> GroupRanking:
+    places = [layout.place for layout in layouts]
+    predicted_s = [layout.place if np.isnan(layout.predicted_s) else layout.predicted_s for layout in layouts]
+    return ranked_group([layout.row.time_s for layout in layouts], predicted_s, places)
 
 
 def memory(bases: Mapping[str, Workload], rows: Sequence[SweepRow]) -> dict[str, float | None]:
     """Return how far the memory of what ran is off, and how much of what ran and of what crashed is refused."""
     errors, refused = [], {True: [], False: []}
     for name, base in bases.items():
-        own = {row.layout: row for row in rows if row.model == name}
-        for one in sort_layouts(roomy(base), own).candidates:
-            row = own[one.layout]
+        by_layout = {row.layout: row for row in rows if row.model == name}
+        for candidate in sort_layouts(roomy(base), by_layout).candidates:
+            row = by_layout[candidate.layout]
             if row.ran and np.isfinite(row.memory_gib):
-                errors.append(abs(one.memory.allocated_gib / row.memory_gib - 1))
-        found = sort_layouts(base, own)
-        for one in found.candidates:
-            is_tight = bool(tightness(one.workload, one.memory))
-            refused[own[one.layout].ran].append(is_tight and not own[one.layout].ran)
-        for other in found.refusals:
-            if other.reason is Reason.MEMORY:
-                refused[own[other.layout].ran].append(True)
+                errors.append(abs(candidate.memory.allocated_gib / row.memory_gib - 1))
+        layouts = sort_layouts(base, by_layout)
+        for candidate in layouts.candidates:
+            is_tight = bool(tightness(candidate.workload, candidate.memory))
+            refused[by_layout[candidate.layout].ran].append(is_tight and not by_layout[candidate.layout].ran)
+        for refusal in layouts.refusals:
+            if refusal.reason is Reason.MEMORY:
+                refused[by_layout[refusal.layout].ran].append(True)
     return {
         "memory_mape_pct": _percent(np.mean(errors)),
         "ran_refused_pct": _percent(np.mean(refused[True])),
@@ -313,7 +311,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "calibration_tau_left_out": calibration.tau,
         "may_rank": not calibration.doubts,
         "numbers": {name: f"{value:.4g} ({posterior.note(name)})" for name, value in posterior.values.items()},
-        "not_predicted": [one.message for sweep in sweeps for one in sweep.left_out],
+        "not_predicted": [refusal.message for sweep in sweeps for refusal in sweep.left_out],
         "models_without_sizes": [name for name in names if name not in sizes],
     }
 
@@ -333,8 +331,8 @@ def main() -> None:
     parser.add_argument("--sequence-length", type=int, default=4096)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
-    found = measure(arguments)
-    print(json.dumps(found) if arguments.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
+    figures = measure(arguments)
+    print(json.dumps(figures) if arguments.json else "\n".join(f"{name}: {value}" for name, value in figures.items()))
 
 
 if __name__ == "__main__":

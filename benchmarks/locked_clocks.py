@@ -252,7 +252,7 @@ def measure(passes: Passes) -> dict[str, Any]:
             k = curve.at_reference
             errors[f"relative_{name}"].append(np.abs(predicted / predicted[k] * measured[k] / measured - 1))
         savings.append({"pass": f"{curve.model} {curve.batch} x {curve.seq_len}", **_best(curve, energies_j)})
-    off = [abs(one["measured_pct"] - one["predicted_pct"]) for one in savings]
+    off = [abs(saving["measured_pct"] - saving["predicted_pct"]) for saving in savings]
     return {
         "curves": len(passes.curves),
         "points": sum(map(len, errors["time"])),

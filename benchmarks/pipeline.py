@@ -54,9 +54,8 @@ def main() -> None:
     arguments = parser.parse_args()
     instances = Instances()
     output = sys.stderr if arguments.json else sys.stdout
-    print(f"{instances.label}; stages x microbatches, 1F1B", file=output)
-    print("         lowtime s  ours s  speedup  excess %: largest  at all its plans  gap %: mean  largest", file=output)
-    compared = {}
+    print(f"{instances.label}; stages x microbatches, 1F1B", *COMPARISON, sep="\n", file=output)
+    compared, rows = dict[str, Comparison](), list[str]()
     problems = {
         f"{stages}x{microbatches}": instances.problem(stages, microbatches) for stages, microbatches in COMPARED
     }
@@ -65,22 +64,17 @@ def main() -> None:
         runs = {name: running.result() for name, running in longest_first.items()}
     for name, problem in problems.items():
         compared[name] = compare(problem, runs[name])
-        print(f"{name:>7}  {_line(compared[name])}", file=output, flush=True)
+        rows.append(_comparison_row(name, compared[name]))
+        print(rows[-1], file=output, flush=True)
     if arguments.write:
-        put(PAGE, COMPARISON, [_comparison_row(name, own) for name, own in compared.items()])
+        put(PAGE, COMPARISON, rows)
     if not arguments.quick:
+        print(f"{DEADLINES} deadlines", *GROWTH, sep="\n", file=output)
         rows = list(_grow(instances, output))
         if arguments.write:
             put(PAGE, GROWTH, rows)
     if arguments.json:
         print(json.dumps(_summary(instances.label, compared)))
-
-
-def _line(c: Comparison) -> str:
-    return (
-        f"{c.peer_cpu_s:>9.2f}  {c.cpu_s:>6.3f}  {c.speedup:>7.0f}  {100 * c.excesses.max():>18.3f}"
-        f"  {100 * c.everywhere.max():>16.3f}  {100 * c.gaps.mean():>11.3f}  {100 * c.gaps.max():>7.3f}"
-    )
 
 
 def _comparison_row(name: str, c: Comparison) -> str:
@@ -90,22 +84,15 @@ def _comparison_row(name: str, c: Comparison) -> str:
 
 
 def _grow(instances: Instances, output: TextIO) -> Iterator[str]:
-    """Print one line for each size, and yield its row."""
-    header = "instructions  CPU s  wall s  bounds alone  peak GiB  gap %: mean  largest"
-    print(f"\n         {header}  ({DEADLINES} deadlines)", file=output)
+    """Print and yield the row of each size."""
     problems = (instances.problem(*size) for size in GROWING)
     for (stages, microbatches), solved in zip(GROWING, solve_each(problems), strict=True):
-        print(
-            f"{f'{stages}x{microbatches}':>7}  {solved.instructions:>12}  {solved.cpu_s:>5.2f}  {solved.wall_s:>6.2f}"
-            f"  {solved.relaxation_cpu_s:>12.2f}  {solved.peak_gib:>8.2f}"
-            f"  {100 * sum(solved.gaps) / len(solved.gaps):>11.3f}  {100 * max(solved.gaps):>7.3f}",
-            file=output,
-            flush=True,
-        )
         figures = (f"{solved.cpu_s:.2f}", f"{solved.relaxation_cpu_s:.2f}", f"{solved.peak_gib:.2f}")
         gaps = (sum(solved.gaps) / len(solved.gaps), max(solved.gaps))
         size = f"{stages} x {microbatches}", str(solved.instructions)
-        yield table_row([*size, *figures, *(f"{100 * gap:.3f}" for gap in gaps), made()])
+        row = table_row([*size, *figures, *(f"{100 * gap:.3f}" for gap in gaps), made()])
+        print(row, file=output, flush=True)
+        yield row
 
 
 def _summary(label: str, compared: Mapping[str, Comparison]) -> dict[str, Any]:

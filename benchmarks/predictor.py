@@ -58,40 +58,40 @@ def of_adviser(scored: Sequence[Scored]) -> float:
     return max(map(_from_adviser, scored))
 
 
-def _from_adviser(one: Scored) -> float:
-    price, _ = LayoutPredictor(one.workload, InstructionPrices(one.workload)).sequential(one.workload)
-    ours = one.predicted
+def _from_adviser(row: Scored) -> float:
+    price, _ = LayoutPredictor(row.workload, InstructionPrices(row.workload)).sequential(row.workload)
+    ours = row.predicted
     return max(abs(price.time_s / ours.time_s - 1), abs(price.energy_j / ours.energy_j - 1))
 
 
 def of_validate(scored: Sequence[Scored]) -> float:
     """Return the largest relative difference of time from what `validate` predicts for the same rows."""
-    answer = answer_iterations([one.row for one in scored], (), CONFIG)
+    answer = answer_iterations([row.row for row in scored], (), CONFIG)
     pairs = zip(scored, answer.scored, strict=True)
     return max(abs(theirs.predicted.time_s / ours.predicted.time_s - 1) for ours, theirs in pairs)
 
 
 def of_plans(scored: Sequence[Scored], count: int) -> dict[str, float]:
     """Return the largest differences of time and energy from baselines of plans, of rows as different as can be."""
-    chosen = spread([one for one in scored if _instructions(one.workload) <= MOST_PLANNED])[:count]
+    chosen = spread([row for row in scored if _instructions(row.workload) <= MOST_PLANNED])[:count]
     times, energies = [], []
-    for one in chosen:
-        plans = plan_tables(exactly_measured(one.workload), (method_named(THROUGHPUT_BASELINE),)).iteration
+    for row in chosen:
+        plans = plan_tables(exactly_measured(row.workload), (method_named(THROUGHPUT_BASELINE),)).iteration
         baseline = max_throughput_plan(plans, THROUGHPUT_BASELINE)
-        times.append(abs(baseline["time_s"] / one.predicted.time_s - 1))
-        energies.append(abs(baseline["energy_j"] / one.predicted.energy_j - 1))
-    kinds = len({_kind(one.workload) for one in chosen})
+        times.append(abs(baseline["time_s"] / row.predicted.time_s - 1))
+        energies.append(abs(baseline["energy_j"] / row.predicted.energy_j - 1))
+    kinds = len({_kind(row.workload) for row in chosen})
     return {"rows": len(chosen), "kinds": kinds, "time_pct": 100 * max(times), "energy_pct": 100 * max(energies)}
 
 
 def spread(scored: Sequence[Scored]) -> list[Scored]:
     """Return all rows, first one of each kind, then a second one; that in the middle of a kind's is its first."""
     kinds: dict[tuple[object, ...], list[Scored]] = {}
-    for one in scored:
-        kinds.setdefault(_kind(one.workload), []).append(one)
+    for row in scored:
+        kinds.setdefault(_kind(row.workload), []).append(row)
     for rows in kinds.values():
         rows.insert(0, rows.pop(len(rows) // 2))
-    return [one for turn in zip_longest(*kinds.values()) for one in turn if one is not None]
+    return [row for turn in zip_longest(*kinds.values()) for row in turn if row is not None]
 
 
 def _kind(workload: Workload) -> tuple[object, ...]:
@@ -119,7 +119,7 @@ def _instructions(workload: Workload) -> int:
 def compared(paths: Sequence[Path], every: int, plans: int) -> dict[str, Any]:
     """Return all figures."""
     files = [scored_rows(path, every) for path in paths]
-    scored, refused = [one for rows, _ in files for one in rows], [reason for _, rows in files for reason in rows]
+    scored, refused = [row for rows, _ in files for row in rows], [reason for _, rows in files for reason in rows]
     errors = errors_of(scored)
     single = ranking_of(scored, "vtrain-single") if every == 1 else None
     return {
@@ -144,8 +144,8 @@ def main() -> None:
     parser.add_argument("--plans", type=int, default=0, help="rows that are planned, too")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
-    found = compared([shipped_files()["training_iterations"], *arguments.reference], arguments.every, arguments.plans)
-    print(json.dumps(found) if arguments.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
+    figures = compared([shipped_files()["training_iterations"], *arguments.reference], arguments.every, arguments.plans)
+    print(json.dumps(figures) if arguments.json else "\n".join(f"{name}: {value}" for name, value in figures.items()))
 
 
 if __name__ == "__main__":

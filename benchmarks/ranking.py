@@ -1,4 +1,4 @@
-"""Ranking of layouts: whether predictions order measured layouts of one training as measurements do.
+"""Orders of layouts: whether predictions order measured layouts of one training as measurements do.
 
 Rows with the same network, sequences, GPUs and global batch differ by nothing but their layout. Kendall's tau is the
 share of pairs in the same order less that in the other; the loss is what the layout predicted to be the fastest takes
@@ -43,9 +43,11 @@ class Ranking:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Tau, and what is lost by the first choice and by the best of two and three, in percent."""
+        """Tau, what the first choice and the best of two and three lose in percent, how often the first is right."""
         losses = zip(("first_choice", "of_two", "of_three"), (1, 2, 3), strict=True)
-        return {"tau": self.tau} | {f"{name}_pct": self.loss_of_first_pct(choices) for name, choices in losses}
+        right = sum(group.losses_pct[0] == 0 for group in self.groups)
+        figures = {f"{name}_pct": self.loss_of_first_pct(choices) for name, choices in losses}
+        return {"tau": self.tau, **figures, "groups": len(self.groups), "right_choices": right}
 
     def loss_of_first_pct(self, choices: int) -> float:
         """Return the mean of the groups' loss by measuring as many first choices and taking the best."""
@@ -61,16 +63,20 @@ def ranking_of(scored: Sequence[Scored], family: str) -> Ranking:
     return Ranking(groups=tuple(_group(group) for group in groups.values() if len(group) >= LEAST_LAYOUTS))
 
 
+def ranked_group(measured_s: Sequence[float], predicted_s: Sequence[float], places: Sequence[float]) -> GroupRanking:
+    """Return how layouts are ordered by prediction, of which those with the least place are chosen first."""
+    least = np.minimum.accumulate([measured_s[n] for n in np.argsort(places, kind="stable")])
+    return GroupRanking(
+        layouts=len(measured_s),
+        tau=float(kendalltau(measured_s, predicted_s).statistic),
+        losses_pct=tuple((100 * (least / least[-1] - 1)).tolist()),
+    )
+
+
 def _training(row: MeasuredIteration) -> tuple[int, ...]:
     return row.layers, row.hidden, row.gpus, row.dp * row.microbatch_size * row.num_microbatches, row.seq_len
 
 
 def _group(layouts: Sequence[Scored]) -> GroupRanking:
-    measured = [layout.row.iteration_time_s for layout in layouts]
-    predicted = [layout.predicted.time_s for layout in layouts]
-    least = np.minimum.accumulate([measured[n] for n in np.argsort(predicted, kind="stable")])
-    return GroupRanking(
-        layouts=len(layouts),
-        tau=float(kendalltau(measured, predicted).statistic),
-        losses_pct=tuple((100 * (least / least[-1] - 1)).tolist()),
-    )
+    predicted_s = [layout.predicted.time_s for layout in layouts]
+    return ranked_group([layout.row.iteration_time_s for layout in layouts], predicted_s, predicted_s)

@@ -22,9 +22,8 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import write_table
 from yardstick.runs import RUNS, Job, run
 from yardstick.subjects import Subject, all_subjects, search_config
-from yardstick.summary import figures, finite, partition_lines, read_runs, strategy_lines
+from yardstick.summary import STRATEGIES, figures, finite, partition_lines, read_runs, strategy_lines
 
-STRATEGIES = ("random", "paper", "informed")
 SEEDS, QUICK_SEEDS = 10, 2
 OUT = Path("results/benchmarks/search")
 
@@ -49,12 +48,12 @@ def main() -> None:
     frame = run_all(jobs(chosen, seeds), arguments.processes)
     write_table(arguments.out / "runs.parquet", frame, RUNS, provenance(chosen, seeds))
     runs = read_runs(frame)
-    found = dataclasses.asdict(figures(runs))
+    summary = dataclasses.asdict(figures(runs))
     if arguments.json:
-        print(json.dumps({key: finite(value) for key, value in found.items()}))
+        print(json.dumps({key: finite(value) for key, value in summary.items()}))
         return
     lines = [*partition_lines(runs), "", *strategy_lines(runs), ""]
-    lines += [f"{key}: {'not run' if value is None else f'{value:.4f}'}" for key, value in found.items()]
+    lines += [f"{key}: {'none' if value is None else f'{value:.4f}'}" for key, value in summary.items()]
     print("\n".join(lines))
     print(f"simulated testbed; {time.perf_counter() - began_s:.0f} s; {arguments.out}")
 

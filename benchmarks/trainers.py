@@ -146,14 +146,14 @@ def ways(row: Row) -> tuple[dict[str, float], list[Way]]:
     frontiers = planned(workload, trainer)
     baseline = max_throughput_plan(frontiers.iteration, THROUGHPUT_BASELINE)
     clocks = one_clock_costs(cut(workload, "pipeline"), frontiers.microbatch)
-    one_clock = Way("one clock for each step", [(one.time_s, one.energy_j, "0") for one in clocks])
+    one_clock = Way("one clock for each step", [(clock.time_s, clock.energy_j, "0") for clock in clocks])
     if trainer.clocks is ClockPace.STEP:
         return baseline, [one_clock]
-    found = [one_clock, Way(trainer.obeys, costs(workload, trainer, frontiers))]
+    chosen = [one_clock, Way(trainer.obeys, costs(workload, trainer, frontiers))]
     if row.layout == "sharded" and (limited := with_best_exchanges(workload)) != workload:
         name = f"the same, and {exchange_words(limited)}"
-        found.append(Way(name, costs(limited, trainer, planned(limited, trainer))))
-    return baseline, found
+        chosen.append(Way(name, costs(limited, trainer, planned(limited, trainer))))
+    return baseline, chosen
 
 
 def planned(workload: Workload, trainer: ObeyingTrainer) -> Frontiers:
@@ -201,8 +201,8 @@ def main() -> None:
     short: dict[str, dict[str, str]] = {}
     alone: list[list[str]] = []
     for row in rows(part):
-        baseline, found = ways(row)
-        best = found[min(1, len(found) - 1)]
+        baseline, chosen = ways(row)
+        best = chosen[min(1, len(chosen) - 1)]
         saved = [best.saved(share, baseline) for share in SHARES.values()]
         method = trainers()[row.trainer].method
         command = f"kareus plan {shlex.join(row.overrides)}{'' if method == OURS else f' --method {method}'}"
@@ -216,7 +216,7 @@ def main() -> None:
                     way.name,
                     *(way.saved(share, baseline)[0] for share in SHARES.values()),
                 ]
-                for way in found
+                for way in chosen
             ]
     brief = list(short_rows((ROOT / "README.md").read_text(), short))
     print("\n".join(("", *SHORT_HEADS, *brief)))

@@ -2,15 +2,17 @@
 
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iteration.deadlines import evenly_spaced
-from iteration.peer import PeerRun
 from kareus.pareto import pareto_front
 from kareus.pipeline.solver.frontier import plans_within
 from kareus.pipeline.solver.problem import Problem
+
+if TYPE_CHECKING:  # lowtime is not there in every test
+    from iteration.peer import PeerRun
 
 DEADLINES = 20
 """At least so many are planned for in the time that is reported, evenly spaced from lowtime's fastest plan to its most
@@ -33,8 +35,6 @@ class Comparison:
     """Our energy over lowtime's, less 1, at each deadline."""
     everywhere: Array
     """The same at the makespan of every plan of lowtime that no other of its plans dominates."""
-    peer_gaps: Array
-    """Of lowtime's plans at the deadlines, to the same bounds."""
 
     @property
     def speedup(self) -> float:
@@ -42,22 +42,36 @@ class Comparison:
         return self.peer_cpu_s / self.cpu_s
 
 
-def compare(problem: Problem, run: PeerRun) -> Comparison:
+def compare(problem: Problem, run: "PeerRun") -> Comparison:
     """Run ours beside lowtime's `run` on the same pipeline.
 
     A deadline is the makespan of a plan of lowtime, so that none of its time is wasted.
     """
     peer = pareto_front([problem.cost(choice) for choice in run.choices])
-    own = peer[evenly_spaced(peer[:, 0], DEADLINES)]
+    deadlines = peer[evenly_spaced(peer[:, 0], DEADLINES)]
     began_s = time.process_time()
-    plans = plans_within(problem, own[:, 0].tolist())
+    plans = plans_within(problem, deadlines[:, 0].tolist())
     cpu_s = time.process_time() - began_s
     everywhere = plans_within(problem, peer[:, 0].tolist())
     return Comparison(
         peer_cpu_s=run.cpu_s,
         cpu_s=cpu_s,
         gaps=np.array([plan.gap for plan in plans]),
-        excesses=np.array([plan.energy_j for plan in plans]) / own[:, 1] - 1,
+        excesses=np.array([plan.energy_j for plan in plans]) / deadlines[:, 1] - 1,
         everywhere=np.array([plan.energy_j for plan in everywhere]) / peer[:, 1] - 1,
-        peer_gaps=own[:, 1] / np.array([plan.lower_bound_j for plan in plans]) - 1,
     )
+
+
+def evenly_spaced(times_s: NDArray[np.float64], count: int) -> NDArray[np.intp]:
+    """Which of some rising times to take so that they are about evenly spaced and `count` or a few more; else all.
+
+    Where times lie far apart several targets have the same time below them, so that it takes more targets.
+    """
+    targets = count
+    while len(times_s) > count:
+        targets_s = np.linspace(times_s[0], times_s[-1], targets)
+        chosen = np.unique(times_s.searchsorted(targets_s, side="right") - 1)
+        if len(chosen) >= count:
+            return chosen
+        targets += 1
+    return np.arange(len(times_s))

@@ -27,7 +27,7 @@ class Instances:
         self.label = f"{workload.model.name}, {workload.gpu.name}, simulated testbed"
         self._blocking_power_w = workload.gpu.blocking_power_w * workload.parallelism.gpus_per_stage
         self._last = workload.parallelism.pp - 1
-        own = rows.filter(method="kareus", on_frontier=True)
+        on_frontier = rows.filter(method="kareus", on_frontier=True)
         self._point_sets: dict[tuple[int, str], PointSet] = {
             (stage, direction): point_set(
                 [
@@ -35,7 +35,7 @@ class Instances:
                     for row in points.iter_rows(named=True)
                 ]
             )
-            for (stage, direction), points in own.group_by("stage", "direction")
+            for (stage, direction), points in on_frontier.group_by("stage", "direction")
         }
 
     def problem(self, stages: int, microbatches: int) -> Problem:
@@ -58,5 +58,5 @@ def _default() -> tuple[Workload, pl.DataFrame]:
     from kareus.evidence.frontiers.subject import subject  # noqa: PLC0415
 
     default = Scenario(model="llama3.2-3b", cp=1, tp=8, pp=2, num_microbatches=8, microbatch_size=8, seq_len=4096)
-    own = subject(default, (), CONFIG)
-    return own.workload, microbatch_frontiers(own)
+    of_default = subject(default, (), CONFIG)
+    return of_default.workload, microbatch_frontiers(of_default)

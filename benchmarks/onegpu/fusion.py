@@ -50,7 +50,7 @@ def _compared(name: str, operator: Operator, place: torch.device) -> tuple[objec
             call = partial(defined(launch.func), *launch.args, **launch.keywords) if defined else launch
             results.append(_tensors(_once(call, launch)))
             times_s.append(least_s(call, place))
-    departure = max(_departure(own, other) for own, other in zip(*results, strict=True))
+    departure = max(_departure(ours, other) for ours, other in zip(*results, strict=True))
     us, rates = [1e6 * t for t in times_s], [moved / t / 1e9 for t in times_s]
     return (name, moved / 1e6, *us, *rates, departure, ALLOWED, "yes" if departure <= ALLOWED else "NO")
 
@@ -95,9 +95,9 @@ def _wait(place: torch.device) -> None:
         torch.cuda.synchronize(place)
 
 
-def _departure(own: Tensor, other: Tensor) -> float:
+def _departure(ours: Tensor, other: Tensor) -> float:
     """NaN departs without end."""
-    difference = (own.double() - other.double()).abs().max() / other.double().abs().max().clamp(min=1e-12)
+    difference = (ours.double() - other.double()).abs().max() / other.double().abs().max().clamp(min=1e-12)
     return float(difference.nan_to_num(nan=torch.inf))
 
 

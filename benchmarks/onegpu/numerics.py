@@ -64,8 +64,8 @@ def attention(place: torch.device, cases: Sequence[Attending] = ATTENTION) -> Ta
         generator = torch.Generator().manual_seed(SEED)
         sizes = [(case.queries, case.heads), *[(case.keys, case.shared_heads)] * 2, (case.queries, case.heads)]
         tensors = [torch.randn(2, *size, case.dimension, generator=generator).bfloat16() for size in sizes]
-        found = _attended(case, [t.to(place) for t in tensors])
-        rows.append((case.name, *_departures(found, _attended(case, [t.float() for t in tensors])), FROM_FP32))
+        attended = _attended(case, [t.to(place) for t in tensors])
+        rows.append((case.name, *_departures(attended, _attended(case, [t.float() for t in tensors])), FROM_FP32))
     columns = ("case", "output", "query", "key", "value", *_JUDGED)
     return Table("Attention", f"Beside fp32 on the CPU. {_SAYS}", columns, [_judged(row) for row in rows])
 
@@ -128,15 +128,15 @@ def _attended(case: Attending, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     query, key, value, gradient = tensors
     slopes = alibi_slopes(case.heads).to(query.device) if case.alibi else None
     part = _attend(query, key, value, slopes)
-    found = [part.output, *_attend_backward(gradient, (query, key, value), part, slopes)]
-    return [[t.double().cpu()] for t in found]
+    tensors = [part.output, *_attend_backward(gradient, (query, key, value), part, slopes)]
+    return [[t.double().cpu()] for t in tensors]
 
 
-def _departures(found: list[list[Tensor]], expected: list[list[Tensor]]) -> list[float]:
+def _departures(computed: list[list[Tensor]], expected: list[list[Tensor]]) -> list[float]:
     """Largest difference over largest value of the worst tensor of each list; no number if that of any is none."""
     return [
         float(torch.stack([(f - e).abs().max() / e.abs().max() for f, e in zip(*lists, strict=True)]).max())
-        for lists in zip(found, expected, strict=True)
+        for lists in zip(computed, expected, strict=True)
     ]
 
 

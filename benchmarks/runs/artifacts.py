@@ -16,19 +16,19 @@ def artifacts(results: Path) -> dict[str, Any]:
     """Data of all tables and plans below `results`, by path; measurements that are kept are among them."""
     tables = {path: pl.read_parquet(path) for path in results.rglob("*.parquet")}
     plans = {path: _plan(path) for path in results.glob("*/plan/*.json")}
-    found: dict[Path, Any] = tables | plans
-    return {str(p.relative_to(results)): data for p, data in found.items() if p.name not in TIMES_OF_THIS_MACHINE}
+    files: dict[Path, Any] = tables | plans
+    return {str(p.relative_to(results)): data for p, data in files.items() if p.name not in TIMES_OF_THIS_MACHINE}
 
 
-def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+def differences(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
     """Paths that only one of two runs has, or whose data differ."""
     return sorted(
-        {*(one.keys() ^ other.keys()), *(p for p in one.keys() & other.keys() if not _same(one[p], other[p]))}
+        {*(first.keys() ^ second.keys()), *(p for p in first.keys() & second.keys() if not _same(first[p], second[p]))}
     )
 
 
-def _same(one: Any, other: Any) -> bool:
-    return bool(one.equals(other) if isinstance(one, pl.DataFrame) else one == other)
+def _same(first: Any, second: Any) -> bool:
+    return bool(first.equals(second) if isinstance(first, pl.DataFrame) else first == second)
 
 
 def _plan(path: Path) -> Any:

@@ -66,10 +66,10 @@ def _memory(pid: int) -> int:
         processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     except psutil.NoSuchProcess:
         return 0
-    held = 0
+    used = 0
     for process in processes:
         try:
-            held += process.memory_full_info().pss
+            used += process.memory_full_info().pss
         except (psutil.NoSuchProcess, psutil.AccessDenied):  # it has ended meanwhile
             continue
-    return held
+    return used

@@ -65,8 +65,10 @@ def run(job: Job) -> list[Row]:
 
 def true_costs(subject: Subject, truth: Truth) -> Points:
     """Noise-free (time, dynamic energy) of every candidate."""
-    own = subject.features
-    behaviour = truth.run_schedules(truth.gpu, subject.partition, own.frequency_mhz, own.sm_count, own.launch_index)
+    features = subject.features
+    behaviour = truth.run_schedules(
+        truth.gpu, subject.partition, features.frequency_mhz, features.sm_count, features.launch_index
+    )
     return np.column_stack((behaviour.time_s, behaviour.energy_j - truth.gpu.static_power_w * behaviour.time_s))
 
 

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import polars as pl
@@ -21,7 +21,7 @@ Ratio = Callable[[Trajectory, Trajectory], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The figures of a benchmark; None where ours did not run."""
+    """The figures of a benchmark; None where no run has such a truth."""
 
     gpu_time_ratio_median: float | None
     """GPU-seconds of ours over those of `paper`, where only coefficients are wrong."""
@@ -30,7 +30,7 @@ class Figures:
     gpu_time_ratio_to_end_median: float | None
     """As the first, over all that `paper` spends until it stops."""
     gpu_time_ratio_to_end_wrong_prior: float | None
-    final_hypervolume_share_min: float | None
+    final_hypervolume_share_min: float
     """Of the partitions' median final shares of ours, the lowest."""
     paper_hypervolume_share_median: float
 
@@ -47,73 +47,57 @@ def read_runs(frame: pl.DataFrame) -> Runs:
 
 def figures(runs: Runs) -> Figures:
     """The figures of all runs."""
-    lowest = [share for share in final_share_medians(runs, OURS).values() if share is not None]
     return Figures(
         gpu_time_ratio_median=median_ratio(runs, TruthKind.PERTURBED, gpu_time_ratio),
         gpu_time_ratio_wrong_prior=median_ratio(runs, TruthKind.OTHER_LAWS, gpu_time_ratio),
         gpu_time_ratio_to_end_median=median_ratio(runs, TruthKind.PERTURBED, gpu_time_ratio_to_end),
         gpu_time_ratio_to_end_wrong_prior=median_ratio(runs, TruthKind.OTHER_LAWS, gpu_time_ratio_to_end),
-        final_hypervolume_share_min=min(lowest, default=None),
+        final_hypervolume_share_min=min(final_share_medians(runs, OURS).values()),
         paper_hypervolume_share_median=statistics.median(float(r["paper"].shares[-1]) for r in runs.values()),
     )
 
 
 def median_ratio(runs: Runs, truth: TruthKind, ratio: Ratio) -> float | None:
     """Median over partitions and seeds of ours against `paper`."""
-    ratios = [ratio(r[OURS], r["paper"]) for (*_, kind, _), r in runs.items() if kind == truth and OURS in r]
+    ratios = [ratio(r[OURS], r["paper"]) for (*_, kind, _), r in runs.items() if kind == truth]
     return statistics.median(ratios) if ratios else None
 
 
-def final_share_medians(runs: Runs, strategy: str) -> dict[tuple[str, str], float | None]:
-    """Median over seeds of a strategy's final share, by partition; None where it did not run."""
+def final_share_medians(runs: Runs, strategy: str) -> dict[tuple[str, str], float]:
+    """Median over seeds of a strategy's final share, by partition."""
     finals: dict[tuple[str, str], list[float]] = {}
     for (workload, partition, *_), strategies in runs.items():
-        found = finals.setdefault((workload, partition), [])
-        if strategy in strategies:
-            found.append(float(strategies[strategy].shares[-1]))
-    return {place: statistics.median(shares) if shares else None for place, shares in finals.items()}
+        finals.setdefault((workload, partition), []).append(float(strategies[strategy].shares[-1]))
+    return {place: statistics.median(shares) for place, shares in finals.items()}
 
 
 def strategy_lines(runs: Runs) -> list[str]:
     """One line for each truth and strategy: median, and the middle half, over partitions and seeds."""
     lines = [f"{'truth':<11} {'strategy':<10} runs  measured  GPU-seconds  share of exhaustive hypervolume %"]
-    for truth in TruthKind:
-        chosen = [strategies for (*_, kind, _), strategies in runs.items() if kind == truth]
-        for strategy in _present(chosen):
-            found = [strategies[strategy] for strategies in chosen if strategy in strategies]
-            shares = [100 * float(t.shares[-1]) for t in found]
+    for truth in dict.fromkeys(kind for (*_, kind, _) in runs):
+        for strategy in STRATEGIES:
+            scored = [strategies[strategy] for (*_, kind, _), strategies in runs.items() if kind == truth]
+            measured = statistics.median(len(trajectory.shares) for trajectory in scored)
+            gpu_s = statistics.median(float(trajectory.gpu_s[-1]) for trajectory in scored)
             lines.append(
-                f"{truth.value:<11} {strategy:<10} {len(found):>4}  {_median(len(t.shares) for t in found):>8.0f}"
-                f"  {_median(float(t.gpu_s[-1]) for t in found):>11.0f}  {_spread(shares)}"
+                f"{truth:<11} {strategy:<10} {len(scored):>4}  {measured:>8.0f}  {gpu_s:>11.0f}"
+                f"  {_spread([100 * float(t.shares[-1]) for t in scored])}"
             )
     return lines
 
 
 def partition_lines(runs: Runs) -> list[str]:
     """One line for each partition: medians over seeds of the final shares, and of the ratio of GPU-seconds."""
-    strategies = _present(runs.values())
-    medians = {strategy: final_share_medians(runs, strategy) for strategy in strategies}
-    lines = [f"{'partition (final share %, median over seeds)':<78}" + "".join(f"{s:>11}" for s in strategies)]
-    for place in dict.fromkeys(run[:2] for run in runs):
-        cells = (medians[strategy][place] for strategy in strategies)
-        row = "".join(f"{'-' if cell is None else f'{100 * cell:.2f}':>11}" for cell in cells)
-        ours = [(r[OURS], r["paper"]) for run, r in runs.items() if run[:2] == place and OURS in r]
-        tail = ""
-        if ours:
-            lowest = 100 * min(float(trajectory.shares[-1]) for trajectory, _ in ours)
-            ratio = statistics.median(gpu_time_ratio(*pair) for pair in ours)
-            tail = f"  {OURS}'s lowest {lowest:.2f}, GPU-seconds to paper's end x {ratio:.2f}"
-        lines.append(f"{' '.join(place):<78}{row}{tail}")
+    medians = [final_share_medians(runs, strategy) for strategy in STRATEGIES]
+    lines = [f"{'partition (final share %, median over seeds)':<78}" + "".join(f"{s:>11}" for s in STRATEGIES)]
+    for place in medians[0]:
+        row = "".join(f"{100 * shares[place]:>11.2f}" for shares in medians)
+        ours = [(r[OURS], r["paper"]) for run, r in runs.items() if run[:2] == place]
+        lowest = 100 * min(float(trajectory.shares[-1]) for trajectory, _ in ours)
+        ratio = statistics.median(gpu_time_ratio(*pair) for pair in ours)
+        tail = f"{OURS}'s lowest {lowest:.2f}, GPU-seconds to paper's end x {ratio:.2f}"
+        lines.append(f"{' '.join(place):<78}{row}  {tail}")
     return lines
-
-
-def _present(runs: Iterable[dict[str, Trajectory]]) -> list[str]:
-    everyone = {name for strategies in runs for name in strategies}
-    return [name for name in STRATEGIES if name in everyone]
-
-
-def _median(values: Iterable[float]) -> float:
-    return statistics.median(values)
 
 
 def _spread(values: list[float]) -> str:

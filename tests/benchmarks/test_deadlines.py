@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from iteration.deadlines import evenly_spaced
+from iteration.compare import evenly_spaced
 
 
 def test_even_times_are_taken_evenly():
