@@ -81,18 +81,6 @@ def _trace(exported: ExportedPlan) -> list[str | None]:
     return [json.dumps(chrome_trace(exported.plan, exported.workload.gpu), allow_nan=False) + "\n"]
 
 
-def _zeus(exported: ExportedPlan) -> list[str | None]:
-    return [frequency_schedule(exported.plan, exported.folder, exported.path)]
-
-
-def _csv(exported: ExportedPlan) -> list[str | None]:
-    return [plan_csv(exported.plan)]
-
-
-def _markdown(exported: ExportedPlan) -> list[str | None]:
-    return [plan_markdown(exported.plan)]
-
-
 def _layout(trainer: str, syntax: str, suffix: str) -> ExportFormat:
     """Return the format of a layout as the settings of a trainer."""
     return ExportFormat(
@@ -107,12 +95,12 @@ FORMATS = {
     "csv": ExportFormat(
         meaning="a row for each instruction: clock, start, time, energy, execution",
         kinds={".csv": OutputKind("a plan as CSV", is_plan_csv)},
-        texts=_csv,
+        texts=lambda exported: [plan_csv(exported.plan)],
     ),
     "markdown": ExportFormat(
         meaning="what the plan costs, and a table of its stages, for people",
         kinds={".md": OutputKind("a plan in Markdown", is_plan_markdown)},
-        texts=_markdown,
+        texts=lambda exported: [plan_markdown(exported.plan)],
     ),
     "megatron-args": _layout("megatron-lm", "shell", ".megatron.sh"),
     "nanotron": _layout("nanotron", "yaml", ".nanotron.yaml"),
@@ -143,7 +131,7 @@ FORMATS = {
     "zeus": ExportFormat(
         meaning="frequency schedule of Zeus' pipeline frequency optimizer, for plans that need clocks alone",
         kinds={".zeus.py": OutputKind("a frequency schedule of Zeus", is_frequency_schedule)},
-        texts=_zeus,
+        texts=lambda exported: [frequency_schedule(exported.plan, exported.folder, exported.path)],
     ),
 }
 

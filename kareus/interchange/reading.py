@@ -12,7 +12,7 @@ from kareus.artifacts.names import MOST_NAME
 from kareus.errors import ConfigError
 from kareus.interchange.meaning import OVERRIDES, SHARDINGS, keys_of
 from kareus.interchange.model_terms import SIZES
-from kareus.interchange.syntax import SYNTAXES, ReadSettings, read_settings, scalar
+from kareus.interchange.syntax import SYNTAXES, SettingsFile, read_settings, scalar
 from kareus.interchange.table import OFF, UNSET, KeyRow, TrainerTable, is_off, model_names, trainer_named, trainers
 from kareus.model.config import Model
 
@@ -110,11 +110,11 @@ def read_training(
 
 
 def _named_files(
-    table: TrainerTable, read: Sequence[tuple[Path, ReadSettings]]
-) -> tuple[list[tuple[Path, ReadSettings]], list[ReadSetting]]:
+    table: TrainerTable, read: Sequence[tuple[Path, SettingsFile]]
+) -> tuple[list[tuple[Path, SettingsFile]], list[ReadSetting]]:
     """Return the files that settings name, which settings beside their names replace, and those that are not there."""
     names = {path.name for path, _ in read}
-    further, absent = list[tuple[Path, ReadSettings]](), list[ReadSetting]()
+    further, absent = list[tuple[Path, SettingsFile]](), list[ReadSetting]()
     for path, settings in read:
         for key in table.files:
             named = settings.values.get(key)
@@ -147,7 +147,7 @@ def _workload(path: Path, texts: Any) -> Training:
         raise ConfigError(f"{path}: {WORKLOADS}: {error}; write overrides as on a command line.") from error
 
 
-def _table(read: Sequence[ReadSettings], paths: Sequence[Path]) -> TrainerTable:
+def _table(read: Sequence[SettingsFile], paths: Sequence[Path]) -> TrainerTable:
     """Return the table that knows most of the keys of files.
 
     Raises:
@@ -286,7 +286,7 @@ def _is_on(table: TrainerTable, values: Mapping[str, Any], name: str) -> bool:
 
 
 def _inner(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield keys that a key of the same last part is above of, such as those of a validation's batch."""
+    """Yield keys whose last part is also that of a key further out, such as the batch size of a validation."""
     depths: dict[str, int] = {}
     for key in values:
         leaf = key.rpartition(".")[2]
@@ -303,7 +303,7 @@ def _usual(table: TrainerTable, terms: Mapping[str, Any], given: Mapping[str, An
     return usual | {term: value for term, value in said.items() if value is not None}
 
 
-def _understood(table: TrainerTable, read: Sequence[tuple[Path, ReadSettings]], given: Mapping[str, Any]) -> Training:
+def _understood(table: TrainerTable, read: Sequence[tuple[Path, SettingsFile]], given: Mapping[str, Any]) -> Training:
     """Return what files say by a table: their settings become terms, and these overrides."""
     further, absent = _named_files(table, read)
     parts = [settings for _, settings in (*further, *read)]
@@ -337,7 +337,7 @@ def _with_targets(words: str, keys: Mapping[str, Any]) -> str:
     return f"{TARGETS}={keys[TARGETS]}" if is_of_targets else words
 
 
-def _needed(table: TrainerTable, read: Sequence[ReadSettings], values: Mapping[str, Any]) -> list[str]:
+def _needed(table: TrainerTable, read: Sequence[SettingsFile], values: Mapping[str, Any]) -> list[str]:
     """Return what is lost since keys that a training needs are off."""
     syntaxes = {settings.syntax for settings in read}
     lines = list[str]()

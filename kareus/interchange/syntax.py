@@ -28,7 +28,7 @@ SCALARS: Mapping[str, Any] = {"true": True, "false": False, "none": None, "null"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadSettings:
+class SettingsFile:
     """What a file sets."""
 
     syntax: str
@@ -39,7 +39,7 @@ class ReadSettings:
     """Variables, conditions and references that could not be followed."""
 
 
-def read_settings(path: Path) -> ReadSettings:
+def read_settings(path: Path) -> SettingsFile:
     """Read a file in the syntax that its name and its text tell.
 
     Raises:
@@ -59,7 +59,7 @@ def read_settings(path: Path) -> ReadSettings:
         ) from error
 
 
-def parse_settings(text: str, syntax: str) -> ReadSettings:
+def parse_settings(text: str, syntax: str) -> SettingsFile:
     """Return what a text in a syntax sets.
 
     Raises:
@@ -91,10 +91,10 @@ def _text(path: Path) -> str:
         raise ConfigError("not a text file in UTF-8") from None
 
 
-def _shell(text: str) -> ReadSettings:
+def _shell(text: str) -> SettingsFile:
     arguments = read_arguments(text)
     values = {name.lower().replace("-", "_"): _words(words) for name, words in arguments.values.items()}
-    return ReadSettings(syntax="shell", values=values, unknown=arguments.unknown)
+    return SettingsFile(syntax="shell", values=values, unknown=arguments.unknown)
 
 
 def _words(words: list[str]) -> Any:
@@ -119,13 +119,13 @@ def scalar(text: str) -> Any:
     return float(digits) if set(digits) & set(".eE") else int(digits)
 
 
-def _flat(syntax: str, content: Any) -> ReadSettings:
+def _flat(syntax: str, content: Any) -> SettingsFile:
     if not isinstance(content, Mapping):
         raise ConfigError("has no keys and values at its top")
     leaves = dict(_leaves(content, ""))
     unknown: dict[str, None] = {}
     values = {key: _followed(key, value, leaves, unknown) for key, value in leaves.items()}
-    return ReadSettings(syntax=syntax, values=values, unknown=tuple(unknown))
+    return SettingsFile(syntax=syntax, values=values, unknown=tuple(unknown))
 
 
 def _leaves(content: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:

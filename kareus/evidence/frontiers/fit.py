@@ -35,9 +35,13 @@ TO_TABLES: Mapping[str, FitPrior] = _identified_by(FitData.REDUCTIONS)
 ERROR_SCALE = 0.01
 """Relative error of a planned time or energy that weighs as much as one standard deviation of a prior."""
 BALANCE = 0.975
-"""Planned clocks slow every stage into its slack, and are then rounded up by half a step of 30 MHz on average, 1 %;
-what curves fitted through the profiled points smooth away leaves about as much again."""
+"""Expected `PlannedCost.balance` of a planned row.
+
+Planned clocks slow every stage into its slack, which would be a balance of 1; they are then rounded up by half a step
+of 30 MHz on average, 1 %, and what curves fitted through the profiled points smooth away leaves about as much again.
+"""
 BALANCE_SCALE = 0.01
+"""As `ERROR_SCALE`, of balances."""
 FIRST_EVALUATIONS = 20
 """Most steps of a fit that starts from the numbers of the GPU's file."""
 REFIT_EVALUATIONS = 5
