@@ -158,12 +158,12 @@ class LayoutTimes:
         self._graphs: KnownGraphs = {}
         self._prices: dict[tuple[tuple[str, float], ...], InstructionPrices] = {}
 
-    def of(self, values: Mapping[str, float], runs: Sequence[int] | None = None) -> Array:
-        """Return times of the layouts, or of some by their indices, in s, shape (layouts,)."""
+    def of(self, values: Mapping[str, float], places: Sequence[int] | None = None) -> Array:
+        """Return times of the layouts, or of those at some places, in s, shape (layouts,)."""
         software = with_numbers(self._base.software, values)
         base = replace(self._base, software=software, gpu=driven(self._base.gpu, software, 1))
         predictor = LayoutPredictor(base, self._prices_for(base, values))
-        some = self._workloads if runs is None else [self._workloads[n] for n in runs]
+        some = self._workloads if places is None else [self._workloads[n] for n in places]
         return np.array([predictor.sequential(_run_by(base, workload))[0].time_s for workload in some])
 
     def _prices_for(self, base: Workload, values: Mapping[str, float]) -> InstructionPrices:

@@ -19,12 +19,25 @@ from kareus.evidence.validation import Validation, ValidationAnswer
 
 TIME, POWER, ENERGY, MEMORY = "time", "power", "energy", "memory"
 QUANTILES = (5, 25, 50, 75, 95)
+"""In percent."""
 KINDS = {
     KernelKind.GEMM: "GEMM",
     KernelKind.ATTENTION: "attention",
     KernelKind.COLLECTIVE: "collectives",
     KernelKind.EXPERTS: "experts",
 }
+LEAST_ROWS, LEAST_COLLECTIVES, LEAST_ITERATIONS = 20, 5, 4
+"""Rows of a part of measured kernels that is listed, of collectives and of iterations, which are few."""
+MOST_PARTS = 12
+"""Parts that are listed."""
+TIMES_S = {
+    "below 5 us": (0.0, 5e-6),
+    "5 to 20 us": (5e-6, 2e-5),
+    "20 to 200 us": (2e-5, 2e-4),
+    "0.2 to 2 ms": (2e-4, 2e-3),
+    "above 2 ms": (2e-3, np.inf),
+}
+"""Parts of GEMMs, by their measured times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,18 +177,6 @@ def _frontiers(answer: FrontierAnswer) -> Iterator[GroupErrors]:
             yield _group("frontiers", group, quantity, errors, trivial=(trivial,) if trivial else ())
 
 
-LEAST_ROWS = 20
-"""Rows of a part of measured kernels that is listed; of measured iterations, which are few, a fifth of it."""
-SHOWN = 12
-TIMES_S = {
-    "below 5 us": (0.0, 5e-6),
-    "5 to 20 us": (5e-6, 2e-5),
-    "20 to 200 us": (2e-5, 2e-4),
-    "0.2 to 2 ms": (2e-4, 2e-3),
-    "above 2 ms": (2e-3, np.inf),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class PartError:
     """Error of time of some rows of a group."""
@@ -190,7 +191,7 @@ class PartError:
 def worst_parts(validations: Sequence[Validation]) -> list[PartError]:
     """Return the parts with the largest mean absolute errors."""
     parts = [part for validation in validations for part in _parts(validation)]
-    return sorted(parts, key=lambda part: -part.mape_pct)[:SHOWN]
+    return sorted(parts, key=lambda part: -part.mape_pct)[:MOST_PARTS]
 
 
 def _parts(validation: Validation) -> Iterator[PartError]:
@@ -199,7 +200,7 @@ def _parts(validation: Validation) -> Iterator[PartError]:
     elif isinstance(validation.answer, IterationAnswer):
         runs = validation.answer.scored
         names = [(run.row.family, run.row.model) for run in runs]
-        yield from _by_name(names, np.array([run.error for run in runs]), LEAST_ROWS // 5)
+        yield from _by_name(names, np.array([run.error for run in runs]), LEAST_ITERATIONS)
 
 
 def _worst_kernels(answer: KernelAnswer) -> Iterator[PartError]:
@@ -215,9 +216,8 @@ def _worst_kernels(answer: KernelAnswer) -> Iterator[PartError]:
         sizes = zip(rows.collective[mask], rows.sizes["num_gpus"][mask], strict=True)
         parts = [f"{collective} of {gpus} GPUs" for collective, gpus in sizes]
     groups = [f"{KINDS[rows.kind]}: {group}" for group in rows.groups[mask]]
-    yield from _by_name(
-        zip(groups, parts, strict=True), errors, 5 if rows.kind is KernelKind.COLLECTIVE else LEAST_ROWS
-    )
+    least = LEAST_COLLECTIVES if rows.kind is KernelKind.COLLECTIVE else LEAST_ROWS
+    yield from _by_name(zip(groups, parts, strict=True), errors, least)
 
 
 def _by_name(names: Iterable[tuple[str, str]], errors: Array, least: int) -> Iterator[PartError]:

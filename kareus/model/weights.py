@@ -32,6 +32,10 @@ CHOOSING = "mlp.choose.bias"
 ALONE = Mesh()
 """Of one GPU that holds everything."""
 EMBEDDING, LM_HEAD, POSITIONS = "model.embed_tokens.weight", "lm_head.weight", "model.embed_positions.weight"
+_MATRIX = 2
+"""Dimensions of the weights that are drawn; norms start at one and biases at zero."""
+_BIAS = "bias"
+"""Ends the name of every bias."""
 
 
 class OneExpert(NamedTuple):
@@ -43,7 +47,7 @@ class OneExpert(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """One of their weights within one of ours."""
+    """A weight of a published checkpoint, within a parameter of ours."""
 
     name: str
     shape: tuple[int, ...]
@@ -332,12 +336,6 @@ def _whole(shard: Tensor, piece: Piece, group: Communicator | None) -> Tensor:
         return shard.clone()
     (by_rank,) = group.all_gather((shard,)).wait()
     return torch.cat(tuple(by_rank), dim=piece.divided)
-
-
-_MATRIX = 2
-"""Dimensions of the weights that are drawn; norms start at one and biases at zero."""
-_BIAS = "bias"
-"""Ends the name of every bias."""
 
 
 def draw_weights(stage: nn.Module, model: Model, seed: int, first_layer: int, mesh: Mesh = ALONE) -> None:

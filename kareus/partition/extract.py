@@ -14,7 +14,7 @@ from kareus.model.training_options import Replicated
 from kareus.partition.detect import detect_partitions, graph_of
 from kareus.partition.experts import routed_sizes, with_experts
 from kareus.partition.latent import with_latent_attention
-from kareus.partition.layers import with_layers
+from kareus.partition.mean_block import as_mean_block
 from kareus.partition.mtp import with_further_tokens
 from kareus.partition.names import Extracted, expected_partitions
 from kareus.partition.options import with_training_options
@@ -116,7 +116,7 @@ def extract(
         if model.latent_attention is not None:
             whole, tokens = software is not None and software.name == ENGINE, size * sequence_length // parallelism.cp
             graph = with_latent_attention(graph, model, parallelism, tokens, whole=whole)
-        return with_layers(graph, plain, parallelism, sequence_length)
+        return as_mean_block(graph, plain, parallelism, sequence_length)
 
     def graph(size: int) -> BlockGraph:
         experts = model.experts

@@ -24,8 +24,8 @@ from kareus.graph.records import (
 from kareus.model.config import Model
 from kareus.model.experts import LatentAttention
 from kareus.model.parallelism import Parallelism
-from kareus.partition.layers import ATTENTION, ROTATION
 from kareus.partition.made import moved, product, weight_gradient
+from kareus.partition.mean_block import ATTENTION, ROTATION
 
 PROJECTION = "qkv"
 """Name of the projection of queries, keys and values."""
@@ -133,7 +133,7 @@ def _widened(operator: Operator, model: Model) -> Operator:
     if operator.kind not in ATTENTION:
         return operator
     flops_factor = (wider + 1) / 2
-    *sizes, head_dim = operator.shape[:6]
+    *sizes, head_dim = operator.shape[:6]  # as `OperatorKind.ATTENTION` has it; a window may follow
     forward = operator.kind is OperatorKind.ATTENTION
     written = operator.bytes_written if forward else int(operator.bytes_written * bytes_factor)
     return replace(

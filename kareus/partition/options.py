@@ -34,8 +34,8 @@ from kareus.model.packed_documents import twice_pairs
 from kareus.model.parallelism import Parallelism
 from kareus.model.training_options import FrozenWeights, RecomputedModule, TrainingOptions
 from kareus.partition.latent import UP_PROJECTIONS
-from kareus.partition.layers import ATTENTION, ROTATION, attended_share, mean_window
 from kareus.partition.made import moved, product, weight_gradient
+from kareus.partition.mean_block import ATTENTION, ROTATION, attended_share, mean_window
 from kareus.software.record import Software
 
 ADAPTER = "lora"

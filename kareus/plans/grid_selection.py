@@ -19,7 +19,7 @@ from kareus.plans.build import plan_of_row
 from kareus.plans.document import Plan
 from kareus.plans.frontiers import Frontiers
 from kareus.plans.grid_power import GridPower, grid_power, power_line, power_series
-from kareus.plans.idle_burn import SAME, excess, least_burn
+from kareus.plans.idle_burn import LIMIT_ROUNDING, excess, least_burn
 from kareus.plans.selectors import OVER_TIME, Goal, Selector, fastest_plan, parse_selector
 from kareus.plans.staggered import can_be_staggered, least_stagger
 from kareus.plans.units import less, rounded, scaled
@@ -53,7 +53,7 @@ def fastest_kept(selector: Selector, plans: pl.DataFrame, planned: RowPlanner, g
         plan = planned(row)
         seen = grid_power(power_series(plan, gpu))
         excess_share = excess(selector, seen)
-        if excess_share <= SAME:
+        if excess_share <= LIMIT_ROUNDING:
             kept.append(plan)
         else:
             beyond.append((excess_share, seen, plan))
@@ -85,7 +85,7 @@ def check_over_time(
         ArtifactError: it does not, or one does.
     """
     seen = grid_power(power_series(plan, gpu))
-    if excess(selector, seen) > SAME:
+    if excess(selector, seen) > LIMIT_ROUNDING:
         raise ArtifactError(
             f"{path}: selector: '{plan.selector}' allows {_limit_words(selector)}, the plan has "
             f"{_reached_words(selector.goal, seen)}; the file was edited, select the plan anew."
@@ -94,7 +94,7 @@ def check_over_time(
         best = fastest_kept(selector, plans, planned, gpu)
     except ConfigError as error:
         raise ArtifactError(f"{path}: selector: {error}") from error
-    if plan.prediction.time_s > best.prediction.time_s * (1 + SAME):
+    if plan.prediction.time_s > best.prediction.time_s * (1 + LIMIT_ROUNDING):
         raise ArtifactError(
             f"{path}: selector: '{plan.selector}' asks for the least time_s, the plan has "
             f"{plan.prediction.time_s:.6g}, the iteration frontier of '{plan.method}' {best.prediction.time_s:.6g}; "
@@ -121,7 +121,7 @@ def _price_lines(plan: Plan, workload: Workload, frontiers: Frontiers, selector:
     row = fastest_plan(frontiers.plans(plan.method))
     fastest = plan_of_row(workload, plan.workload, Goal.FASTEST, row, frontiers)
     before = grid_power(power_series(fastest, workload.gpu))
-    if excess(selector, before) <= SAME:
+    if excess(selector, before) <= LIMIT_ROUNDING:
         yield f"the plan `fastest` keeps it, too: {before.words}, at least {scaled(before.least_w, 'W')}"
         return
     yield (

@@ -16,11 +16,12 @@ from kareus.plans.grid_power import WINDOW_S, GridPower, PowerSeries, grid_power
 from kareus.plans.selectors import Goal, Selector
 
 MOMENTS_A_WINDOW = 20
+"""Moments of the second that the grid's mean is over."""
 MOST_MOMENTS = 600
 """Of an iteration. Means are limited where a moment ends, and may exceed the limit a little between two."""
 TIGHTENED = 4
 """How often a limit is tightened by what the means exceed it between moments."""
-SAME = 1e-6
+LIMIT_ROUNDING = 1e-6
 """Share of a limit that rounding may exceed it by."""
 
 
@@ -59,7 +60,7 @@ def least_burn(plan: Plan, gpu: Gpu, selector: Selector) -> IdleBurn | None:
         selector: `ramp`, `floor` or `swing`.
     """
     series = power_series(plan, gpu)
-    if excess(selector, grid_power(series)) <= SAME:
+    if excess(selector, grid_power(series)) <= LIMIT_ROUNDING:
         return IdleBurn(energy_j=0.0, series=series)
     moments = min(max(int(np.ceil(MOMENTS_A_WINDOW * series.period_s / WINDOW_S)), 2 * MOMENTS_A_WINDOW), MOST_MOMENTS)
     edges_s = np.linspace(0, series.period_s, moments + 1)
@@ -72,10 +73,12 @@ def least_burn(plan: Plan, gpu: Gpu, selector: Selector) -> IdleBurn | None:
             return None
         with_burn = series + PowerSeries(edges_s, burnt_w)
         beyond = excess(selector, grid_power(with_burn))
-        if beyond <= SAME:
+        if beyond <= LIMIT_ROUNDING:
             return IdleBurn(energy_j=with_burn.energy_j - series.energy_j, series=with_burn)
         assert asked.limit is not None
-        tighter = asked.limit * (1 + beyond + SAME if asked.goal is Goal.FLOOR else 1 / (1 + beyond + SAME))
+        tighter = asked.limit * (
+            1 + beyond + LIMIT_ROUNDING if asked.goal is Goal.FLOOR else 1 / (1 + beyond + LIMIT_ROUNDING)
+        )
         asked = Selector(asked.goal, tighter)
     return None
 

@@ -14,7 +14,7 @@ from kareus.graph.records import UPDATING
 from kareus.model.parallelism import Sharding
 from kareus.plans.document import Plan, StagePlan
 from kareus.plans.grid_power import GridPower, PowerSeries, grid_power, power_series
-from kareus.plans.idle_burn import SAME, excess
+from kareus.plans.idle_burn import LIMIT_ROUNDING, excess
 from kareus.plans.selectors import Selector
 from kareus.workload.config import Workload
 
@@ -69,7 +69,7 @@ def least_stagger(plan: Plan, workload: Workload, selector: Selector) -> Stagger
     for share in np.linspace(0.0, MOST_SHARE, SHIFTS + 1).tolist():
         shift_s = share * plan.prediction.time_s
         series = staggered(plan, workload.gpu, workload.parallelism.dp, shift_s)
-        if excess(selector, grid_power(series)) <= SAME:
+        if excess(selector, grid_power(series)) <= LIMIT_ROUNDING:
             return Stagger(shift_s=shift_s, series=series)
     return None
 

@@ -123,16 +123,16 @@ def make_pipeline(
     setup: RankSetup, models: Sequence[StageModel | FullyShardedModel], gradients_ready: GradientsReady
 ) -> Pipeline:
     """Return the pipeline that the chunks `models` of this rank are a part of; `gradients_ready` as of `Pipeline`."""
-    job, number, device = setup.job, setup.coordinate.stage, setup.device
+    job, stage, device = setup.job, setup.coordinate.stage, setup.device
     workload = job.workload
     return Pipeline(
         models,
         stage_place(setup),
         boundary_shapes(workload, compute_dtype(device)),
         actions_of(workload, job.plan),
-        job.schedules(number),
+        job.schedules(stage),
         PlanFollower(
-            planned_steps(workload, job.plan, number),
+            planned_steps(workload, job.plan, stage),
             setup.clocks,
             lambda: synchronize_computation(device),
             setup.monitor.progress,

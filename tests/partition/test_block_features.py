@@ -14,7 +14,7 @@ from kareus.graph.records import Batch, BlockGraph, Operator, OperatorKind, Segm
 from kareus.model.config import ActivationKind, Model, NormKind, PositionKind
 from kareus.model.features import Branches, NormPlacement, QkNormScope
 from kareus.partition.extract import extract, graph_of, partitions_of
-from kareus.partition.layers import attended_share, mean_window
+from kareus.partition.mean_block import attended_share, mean_window
 from kareus.partition.trace import trace
 from kareus.workload.model_flops import forward_flops_per_sequence
 

@@ -1,4 +1,4 @@
-"""Differences between the layers of a model, in the operator graph of its mean block.
+"""The mean block of a model whose blocks differ: its operator graph, from that of blocks that are alike.
 
 All blocks of a model have one graph. Where some attend within a window, or the rotary embedding turns a part of each
 head, operators have the work of the mean block, so that all blocks together have theirs.
@@ -18,7 +18,7 @@ ROTATION = "rope"
 """Name of the operator that rotates."""
 
 
-def with_layers(graph: BlockGraph, model: Model, parallelism: Parallelism, sequence_length: int) -> BlockGraph:
+def as_mean_block(graph: BlockGraph, model: Model, parallelism: Parallelism, sequence_length: int) -> BlockGraph:
     """Return the graph of the mean block, from that of a block which attends to all tokens and rotates whole heads."""
     share = attended_share(model, sequence_length)
     in_place = not model.qk_norm and parallelism.cp == 1
@@ -53,7 +53,7 @@ def mean_window(share: Fraction, keys: int) -> int:
 def _windowed(operator: Operator, share: Fraction) -> Operator:
     if operator.kind not in ATTENTION or share == 1:
         return operator
-    *_, keys, _ = operator.shape
+    *_, keys, _ = operator.shape  # as `OperatorKind.ATTENTION` has it
     return replace(operator, shape=(*operator.shape, mean_window(share, keys)), flops=round(operator.flops * share))
 
 
