@@ -292,7 +292,7 @@ class ProfileChoice:
         if any(self._agreement.gather(is_enough)):
             self._end()
             return
-        if self._rounds > 2 * self._request.most_visits:
+        if self._rounds > 2 * self._request.most_visits:  # a round is a visit, unless ranks measure nothing
             logger.warning(
                 "profile: after %d rounds %d MHz was measured %d times, and the sweep ends; was the energy of every "
                 "rank's GPU measured, and were its clocks set?",

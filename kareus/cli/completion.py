@@ -14,7 +14,6 @@ from kareus.cli.commands import BUILT_IN, COMMANDS, COMPLETION, HELP, STAGE, STA
 from kareus.errors import ConfigError
 
 SHELLS = ("bash", "zsh", "fish")
-SELECTORS = ("fastest", "min-energy", "edp", "deadline=", "straggler=", "energy=", "power=", "cost=")
 
 
 def shell_code(words: Sequence[str]) -> str:
@@ -59,6 +58,13 @@ def overrides(prefix: str, config_dir: Path | None = None) -> Iterator[str]:
             yield f"{folder.name}="
 
 
+def selectors() -> list[str]:
+    """Return completions of a selector: all goals, those with a limit or a price up to it."""
+    from kareus.plans.selectors import PLAIN, Goal  # noqa: PLC0415 - other completions need not wait for it
+
+    return [goal if goal in PLAIN else f"{goal}=" for goal in Goal]
+
+
 def _add(
     parsers: "argparse._SubParsersAction[argparse.ArgumentParser]", of: dict[str, Command], words: list[str]
 ) -> None:
@@ -75,4 +81,4 @@ def _attach(parser: argparse.ArgumentParser) -> None:
         if action.metavar == "KEY=VALUE":
             action.completer = lambda prefix, **_: list(overrides(prefix))  # type: ignore[attr-defined]
         elif action.dest in ("selector", "select"):
-            action.completer = lambda **_: SELECTORS  # type: ignore[attr-defined]
+            action.completer = lambda **_: selectors()  # type: ignore[attr-defined]

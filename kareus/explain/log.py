@@ -13,9 +13,12 @@ from kareus.artifacts.files import open_regular, read_text
 from kareus.errors import ArtifactError, ConfigError
 
 TABLE = Path(__file__).parent / "formats.yaml"
+"""Formats of the trainers' logs."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 NUMBER = r"\s*([0-9][0-9,]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?)([KMGBT](?![A-Za-z]))?"
+"""A number, and the letter of its magnitude."""
 MAGNITUDES = {None: 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+"""By such a letter."""
 WARM_UP_STEPS, WARM_UP_SHARE = 10, 0.2
 """Steps at the beginning that are left out: so many, but of a short log no more than this share of its lines."""
 SLOW = 1.5
@@ -172,7 +175,7 @@ def _lines(paths: Iterable[Path]) -> Iterator[str]:
 def _run(trainer: str, read: _Lines) -> LoggedRun:
     steps = dict(sorted(read.steps.items()))
     if bars := [values["bar_steps"] for values in steps.values() if "bar_steps" in values]:
-        longest = max(bars)
+        longest = max(bars)  # the training's; downloads and evaluations have bars, too
         steps = {step: values for step, values in steps.items() if values.get("bar_steps") == longest}
     left_out = min(WARM_UP_STEPS, int(WARM_UP_SHARE * len(steps)))
     kept = dict(list(steps.items())[left_out:])

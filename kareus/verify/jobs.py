@@ -43,8 +43,8 @@ def to_force(jobs: Sequence[Job], findings: Sequence[Finding], store: Path) -> s
     return forced
 
 
-def others(jobs: Sequence[Job], findings: Sequence[Finding], store: Path) -> list[Finding]:
-    """Return what is damaged and that no job of the campaign makes."""
+def not_made(jobs: Sequence[Job], findings: Sequence[Finding], store: Path) -> list[Finding]:
+    """Return damaged files that no job of the campaign makes."""
     outputs = {Path(output) for job in jobs for output in job.outputs}
     return [
         finding

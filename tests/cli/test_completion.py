@@ -9,7 +9,8 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.cli import main
-from kareus.cli.completion import overrides
+from kareus.cli.completion import overrides, selectors
+from kareus.plans.selectors import EXAMPLES, Goal, parse_selector
 
 IFS = "\n"
 
@@ -44,6 +45,12 @@ def completions(line: str, tmp_path: Path) -> list[str]:
 )
 def test_a_shell_is_offered_what_may_follow(line, words, tmp_path):
     assert completions(line, tmp_path) == words
+
+
+def test_every_goal_is_offered_as_it_begins():
+    examples = {**EXAMPLES, "cost": "0.12perkWh"}
+    offered = [parse_selector(word + examples.get(word.rstrip("="), "")).goal for word in selectors()]
+    assert offered == list(Goal)
 
 
 def test_overrides_are_completed_by_the_configuration():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kareus.verify.jobs import Job, others, to_force
+from kareus.verify.jobs import Job, not_made, to_force
 from kareus.verify.survey import Finding, FindingKind
 
 
@@ -68,4 +68,4 @@ def test_files_that_no_job_makes_are_told_apart(jobs):
     mine, own = (
         Finding(path=Path(name), kind=FindingKind.DAMAGED, reason="") for name in ("w/plan/edp.json", "w/page")
     )
-    assert others(jobs, [mine, own], Path("store")) == [mine]
+    assert not_made(jobs, [mine, own], Path("store")) == [mine]

@@ -6,7 +6,7 @@ from snakemake.logging import logger
 from snakemake_interface_executor_plugins.settings import ExecMode
 
 from kareus.artifacts.files import set_aside
-from kareus.verify.jobs import Job, others, to_force
+from kareus.verify.jobs import Job, not_made, to_force
 from kareus.verify.sound_files import read_known
 from kareus.verify.outputs import is_list_of_outputs, write_outputs
 from kareus.verify.survey import FindingKind, survey
@@ -39,7 +39,7 @@ def force():
         for rule, every in JOBS.items()
         for wildcards in every
     ]
-    foreign = others(jobs, findings(), STORE)
+    foreign = not_made(jobs, findings(), STORE)
     asked = [str(finding.path) for finding in foreign if is_made(finding.path)]
     for finding in findings():
         if finding not in foreign or is_list_of_outputs(finding.path):
