@@ -13,8 +13,7 @@ from kareus.model.shards import shard_of
 from kareus.profile.programs import StageShape
 from kareus.runtime.stage_chunks import StageChunks
 from kareus.runtime.stage_model import StageModel
-from kareus.training.clipping import clip
-from kareus.training.optimizer import Optimizer, whole_norm
+from kareus.training.optimizer import Optimizer, clip, whole_norm
 from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.training.settings import OptimizerSettings
 from onegpu.fusion import least_s

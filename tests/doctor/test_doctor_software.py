@@ -6,8 +6,7 @@ import pytest
 
 from kareus.doctor.diagnoses import State
 from kareus.doctor.probe import grid_of
-from kareus.doctor.software import slurm_finding, torch_answer, torch_findings, version_findings
-from kareus.doctor.tried import TRIED
+from kareus.doctor.software import TRIED, slurm_finding, torch_answer, torch_findings, version_findings
 
 CPU = {"torch": "2.13.0+cpu", "cuda": None, "nccl": None, "gpus": [], "overrides": {}, "ctas": {}, "refused": ""}
 NODE = CPU | {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kareus.doctor.tried import TRIED, Tried
+from kareus.doctor.software import TRIED, Tried
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 BY_NAME = {tried.distribution: tried for tried in TRIED}

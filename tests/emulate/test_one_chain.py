@@ -7,8 +7,7 @@ from helpers.chains import WAITING_W, chain, plans
 
 from kareus.emulate.fleet import Scale
 from kareus.emulate.frontiers import with_iso_plans
-from kareus.emulate.power_caps import crossing_plan, power_cap_columns
-from kareus.emulate.stragglers import straggler_columns
+from kareus.emulate.rows import crossing_plan, power_cap_columns, straggler_columns
 
 
 def scale(exposed_s=0.0):

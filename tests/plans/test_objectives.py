@@ -6,7 +6,7 @@ import pytest
 from helpers.chains import chain
 
 from kareus.pipeline.solver.problem import PointSet, Problem, point_set
-from kareus.plans.objectives import least_cost, least_product
+from kareus.plans.limits import least_cost, least_product
 from kareus.plans.selectors import Prices
 
 PER_JOULE = 3.6e6

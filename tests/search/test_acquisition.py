@@ -4,9 +4,9 @@ from helpers.builders import search
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kareus.search.acquisition import normalised_improvement, pass_sizes, plane, select
 from kareus.search.dataset import Dataset
 from kareus.search.problem import CostPrediction
+from kareus.search.strategy import normalised_improvement, pass_sizes, plane, select
 
 STATIC_W = 60.0
 

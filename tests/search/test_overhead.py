@@ -7,8 +7,8 @@ import numpy as np
 from helpers.builders import search
 
 from kareus.pareto import hypervolume_improvement
-from kareus.search.acquisition import plane, select
 from kareus.search.dataset import Dataset
+from kareus.search.strategy import plane, select
 from kareus.search.surrogate import disagreement, import_xgboost, predict
 
 FEATURES = np.array([(f, s, p) for f in range(900, 1411, 30) for s in range(3, 31, 3) for p in range(4)], dtype=float)

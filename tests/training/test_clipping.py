@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kareus.errors import KareusError
-from kareus.training.clipping import clip, gradient_norm
+from kareus.training.optimizer import clip, gradient_norm
 
 
 @given(st.floats(0.01, 100))

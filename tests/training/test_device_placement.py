@@ -28,8 +28,7 @@ from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_model import SEQUENTIAL, StageModel
 from kareus.schedule.records import Choice
 from kareus.training.bucket_reduction import BucketReduction
-from kareus.training.clipping import clip
-from kareus.training.optimizer import Optimizer, whole_norm
+from kareus.training.optimizer import Optimizer, clip, whole_norm
 from kareus.training.optimizer_sharding import OptimizerSharding, weight_gradients
 from kareus.training.settings import OptimizerSettings
 

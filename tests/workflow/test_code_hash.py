@@ -72,7 +72,7 @@ def test_imports_count_however_they_are_written(text):
 def test_editing_code_changes_the_hash_of_its_stages_only(monkeypatch, package):
     search, schedule = code_hash("kareus.search.stage"), code_hash("kareus.schedule.stage")
     for edited, changes_search, changes_schedule in [
-        ("search/acquisition.py", True, False),
+        ("search/strategy.py", True, False),
         ("gpu_model/laws.py", True, False),
         ("schedule/space.py", False, True),
         ("artifacts/tables.py", True, True),

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from kareus.pipeline.solver.frontier import iteration_frontier
 from kareus.pipeline.solver.relaxation import Relaxation
-from kareus.pipeline.solver.tight import tightened
+from kareus.pipeline.solver.starts import tightened
 
 
 @about(40)
