@@ -4,6 +4,19 @@ import polars as pl
 
 from kareus.artifacts.tables import Column, TableSchema
 
+_EXECUTION = (
+    Column("time_s", pl.Float64, "mean time of one execution", positive=True),
+    Column("energy_j", pl.Float64, "mean energy of one execution on one GPU", positive=True),
+    Column("repetitions", pl.Int64, "executions within the window", positive=True),
+)
+_THROTTLE_REASONS = Column("throttle_reasons", pl.List(pl.String), "why the clock fell below what was asked for")
+_WINDOW = (
+    Column("temperature_before_c", pl.Float64, "GPU temperature at the start of the window"),
+    Column("temperature_after_c", pl.Float64, "GPU temperature at its end"),
+    Column("clock_mean_mhz", pl.Float64, "mean SM clock within the window", positive=True),
+    _THROTTLE_REASONS,
+)
+
 MEASUREMENTS = TableSchema(
     name="measurements",
     version=1,
@@ -13,19 +26,9 @@ MEASUREMENTS = TableSchema(
         Column("frequency_mhz", pl.Int64, "SM clock that was asked for", positive=True),
         Column("repeat", pl.Int64, "number of the repeated measurement, from 0"),
         Column("name", pl.String, "name of the program, for people"),
-        Column("time_s", pl.Float64, "mean time of one execution", positive=True),
-        Column("energy_j", pl.Float64, "mean energy of one execution on one GPU", positive=True),
-        Column("repetitions", pl.Int64, "executions within the window", positive=True),
+        *_EXECUTION,
         Column("window_s", pl.Float64, "length of the window as measured", positive=True),
-        Column("temperature_before_c", pl.Float64, "GPU temperature at the start of the window"),
-        Column("temperature_after_c", pl.Float64, "GPU temperature at its end"),
-        Column(
-            "clock_mean_mhz",
-            pl.Float64,
-            "mean SM clock within the window",
-            positive=True,
-        ),
-        Column("throttle_reasons", pl.List(pl.String), "why the clock fell below what was asked for"),
+        *_WINDOW,
         Column(
             "duration_s",
             pl.Float64,
@@ -46,7 +49,7 @@ LOOKS = TableSchema(
         Column("name", pl.String, "name of the program, for people"),
         Column("time_s", pl.Float64, "mean time of one execution while warming up", positive=True),
         Column("clock_mean_mhz", pl.Float64, "mean SM clock meanwhile", positive=True),
-        Column("throttle_reasons", pl.List(pl.String), "why the clock fell below what was asked for"),
+        _THROTTLE_REASONS,
         Column("duration_s", pl.Float64, "testbed's clock spent (virtual if simulated)", positive=True),
     ),
     key=("program", "frequency_mhz"),
@@ -129,18 +132,8 @@ TRIALS = TableSchema(
         Column(
             "trial", pl.Int64, "number of the measurement, from 0; each starts as hot as the one before left the GPU"
         ),
-        Column("time_s", pl.Float64, "mean time of one execution", positive=True),
-        Column("energy_j", pl.Float64, "mean energy of one execution on one GPU", positive=True),
-        Column("repetitions", pl.Int64, "executions within the window", positive=True),
-        Column("temperature_before_c", pl.Float64, "GPU temperature at the start of the window"),
-        Column("temperature_after_c", pl.Float64, "GPU temperature at its end"),
-        Column(
-            "clock_mean_mhz",
-            pl.Float64,
-            "mean SM clock within the window",
-            positive=True,
-        ),
-        Column("throttle_reasons", pl.List(pl.String), "why the clock fell below what was asked for"),
+        *_EXECUTION,
+        *_WINDOW,
         Column("duration_s", pl.Float64, "testbed's clock spent (virtual if simulated)", positive=True),
         Column(
             "reference_energy_j",

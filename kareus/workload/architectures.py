@@ -100,15 +100,17 @@ class Architecture:
 
 
 _WITH_BIASES = {"norm": NormKind.LAYERNORM, "biases": True}
-_LLAMA_BIASES: Mapping[str, Any] = {
+ATTENTION_BIASES: Mapping[str, Any] = {
     "qkv_bias": flag("attention_bias"),
     "projection_bias": flag("attention_bias"),
+}
+_LLAMA_BIASES: Mapping[str, Any] = {
+    **ATTENTION_BIASES,
     "mlp_bias": flag("mlp_bias"),
 }
 _GEMMA: Mapping[str, Any] = {
     "embedding_scale": lambda config: integer(config, "hidden_size") ** 0.5,
-    "qkv_bias": flag("attention_bias"),
-    "projection_bias": flag("attention_bias"),
+    **ATTENTION_BIASES,
 }
 _GEMMA2: Mapping[str, Any] = {
     **_GEMMA,
@@ -145,8 +147,7 @@ _COHERE: Mapping[str, Any] = {
     "norm": NormKind.LAYERNORM,
     "branches": Branches.PARALLEL_ONE_NORM,
     "logit_scale": lambda config: number(config, "logit_scale"),
-    "qkv_bias": flag("attention_bias"),
-    "projection_bias": flag("attention_bias"),
+    **ATTENTION_BIASES,
 }
 _COHERE_DEFAULTS: Config = {
     "logit_scale": 0.0625,
@@ -183,14 +184,22 @@ _LN = {"norm_epsilon": "layer_norm_eps"}
 QWEN_WINDOW: Config = {"use_sliding_window": False, "max_window_layers": 28, "sliding_window": 4096}
 HUNYUAN: Mapping[str, Any] = {
     "qk_norm": True,
-    "qkv_bias": flag("attention_bias"),
-    "projection_bias": flag("attention_bias"),
+    **ATTENTION_BIASES,
 }
 HUNYUAN_FIXED: Mapping[str, tuple[Any, ...]] = {"use_qk_norm": (True,), "use_cla": (False,), "mlp_bias": (False,)}
 MINICPM: Mapping[str, Any] = {
     "embedding_scale": real("scale_emb"),
     "residual_scale": lambda config: number(config, "scale_depth") / layers_of(config) ** 0.5,
     "logit_scale": lambda config: number(config, "dim_model_base") / integer(config, "hidden_size"),
+}
+GRANITE_DEFAULTS: Config = dict.fromkeys(
+    ("embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier"), 1.0
+)
+GRANITE_SCALES: Mapping[str, Any] = {
+    "embedding_scale": real("embedding_multiplier"),
+    "logit_scale": over("logits_scaling"),
+    "residual_scale": real("residual_multiplier"),
+    "attention_scale": real("attention_multiplier"),
 }
 _INTERNLM = Architecture(
     model={"qkv_bias": flag("bias"), "projection_bias": flag("bias")},
@@ -209,7 +218,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         window=past("max_window_layers"),
     ),
     "qwen3": Architecture(
-        model={"qk_norm": True, "qkv_bias": flag("attention_bias"), "projection_bias": flag("attention_bias")},
+        model={"qk_norm": True, **ATTENTION_BIASES},
         defaults={**QWEN_WINDOW, "head_dim": 128, "num_key_value_heads": 32},
         window=past("max_window_layers"),
     ),
@@ -310,8 +319,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "norm": NormKind.LAYERNORM,
             "norm_weight": False,
             "norm_epsilon": 1e-5,
-            "qkv_bias": flag("attention_bias"),
-            "projection_bias": flag("attention_bias"),
+            **ATTENTION_BIASES,
         },
     ),
     "olmo2": Architecture(
@@ -320,8 +328,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "norm_placement": NormPlacement.AFTER,
             "qk_norm": True,
             "qk_norm_scope": QkNormScope.TOKEN,
-            "qkv_bias": flag("attention_bias"),
-            "projection_bias": flag("attention_bias"),
+            **ATTENTION_BIASES,
         },
     ),
     "olmo3": Architecture(
@@ -330,24 +337,15 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "norm_placement": NormPlacement.AFTER,
             "qk_norm": True,
             "qk_norm_scope": QkNormScope.TOKEN,
-            "qkv_bias": flag("attention_bias"),
-            "projection_bias": flag("attention_bias"),
+            **ATTENTION_BIASES,
         },
         window=all_but_every(4),
     ),
     "granite": Architecture(
-        defaults={
-            "embedding_multiplier": 1.0,
-            "logits_scaling": 1.0,
-            "residual_multiplier": 1.0,
-            "attention_multiplier": 1.0,
-        },
+        defaults=GRANITE_DEFAULTS,
         model={
             **_LLAMA_BIASES,
-            "embedding_scale": real("embedding_multiplier"),
-            "logit_scale": over("logits_scaling"),
-            "residual_scale": real("residual_multiplier"),
-            "attention_scale": real("attention_multiplier"),
+            **GRANITE_SCALES,
         },
     ),
     "glm": Architecture(defaults=_GLM_DEFAULTS, model=_GLM),
@@ -414,8 +412,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         },
         model={
             **_WITH_BIASES,
-            "qkv_bias": flag("attention_bias"),
-            "projection_bias": flag("attention_bias"),
+            **ATTENTION_BIASES,
             "biases": False,
             "norm_bias": True,
             "mlp_bias": True,

@@ -18,12 +18,21 @@ from kareus.workload.architecture_rules import (
     every_block,
     flag,
     layers_of,
-    over,
     past,
     real,
     unrotated,
 )
-from kareus.workload.architectures import ARCHITECTURES, HUNYUAN, HUNYUAN_FIXED, MINICPM, QWEN_WINDOW, Architecture
+from kareus.workload.architectures import (
+    ARCHITECTURES,
+    ATTENTION_BIASES,
+    GRANITE_DEFAULTS,
+    GRANITE_SCALES,
+    HUNYUAN,
+    HUNYUAN_FIXED,
+    MINICPM,
+    QWEN_WINDOW,
+    Architecture,
+)
 from kareus.workload.huggingface_values import boolean, integer, listed, number
 
 Dense = Callable[[Config], tuple[int, ...]]
@@ -159,6 +168,14 @@ _LATENT: Mapping[str, Any] = {
 }
 
 
+def _after_dense(**others: Any) -> dict[str, Any]:
+    """Return the fields of experts after a number of dense blocks, as DeepSeek names them; `others` as `experts_of`."""
+    return {
+        "intermediate_size": dense_width(_first, "intermediate_size", "moe_intermediate_size"),
+        EXPERTS: experts_of("n_routed_experts", "moe_intermediate_size", dense=_first, shared=_shared, **others),
+    }
+
+
 def _deepseek(score: RouterScore, **defaults: Any) -> Architecture:
     """Return the row of a type with DeepSeek's block."""
     return Architecture(
@@ -178,16 +195,7 @@ def _deepseek(score: RouterScore, **defaults: Any) -> Architecture:
         },
         model={
             **_LATENT,
-            "intermediate_size": dense_width(_first, "intermediate_size", "moe_intermediate_size"),
-            EXPERTS: experts_of(
-                "n_routed_experts",
-                "moe_intermediate_size",
-                dense=_first,
-                shared=_shared,
-                score=score,
-                **_GROUPS,
-                **_SCALED,
-            ),
+            **_after_dense(score=score, **_GROUPS, **_SCALED),
         },
         fixed={"moe_layer_freq": (1,), "mlp_bias": (False,)},
     )
@@ -197,20 +205,14 @@ def _granite(shared: Rule) -> Architecture:
     """Return the row of a type with Granite's scales."""
     return Architecture(
         defaults={
-            "attention_multiplier": 1.0,
-            "embedding_multiplier": 1.0,
-            "logits_scaling": 1.0,
+            **GRANITE_DEFAULTS,
             "num_experts_per_tok": 2,
             "num_local_experts": 8,
-            "residual_multiplier": 1.0,
             "router_aux_loss_coef": 0.001,
         },
         model={
-            **_BIASES,
-            "attention_scale": real("attention_multiplier"),
-            "embedding_scale": real("embedding_multiplier"),
-            "logit_scale": over("logits_scaling"),
-            "residual_scale": real("residual_multiplier"),
+            **ATTENTION_BIASES,
+            **GRANITE_SCALES,
             EXPERTS: experts_of("num_local_experts", "intermediate_size", shared=shared, **_BALANCED),
         },
     )
@@ -258,7 +260,6 @@ def _inner(config: Config, key: str, defaults: Mapping[str, Any]) -> Config:
 
 DBRX_EXPERTS: Mapping[str, Any] = {"moe_num_experts": 4, "moe_top_k": 1, "ffn_hidden_size": 3584}
 """Defaults of its class."""
-_BIASES: Mapping[str, Any] = {"qkv_bias": flag("attention_bias"), "projection_bias": flag("attention_bias")}
 _DEEPSEEK_V3 = _deepseek(
     RouterScore.SIGMOID,
     first_k_dense_replace=3,
@@ -323,7 +324,7 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
         },
         model={
             "qk_norm": True,
-            **_BIASES,
+            **ATTENTION_BIASES,
             "intermediate_size": dense_width(_between, "intermediate_size", "moe_intermediate_size"),
             EXPERTS: experts_of(
                 "num_experts", "moe_intermediate_size", dense=_between, later="num_local_experts", **_NORMALISED
@@ -342,7 +343,7 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
         model={
             "qk_norm": True,
             "qk_norm_scope": QkNormScope.TOKEN,
-            **_BIASES,
+            **ATTENTION_BIASES,
             EXPERTS: experts_of("num_experts", "intermediate_size", **_NORMALISED),
         },
     ),
@@ -360,7 +361,7 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
             "sliding_window": 128,
         },
         model={
-            **_BIASES,
+            **ATTENTION_BIASES,
             "attention_sinks": True,
             EXPERTS: experts_of("num_local_experts", "intermediate_size", biases=True),
         },
@@ -376,9 +377,8 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
         unused=("intermediate_size",),
         defaults={"first_k_dense_replace": 0, "moe_layer_freq": 1},
         model={
-            **_BIASES,
-            "intermediate_size": dense_width(_first, "intermediate_size", "moe_intermediate_size"),
-            EXPERTS: experts_of("n_routed_experts", "moe_intermediate_size", dense=_first, shared=_shared),
+            **ATTENTION_BIASES,
+            **_after_dense(),
         },
         fixed={"moe_layer_freq": (1,)},
     ),
@@ -404,16 +404,7 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
         model={
             "qk_norm": flag("use_qk_norm"),
             "qkv_bias": flag("attention_bias"),
-            "intermediate_size": dense_width(_first, "intermediate_size", "moe_intermediate_size"),
-            EXPERTS: experts_of(
-                "n_routed_experts",
-                "moe_intermediate_size",
-                dense=_first,
-                shared=_shared,
-                score=RouterScore.SIGMOID,
-                **_GROUPS,
-                **_SCALED,
-            ),
+            **_after_dense(score=RouterScore.SIGMOID, **_GROUPS, **_SCALED),
         },
     ),
     "llama4_text": Architecture(
@@ -445,7 +436,7 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
             "qk_norm_scope": lambda config: (
                 QkNormScope.UNWEIGHTED if boolean(config, "use_qk_norm") else QkNormScope.HEAD
             ),
-            **_BIASES,
+            **ATTENTION_BIASES,
             "unrotated_layers": unrotated,
             "window_tokens": lambda config: _whole(config, "attention_chunk_size") or None,
             "windowed_layers": _chunked_layers,
@@ -496,16 +487,8 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
         },
         model={
             "qk_norm": True,
-            **_BIASES,
-            "intermediate_size": dense_width(_first, "intermediate_size", "moe_intermediate_size"),
-            EXPERTS: experts_of(
-                "n_routed_experts",
-                "moe_intermediate_size",
-                dense=_first,
-                shared=_shared,
-                score=RouterScore.SIGMOID,
-                **_GROUPS,
-            ),
+            **ATTENTION_BIASES,
+            **_after_dense(score=RouterScore.SIGMOID, **_GROUPS),
         },
         fixed={"moe_layer_freq": (1,)},
         window=past("max_window_layers"),
@@ -597,7 +580,7 @@ WITH_EXPERTS: Mapping[str, Architecture] = {
             "sliding_window": None,
         },
         model={
-            **_BIASES,
+            **ATTENTION_BIASES,
             "norm": NormKind.LAYERNORM,
             "norm_bias": True,
             "head_bias": flag("lm_head_bias"),
