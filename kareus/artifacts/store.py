@@ -49,18 +49,47 @@ longer than for what they are; a power cut costs those of a tenth of a second.
 """
 
 
-class Shelf:
-    """One shelf, held by one process at a time; use it in a `with` statement."""
+class RowShelf:
+    """Rows of one table by their key, in memory alone; `Shelf` is one that survives a kill."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        """Start empty; the key of `schema` identifies rows."""
+        self._schema = schema
+        self._rows: dict[tuple[Any, ...], Row] = {}
+
+    def get(self, key: Sequence[Any]) -> Row | None:
+        """Return the row with this key, or None."""
+        return self._rows.get(tuple(key))
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows, in the order in which they were appended."""
+        return list(self._rows.values())
+
+    def append(self, row: Row) -> None:
+        """Add a row; one of the same key is replaced.
+
+        Raises:
+            ArtifactError: the row does not follow the schema; it is not added.
+        """
+        check_row(row, self._schema, self._schema.name)
+        self._remember(row)
+
+    def _remember(self, row: Row) -> None:
+        self._rows[self._schema.key_of(row)] = row
+
+
+class Shelf(RowShelf):
+    """A shelf on disk, held by one process at a time; use it in a `with` statement."""
 
     def __init__(self, folder: Path, schema: TableSchema, provenance: Provenance) -> None:
         """Name the shelf; nothing is touched before it is entered."""
+        super().__init__(schema)
         self.folder = folder
         self._table = folder / f"{schema.name}.parquet"
         self._journal = folder / JOURNAL
-        self._schema = schema
         self._provenance = provenance
         self._testbed = content_hash((provenance.testbed, provenance.seed))
-        self._rows: dict[tuple[Any, ...], Row] = {}
         self._synced_s = -math.inf
 
     def __enter__(self) -> Self:
@@ -95,15 +124,6 @@ class Shelf:
         finally:
             self._lock.__exit__(None, None, None)
 
-    def get(self, key: Sequence[Any]) -> Row | None:
-        """The row with this key, or None."""
-        return self._rows.get(tuple(key))
-
-    @property
-    def rows(self) -> list[Row]:
-        """All rows, in the order in which they were appended."""
-        return list(self._rows.values())
-
     def append(self, row: Row) -> None:
         """Add a row; when this returns, a kill cannot lose it, nor a power cut unless one was just synced.
 
@@ -118,9 +138,6 @@ class Shelf:
             os.fsync(self._handle.fileno())
             self._synced_s = time.perf_counter()
         self._remember(row)
-
-    def _remember(self, row: Row) -> None:
-        self._rows[self._schema.key_of(row)] = row
 
     def _load(self) -> None:
         if self._table.exists():

@@ -14,12 +14,12 @@ import numpy as np
 import polars as pl
 
 from kareus.arrays import Array
+from kareus.artifacts.store import RowShelf
 from kareus.artifacts.tables import Column, Row, TableSchema
 from kareus.calibrate.probes import gemm
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.records import Program, Step
 from kareus.profile.config import MeasurementProtocol
-from kareus.profile.shelves import RowShelf
 from kareus.testbed.protocol import Session, Testbed
 
 LOAD = Program(name="sustained load", steps=(Step(operators=(gemm("probe", (8192, 8192, 8192)),)),))

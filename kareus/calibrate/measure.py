@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kareus.artifacts.store import RowShelf
 from kareus.artifacts.tables import Row
 from kareus.calibrate.design import CalibrationTrial
 from kareus.calibrate.heat import HEAT_READINGS, heat_readings
@@ -16,7 +17,6 @@ from kareus.calibrate.observations import ObservedProbe, observed
 from kareus.profile.bench import Bench
 from kareus.profile.config import MeasurementProtocol
 from kareus.profile.measure import Profiler, identity_of
-from kareus.profile.shelves import RowShelf
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.testbed.protocol import Testbed
 

@@ -409,20 +409,6 @@ class SwiGlu(OperatorModule):
     function: type[Function] = functions.SwiGluFunction
 
 
-class GeGlu(OperatorModule):
-    """As `SwiGlu`, with a GELU for the gate."""
-
-    function: type[Function] = functions.GeGluFunction
-
-    def __init__(self, kind: ActivationKind) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def settings(self) -> tuple[Any, ...]:
-        """Which GELU it is."""
-        return (self.kind,)
-
-
 class Activation(OperatorModule):
     """An activation without a gate, of [..., n] to the same."""
 
@@ -435,6 +421,12 @@ class Activation(OperatorModule):
     def settings(self) -> tuple[Any, ...]:
         """Which activation it is."""
         return (self.kind,)
+
+
+class GeGlu(Activation):
+    """As `SwiGlu`, with a GELU for the gate."""
+
+    function: type[Function] = functions.GeGluFunction
 
 
 def rotary_table(model: Model, tokens: int, group: Communicator | None) -> RotaryTable:

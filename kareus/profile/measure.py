@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kareus.artifacts import records
+from kareus.artifacts.store import RowShelf
 from kareus.artifacts.tables import Row
 from kareus.device.held_clock import ClockOutcome, clock_outcome
 from kareus.errors import DeviceError
@@ -22,7 +23,6 @@ from kareus.gpu_model.coefficients import GpuCoefficients
 from kareus.gpu_model.thermal import window_temperature_c
 from kareus.graph.records import Program, Step
 from kareus.profile.config import MeasurementProtocol
-from kareus.profile.shelves import MemoryShelf, RowShelf
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.testbed.protocol import Session, Testbed
 
@@ -144,7 +144,7 @@ class Profiler:
 
 def memory_profiler(testbed: Testbed, protocol: MeasurementProtocol) -> Profiler:
     """Return a profiler whose measurements last as long as it does."""
-    return Profiler(testbed, protocol, MemoryShelf(MEASUREMENTS), MemoryShelf(LOOKS))
+    return Profiler(testbed, protocol, RowShelf(MEASUREMENTS), RowShelf(LOOKS))
 
 
 @dataclass(slots=True)

@@ -10,13 +10,13 @@ Under each protocol the trials follow one another on a GPU that stays as hot as 
 from collections.abc import Iterator
 
 from kareus.artifacts.records import canonical_json, content_hash
+from kareus.artifacts.store import RowShelf
 from kareus.artifacts.tables import Row
 from kareus.gpu_model.model import run_program
 from kareus.gpu_model.thermal import sustained_profile_j, window_temperature_c
 from kareus.graph.records import Program
 from kareus.profile.config import MeasurementProtocol
 from kareus.profile.measure import measure_once, measured_row
-from kareus.profile.shelves import RowShelf
 from kareus.profile.tables import TRIALS
 from kareus.sweep.config import ProfilerSweep
 from kareus.testbed.config import TestbedKind

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from helpers.builders import CONFIG
 
+from kareus.artifacts.store import RowShelf
 from kareus.artifacts.tables import Column
 from kareus.cli import main
 from kareus.device.cuda import check_whole
@@ -20,7 +21,6 @@ from kareus.device.held_clock import ClockOutcome, clock_outcome
 from kareus.errors import ArtifactError, ConfigError, DeviceError
 from kareus.model.parameters import total_parameters
 from kareus.plans.grid_files import read_series
-from kareus.profile.shelves import MemoryShelf
 from kareus.profile.tables import MEASUREMENTS
 from kareus.workload.resolve import Resolved, resolve
 
@@ -232,7 +232,7 @@ def says(*parts: str):
 def measures_nothing(energy_j: float):
     def check(_row: Row, _called: Called) -> None:
         values = {column.name: _plausible(column) for column in MEASUREMENTS.columns}
-        shelf = MemoryShelf(MEASUREMENTS)
+        shelf = RowShelf(MEASUREMENTS)
         shelf.append(values)
         with pytest.raises(ArtifactError, match="energy_j"):
             shelf.append(values | {"energy_j": energy_j})

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from helpers.builders import protocol, simulated
+from kareus.artifacts.store import RowShelf
 from kareus.calibrate.coefficients import expectations
 from kareus.calibrate.design import clocks_of, ordered_trials
 from kareus.calibrate.fit import Calibrated, calibrate
@@ -11,7 +12,6 @@ from kareus.calibrate.heat import HEAT_READINGS, heat_of
 from kareus.calibrate.measure import Measured, Shelves, measure_trials, short
 from kareus.calibrate.probes import Probe
 from kareus.gpu_model.gpu import Gpu
-from kareus.profile.shelves import MemoryShelf
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.testbed.simulated_testbed import SimulatedTestbed
 
@@ -27,7 +27,7 @@ class Rehearsal:
 
 
 def shelves() -> Shelves:
-    return Shelves(MemoryShelf(MEASUREMENTS), MemoryShelf(LOOKS), MemoryShelf(HEAT_READINGS))
+    return Shelves(RowShelf(MEASUREMENTS), RowShelf(LOOKS), RowShelf(HEAT_READINGS))
 
 
 def hidden_testbed(hidden: Gpu, seed: int = 0) -> SimulatedTestbed:

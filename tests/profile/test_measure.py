@@ -6,13 +6,13 @@ import pytest
 from helpers.builders import CONFIG, a100, gemm, protocol, search, simulated
 
 from kareus.artifacts.provenance import TestbedIdentity
+from kareus.artifacts.store import RowShelf
 from kareus.artifacts.tables import read_table
 from kareus.gpu_model.gpu import FrequencyRange
 from kareus.gpu_model.model import run_program
 from kareus.graph.records import Program, Step
 from kareus.profile.bench import Bench
 from kareus.profile.measure import Profiler, measure_once, measure_time_once
-from kareus.profile.shelves import MemoryShelf
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.search.config import SearchSlice
 from kareus.testbed.protocol import open_testbed
@@ -44,7 +44,7 @@ def shelf(folder, testbed, content="x", seed=0, **changes):
 
 
 def over(testbed, store):
-    return Profiler(testbed, protocol(), store, MemoryShelf(LOOKS))
+    return Profiler(testbed, protocol(), store, RowShelf(LOOKS))
 
 
 def test_a_measurement_is_near_the_truth_and_documented(tmp_path):

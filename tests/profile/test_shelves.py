@@ -3,11 +3,11 @@
 import pytest
 from helpers.builders import a100, gemm, protocol, search, simulated
 
+from kareus.artifacts.store import RowShelf
 from kareus.errors import ArtifactError
 from kareus.graph.records import Program, Step
 from kareus.profile.bench import Bench
 from kareus.profile.measure import Profiler, memory_profiler
-from kareus.profile.shelves import MemoryShelf
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.search.config import SearchSlice
 from kareus.testbed.protocol import open_testbed
@@ -42,13 +42,13 @@ BAD = {"energy_j": [-20018.0, 0.0, float("nan")], "time_s": [0.0], "repetitions"
 @pytest.mark.parametrize(("column", "value"), [(name, value) for name, values in BAD.items() for value in values])
 def test_memory_refuses_what_the_store_refuses(testbed, tmp_path, column, value):
     """As of a counter that restarted within a window."""
-    good = MemoryShelf(MEASUREMENTS)
+    good = RowShelf(MEASUREMENTS)
     memory_over(testbed, good).measure(PROGRAM, 1200)
     (row,) = good.rows
     config = SearchSlice(gpu=a100(), testbed=simulated(), protocol=protocol(), search=search(), seed=0)
     refusals = []
     with Bench(config, testbed).shelf(tmp_path, "linear", PROGRAM) as durable:
-        for shelf in (MemoryShelf(MEASUREMENTS), durable):
+        for shelf in (RowShelf(MEASUREMENTS), durable):
             with pytest.raises(ArtifactError) as refused:
                 shelf.append(row | {column: value})
             refusals.append(str(refused.value).split(": ", 1)[1])
@@ -58,7 +58,7 @@ def test_memory_refuses_what_the_store_refuses(testbed, tmp_path, column, value)
 
 def test_a_stored_row_of_another_clock_is_measured_anew(testbed):
     """As former versions stored them."""
-    shelf = MemoryShelf(MEASUREMENTS)
+    shelf = RowShelf(MEASUREMENTS)
     first = memory_over(testbed, shelf).measure(PROGRAM, 1200)
     (row,) = shelf.rows
     shelf.append(row | {"clock_mean_mhz": 700.0, "throttle_reasons": ["thermal-limit"], "time_s": 1.0})
@@ -69,4 +69,4 @@ def test_a_stored_row_of_another_clock_is_measured_anew(testbed):
 
 
 def memory_over(testbed, shelf):
-    return Profiler(testbed, protocol(), shelf, MemoryShelf(LOOKS))
+    return Profiler(testbed, protocol(), shelf, RowShelf(LOOKS))

@@ -12,6 +12,7 @@ from helpers.builders import a100, all_reduce, gemm, memory, protocol, simulated
 from zeus.device.gpu import ZeusGPUInitError
 
 from kareus.artifacts.records import to_plain
+from kareus.artifacts.store import RowShelf
 from kareus.device import nvml
 from kareus.device.claims import FOLDER_VARIABLE, setting_of
 from kareus.errors import DeviceError, EngineError
@@ -21,7 +22,6 @@ from kareus.model.communicators.choice import Library
 from kareus.model.communicators.mscclpp import MscclppCommunicator
 from kareus.model.communicators.nccl import NcclCommunicator
 from kareus.profile.measure import Measurement, Profiler, measure_once
-from kareus.profile.shelves import MemoryShelf
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.testbed.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool, TestbedKind
 from kareus.testbed.cuda import collectives as collectives_of_programs
@@ -174,13 +174,13 @@ def test_throttle_reasons_are_reported_with_the_clock(open_testbed, tmp_path):
     assert (reading.clock_mean_mhz, reading.throttle_reasons) == (1000, ("power-limit",))
 
 
-def measured_on(testbed: CudaTestbed, shelf: MemoryShelf) -> Measurement:
-    return Profiler(testbed, QUICK, shelf, MemoryShelf(LOOKS)).measure(ALONE, 1410)
+def measured_on(testbed: CudaTestbed, shelf: RowShelf) -> Measurement:
+    return Profiler(testbed, QUICK, shelf, RowShelf(LOOKS)).measure(ALONE, 1410)
 
 
 @pytest.mark.usefixtures("forked")
 def test_a_clock_lost_to_heat_is_never_stored(open_testbed, tmp_path):
-    shelf = MemoryShelf(MEASUREMENTS)
+    shelf = RowShelf(MEASUREMENTS)
     cuda_worker.fake_device(tmp_path, 0).cap(700, "thermal-limit")
     with pytest.raises(DeviceError, match=r"700 MHz, 3 times \(thermal-limit\)"):
         measured_on(open_testbed(), shelf)
@@ -189,14 +189,14 @@ def test_a_clock_lost_to_heat_is_never_stored(open_testbed, tmp_path):
 
 @pytest.mark.usefixtures("forked")
 def test_a_clock_at_the_power_limit_is_kept_and_marked(open_testbed, tmp_path):
-    shelf = MemoryShelf(MEASUREMENTS)
+    shelf = RowShelf(MEASUREMENTS)
     device = cuda_worker.fake_device(tmp_path, 0)
     device.cap(1300, "power-limit")
     assert measured_on(open_testbed(), shelf).is_power_limited
     (row,) = shelf.rows
     assert (row["clock_mean_mhz"], row["throttle_reasons"]) == (1300, ["power-limit"])
     device.cap(1410)
-    assert not measured_on(open_testbed(), MemoryShelf(MEASUREMENTS)).is_power_limited
+    assert not measured_on(open_testbed(), RowShelf(MEASUREMENTS)).is_power_limited
 
 
 @pytest.mark.usefixtures("forked")
