@@ -60,9 +60,10 @@ def with_training_options(
         return graph
     if options.packs:
         graph = _packed(graph, model, options, sequence_length)
-    less = software.gradient_bytes - options.gradient_bytes(software.gradient_bytes)
-    if less:
-        graph = _backwards(graph, lambda segment: _each(segment, lambda o: _of_smaller_gradient(o, software, less)))
+    saved_bytes = software.gradient_bytes - options.gradient_bytes(software.gradient_bytes)
+    if saved_bytes:
+        smaller = partial(_of_smaller_gradient, software, saved_bytes)
+        graph = _backwards(graph, lambda segment: _each(segment, smaller))
     if options.trains_adapters:
         graph = _with_adapters(graph, adapters(model, parallelism, options))
     if options.frozen_weights is not FrozenWeights.BF16:
@@ -104,31 +105,31 @@ def _backwards(graph: BlockGraph, change: Callable[[Segment], Segment]) -> Block
 def _packed(graph: BlockGraph, model: Model, options: TrainingOptions, sequence_length: int) -> BlockGraph:
     pairs = twice_pairs(model, options, sequence_length)
     share = Fraction(sum(pairs), len(pairs) * sequence_length**2)
-    less = share / attended_share(model, sequence_length)
+    fewer = share / attended_share(model, sequence_length)
 
     def packed(operator: Operator) -> Operator:
         if operator.kind not in ATTENTION:
             return operator
         *_, keys, _ = operator.shape[:6]
         shape = (*operator.shape[:6], mean_window(share, keys)) if share < 1 else operator.shape
-        return replace(operator, shape=shape, flops=round(operator.flops * less))
+        return replace(operator, shape=shape, flops=round(operator.flops * fewer))
 
     names = ("forward", "backward", "dense_forward", "dense_backward")
     return replace(graph, **{name: tuple(_each(s, packed) for s in getattr(graph, name)) for name in names})
 
 
-def _of_smaller_gradient(operator: Operator, software: Software, less: int) -> Operator:
-    """Return a weight gradient whose sum takes fewer bytes, read and written by it or by a kernel of its own."""
+def _of_smaller_gradient(software: Software, saved_bytes: int, operator: Operator) -> Operator:
+    """Return a weight gradient whose sum takes so many bytes less a weight, moved by it or by a kernel of its own."""
     if not operator.is_weight_gradient or operator.kind not in PRODUCTS:
         return operator
     grouped = operator.kind is OperatorKind.GROUPED_GEMM
     weights = operator.shape[0] * (math.prod(operator.shape[2:]) if grouped else operator.shape[1])
     if not software.fused_accumulation:
-        return replace(operator, copied_bytes=operator.copied_bytes - 2 * less * weights)
+        return replace(operator, copied_bytes=operator.copied_bytes - 2 * saved_bytes * weights)
     return replace(
         operator,
-        bytes_read=operator.bytes_read - less * weights,
-        bytes_written=operator.bytes_written - less * weights,
+        bytes_read=operator.bytes_read - saved_bytes * weights,
+        bytes_written=operator.bytes_written - saved_bytes * weights,
     )
 
 

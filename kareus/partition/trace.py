@@ -253,7 +253,7 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.lasting: set[int] = set()
         self._alive: list[Tensor] = []  # so that no two buffers share an identity
         self._current = ("", Direction.FORWARD)
-        self._owned: set[Any] = set()
+        self._assigned: set[Any] = set()
         for root, module in roots.items():
             self._keep(itertools.chain(module.parameters(), module.buffers()))
             for path, leaf in module.named_modules(prefix=root):
@@ -307,12 +307,12 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._current = (path, Direction.FORWARD)
 
         def leave(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            self._own([t.grad_fn for t in _tensors(output)], path)
+            self._assign([t.grad_fn for t in _tensors(output)], path)
 
         leaf.register_forward_pre_hook(enter)
         leaf.register_forward_hook(leave)
 
-    def _own(self, nodes: list[Any], path: str) -> None:
+    def _assign(self, nodes: list[Any], path: str) -> None:
         """Assign to `path` the autograd nodes behind `nodes` that belong to no module yet."""
 
         def enter(_gradients: Any) -> None:
@@ -320,8 +320,8 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         while nodes:
             node = nodes.pop()
-            if node is not None and node not in self._owned:
-                self._owned.add(node)
+            if node is not None and node not in self._assigned:
+                self._assigned.add(node)
                 node.register_prehook(enter)
                 nodes += [following for following, _ in node.next_functions]
 

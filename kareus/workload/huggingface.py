@@ -78,17 +78,12 @@ class ReadModel(NamedTuple):
     """What was left out of the file, in one line each."""
 
 
-def read_model(path: Path) -> Model:
-    """Read the architecture from a Hugging Face `config.json`, or from the folder that holds it.
+def read_architecture(path: Path) -> ReadModel:
+    """Read a model from a Hugging Face `config.json`, or from the folder that holds it, and what was left out of it.
 
     Raises:
         ConfigError: the file is missing or corrupt, or the architecture is none that Kareus can build.
     """
-    return read_architecture(path).model
-
-
-def read_architecture(path: Path) -> ReadModel:
-    """Read a model and what of its file was left out; otherwise as `read_model`."""
     file = path / "config.json" if path.is_dir() else path
     content = _load(file)
     try:

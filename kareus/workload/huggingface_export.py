@@ -6,7 +6,7 @@ from kareus.artifacts.records import added_fields
 from kareus.errors import ConfigError
 from kareus.model.config import ActivationKind, Model, NormKind, PositionKind, RotaryScaling
 from kareus.model.features import AngleScaling
-from kareus.workload.architectures import PLAIN_ACTIVATIONS
+from kareus.workload.architectures import LLAMA_KEYS, PLAIN_ACTIVATIONS
 
 LLAMA_BLOCK: dict[str, Any] = {
     "norm": NormKind.RMSNORM,
@@ -17,7 +17,7 @@ LLAMA_BLOCK: dict[str, Any] = {
 
 
 def huggingface_config(model: Model, sequence_length: int, dtype: str) -> dict[str, Any]:
-    """Return the content of a `config.json` from which `read_model` reads the same architecture.
+    """Return the content of a `config.json` from which `read_architecture` reads the same architecture.
 
     Args:
         model: the architecture.
@@ -49,15 +49,7 @@ def huggingface_config(model: Model, sequence_length: int, dtype: str) -> dict[s
     return {
         "architectures": [f"{kind.capitalize()}ForCausalLM"],
         "model_type": kind,
-        "hidden_size": model.hidden_size,
-        "intermediate_size": model.intermediate_size,
-        "num_hidden_layers": model.num_layers,
-        "num_attention_heads": model.num_attention_heads,
-        "num_key_value_heads": model.num_key_value_heads,
-        "head_dim": model.head_dim,
-        "vocab_size": model.vocab_size,
-        "tie_word_embeddings": model.tie_embeddings,
-        "rms_norm_eps": model.norm_epsilon,
+        **{key: getattr(model, field) for field, key in LLAMA_KEYS.items() if field != "activation"},
         "rope_theta": model.rotary_base,
         "max_position_embeddings": _most_positions(scaling, sequence_length),
         "hidden_act": "silu",

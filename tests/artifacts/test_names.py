@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.builders import CONFIG, a100, protocol, simulated, small_model
+from helpers.builders import CONFIG, a100, protocol, read_model, simulated, small_model
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +22,6 @@ from kareus.profile.bench import Bench
 from kareus.profile.config import ProfileSlice
 from kareus.testbed.protocol import open_testbed
 from kareus.workload.compose import compose
-from kareus.workload.huggingface import read_model
 from kareus.workload.resolve import resolve
 from kareus.workload.slices import cut
 

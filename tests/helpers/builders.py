@@ -30,6 +30,7 @@ from kareus.schedule.config import SearchSpaceConfig
 from kareus.search.config import InformedSearch, PaperSearch
 from kareus.software.record import Software, gpu_values
 from kareus.testbed.config import TestbedConfig
+from kareus.workload.huggingface import read_architecture
 
 CONFIG = Path(__file__).parents[2] / "config"
 
@@ -255,6 +256,11 @@ def with_attention(graph: BlockGraph, tokens: int) -> BlockGraph:
             dataclasses.replace(backward, operators=(*backward.operators[:2], *later, *backward.operators[2:])),
         ),
     )
+
+
+def read_model(path: Path) -> Model:
+    """The architecture that a Hugging Face `config.json` says."""
+    return read_architecture(path).model
 
 
 def config_json(folder: Path, config: Any) -> Path:

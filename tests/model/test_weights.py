@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.builders import read_model
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
@@ -32,7 +33,6 @@ from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.shards import shard_of
 from kareus.model.weight_files import INDEX, SINGLE
 from kareus.model.weights import load_weights, save_index, save_weights
-from kareus.workload.huggingface import read_model
 
 TOKENS = 24
 SIZES = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers.builders import small_model
+from helpers.builders import read_model, small_model
 from helpers.hugging_face import save_gradients
 from helpers.numerics import Case, Reference, case, microbatches
 from helpers.trainings import tiny_workload
@@ -33,7 +33,6 @@ from kareus.profile.programs import Execution, StageShape
 from kareus.runtime.engine_checks import check_runs, check_trains
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_model import StageModel
-from kareus.workload.huggingface import read_model
 
 LAYERS, BATCH, TOKENS = 2, 3, 16
 SIZES = {

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import transformers
-from helpers.builders import small_model, software
+from helpers.builders import read_model, small_model, software
 from helpers.hugging_face import LOSS, load_gradients
 from helpers.numerics import TOLERANCE, Case, PipelineRank, Reference, in_a_v, microbatches, overlapped
 from helpers.trainings import tiny_workload
@@ -34,7 +34,6 @@ from kareus.runtime.engine_checks import check_runs
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.software.record import Dispatcher
 from kareus.workload.config import Workload
-from kareus.workload.huggingface import read_model
 
 TOKENS = 16
 SIZES = {

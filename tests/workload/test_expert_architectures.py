@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import transformers
-from helpers.builders import config_json
+from helpers.builders import config_json, read_model
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from kareus.errors import ConfigError
@@ -16,7 +16,7 @@ from kareus.model.experts import RouterScore
 from kareus.model.features import QkNormScope
 from kareus.model.parameters import ALONE, active_parameters, embedding_parameters, mtp_parameters, total_parameters
 from kareus.workload.expert_architectures import WITH_EXPERTS
-from kareus.workload.huggingface import read_architecture, read_model
+from kareus.workload.huggingface import read_architecture
 from kareus.workload.model_flops import forward_flops_per_sequence
 
 LAYERS, TOKENS = 5, 256

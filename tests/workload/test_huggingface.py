@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.builders import CONFIG, config_json
+from helpers.builders import CONFIG, config_json, read_model
 from hydra.core.config_store import ConfigStore
 
 from kareus.errors import ConfigError
 from kareus.workload.architectures import GATED_ACTIVATIONS
 from kareus.workload.compose import compose
-from kareus.workload.huggingface import read_model
 from kareus.workload.huggingface_export import huggingface_config
 
 # Architecture fields of the files on Hugging Face; those that Kareus does not read are there to be ignored.

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.builders import CONFIG, config_json
+from helpers.builders import CONFIG, config_json, read_model
 
 from kareus.errors import ConfigError
 from kareus.workload.compose import compose
-from kareus.workload.huggingface import read_architecture, read_model
+from kareus.workload.huggingface import read_architecture
 from kareus.workload.huggingface_export import huggingface_config
 
 GPT2_XL = {  # of openai-community/gpt2-xl, without its dropout

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers.builders import config_json
+from helpers.builders import config_json, read_model
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig
 
 from kareus.model.config import ActivationKind
 from kareus.model.features import AngleScaling, AngleStretch, Branches, NormPlacement, QkNormScope
 from kareus.model.parameters import total_parameters
 from kareus.workload.architectures import ARCHITECTURES
-from kareus.workload.huggingface import read_architecture, read_model
+from kareus.workload.huggingface import read_architecture
 from kareus.workload.model_flops import forward_flops_per_sequence
 
 FROM_CODE_OF_THEIR_OWN = (
