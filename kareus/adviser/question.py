@@ -1,4 +1,4 @@
-"""The question that the adviser answers, read from a command line or from Python."""
+"""The question that the adviser answers, read from a command line, from Python or from the texts of a campaign."""
 
 import math
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kareus.adviser.goals import Goals
+from kareus.adviser.goals import Goals, goals_of
 from kareus.adviser.layouts import Constraints
 from kareus.artifacts.records import closest, suggest
 from kareus.errors import ConfigError
@@ -21,6 +21,11 @@ from kareus.workload.combinations import formats_of
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 
+GOALS = (
+    "least", "tokens", "deadline", "max_power", "max_node_power", "max_gpu_power", "price", "gpu_price", "carbon",
+)  # fmt: skip
+KEYS = ("gpus", "global_batch", "sequence_length", "trainer", *GOALS)
+"""Options of `kareus advise` as keys; all other keys are overrides and constraints of layouts."""
 MOST_BATCH = 10_000_000
 """Sequences of an iteration."""
 MOST_GPU_COUNTS = 16
@@ -246,3 +251,50 @@ def _checked(text: Any, counts: Sequence[int]) -> tuple[int, ...]:
     if not counts or len(set(counts)) > MOST_GPU_COUNTS:
         raise ConfigError(f"--gpus {text}: gives {len(set(counts))} numbers; give from 1 to {MOST_GPU_COUNTS}.")
     return tuple(sorted(set(counts)))
+
+
+def question_of(texts: Sequence[str], config_dir: Path) -> Question:
+    """Return the question of a campaign, which its stage takes as texts: `model=llama3.1-8b`, `gpus=8`, `tp=1,2`.
+
+    Raises:
+        ConfigError: a key is missing or given twice, or a value cannot be used.
+    """
+    given: dict[str, str] = {}
+    overrides = list[str]()
+    for text in texts:
+        key, _, value = text.partition("=")
+        if key not in KEYS:
+            overrides.append(text)
+        elif key in given:
+            raise ConfigError(f"{text}: {key} is given twice; give it once.")
+        else:
+            given[key] = value
+    for key in ("gpus", "global_batch"):
+        if not given.get(key):
+            raise ConfigError(f"question: {key} is missing; give it, such as {key}=64.")
+    goals: dict[str, str] = {key: value for key, value in given.items() if key in GOALS}
+    tokens, price = goals.pop("tokens", None), goals.pop("price", None)
+    length = given.get("sequence_length")
+    return ask(
+        overrides,
+        gpus=given["gpus"],
+        global_batch=_number("global_batch", given["global_batch"]),
+        sequence_length=None if length is None else _number("sequence_length", length),
+        goals=goals_of(tokens=None if tokens is None else _tokens(tokens), price_of_energy=price, **goals),
+        config_dir=config_dir,
+        trainer=given.get("trainer"),
+    )
+
+
+def _number(key: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigError(f"{key}={value}: must be a whole number.") from None
+
+
+def _tokens(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise ConfigError(f"tokens={value}: must be a number, such as 1e11.") from None

@@ -7,8 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from kareus.adviser.asked import asked
-from kareus.adviser.question import Question
+from kareus.adviser.question import Question, question_of
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.shipped import config_folder
 from kareus.campaign.config import OVERRIDES_FOLLOW, merged, read_parts
@@ -170,7 +169,7 @@ def resolve_campaign(name: str, overrides: Sequence[str], config_dir: Path | Non
             ]
             if campaign.question:
                 texts = tuple(merged(campaign.question, overrides))
-                questions.append(CampaignQuestion(part=part, texts=texts, question=asked(texts, config_dir)))
+                questions.append(CampaignQuestion(part=part, texts=texts, question=question_of(texts, config_dir)))
         except ConfigError as error:
             raise type(error)(f"campaign {part}: {error}") from error
         members += [Member(part=part, resolution=each) for each in resolutions]

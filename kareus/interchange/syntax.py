@@ -17,6 +17,8 @@ MOST_BYTES = 10_000_000
 """Largest size of a file; those of trainers have thousands."""
 MOST_DIGITS = 32
 """Longest text that is a number."""
+MOST_REFERENCES = 10
+"""References that lead to each other; more go in circles."""
 SHELL = "shell"
 SYNTAXES = {".json": "json", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
 """Syntaxes by the ends of names; other files are scripts or lists of arguments."""
@@ -144,7 +146,7 @@ def _leaves(content: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]
 def _followed(key: str, value: Any, leaves: Mapping[str, Any], unknown: dict[str, None]) -> Any:
     """Return what a value stands for; nothing where it names a key that the file does not have."""
     folder = key.rpartition(".")[0]
-    for _ in range(10):
+    for _ in range(MOST_REFERENCES):
         if not isinstance(value, str) or "${" not in value:
             return value
         named = REFERENCE.fullmatch(value)

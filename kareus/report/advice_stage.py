@@ -21,9 +21,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Answer, write, and print the answer."""
     check_report_folder(arguments.output, force=arguments.force)
     from kareus.adviser.advice import answer  # noqa: PLC0415 - the GPU model and the solver, for which errors need not wait
-    from kareus.adviser.asked import asked  # noqa: PLC0415 - as above
+    from kareus.adviser.question import question_of  # noqa: PLC0415 - as above
     from kareus.report.advice_page import advice_text, write_folder  # noqa: PLC0415
 
-    advice = answer(asked(arguments.overrides, arguments.config_dir))
+    advice = answer(question_of(arguments.overrides, arguments.config_dir))
     write_folder(arguments.output, advice)
     print(printable_lines(advice_text(advice)), end="")  # noqa: T201 - the answer of the command

@@ -5,9 +5,8 @@ import re
 import pytest
 from helpers.builders import CONFIG
 
-from kareus.adviser.asked import asked
 from kareus.adviser.goals import goals_of
-from kareus.adviser.question import ask
+from kareus.adviser.question import ask, question_of
 from kareus.errors import ConfigError
 
 SMALL = ["model=qwen3-1.7b", "gpu=h100-sxm5-80gb"]
@@ -23,13 +22,13 @@ def test_texts_ask_what_the_options_of_the_command_ask():
         goals=goals_of(tokens=1e11, deadline="30d"),
         config_dir=CONFIG,
     )
-    assert asked(texts, CONFIG) == expected
+    assert question_of(texts, CONFIG) == expected
 
 
 def test_prices_are_those_of_the_command():
     texts = [*SMALL, "gpus=8", "global_batch=64", "price=0.12perkWh", "gpu_price=2.5perGPUh", "least=cost"]
     expected = goals_of(price_of_energy="0.12perkWh", gpu_price="2.5perGPUh", least="cost")
-    assert asked(texts, CONFIG).goals == expected
+    assert question_of(texts, CONFIG).goals == expected
 
 
 @pytest.mark.parametrize(
@@ -46,5 +45,5 @@ def test_prices_are_those_of_the_command():
 )
 def test_a_question_with_a_slip_is_refused_in_one_line(texts, said):
     with pytest.raises(ConfigError, match=re.escape(said)) as refused:
-        asked([*SMALL, *texts], CONFIG)
+        question_of([*SMALL, *texts], CONFIG)
     assert "\n" not in str(refused.value)
