@@ -28,46 +28,46 @@ def test_64_gpus_have_more_than_a_thousand_layouts(layouts):
 
 
 def test_degrees_and_batch_multiply_to_what_was_asked_for(layouts):
-    assert {one.gpus for one in layouts} == {64}
-    assert {one.dp * one.num_microbatches * one.microbatch_size for one in layouts} == {512}
+    assert {layout.gpus for layout in layouts} == {64}
+    assert {layout.dp * layout.num_microbatches * layout.microbatch_size for layout in layouts} == {512}
 
 
 def test_what_does_nothing_is_not_enumerated(layouts):
-    assert all(one.sharding is Sharding.NONE for one in layouts if one.dp == 1)
-    assert not any(one.sequence_parallel for one in layouts if one.tp == 1)
-    assert all(one.schedule is PipelineSchedule.ONE_FORWARD_ONE_BACKWARD for one in layouts if one.pp == 1)
+    assert all(layout.sharding is Sharding.NONE for layout in layouts if layout.dp == 1)
+    assert not any(layout.sequence_parallel for layout in layouts if layout.tp == 1)
+    assert all(layout.schedule is PipelineSchedule.ONE_FORWARD_ONE_BACKWARD for layout in layouts if layout.pp == 1)
 
 
 def test_constraints_narrow_layouts(base, layouts):
     narrow = Constraints(tp=(8,), pp=(2, 4), schedule=(PipelineSchedule.GPIPE,), microbatch_size=(2,))
-    found = list(layouts_of(base, 64, 512, narrow))
-    assert {(one.tp, one.pp, one.schedule, one.microbatch_size) for one in found} == {
+    narrowed = list(layouts_of(base, 64, 512, narrow))
+    assert {(layout.tp, layout.pp, layout.schedule, layout.microbatch_size) for layout in narrowed} == {
         (8, 2, PipelineSchedule.GPIPE, 2),
         (8, 4, PipelineSchedule.GPIPE, 2),
     }
-    assert not set(found) & set(layouts)
+    assert not set(narrowed) & set(layouts)
 
 
 def test_pipelines_in_a_v_are_enumerated_where_they_are_asked_for(base, layouts):
-    assert not any(one.schedule.folds for one in layouts)
+    assert not any(layout.schedule.folds for layout in layouts)
     asked = Constraints(pp=(4,), schedule=(PipelineSchedule.ZERO_BUBBLE_V, PipelineSchedule.DUALPIPE_V))
-    assert {(one.schedule, one.chunks) for one in layouts_of(base, 64, 512, asked)} == {
+    assert {(layout.schedule, layout.chunks) for layout in layouts_of(base, 64, 512, asked)} == {
         (schedule, 2) for schedule in asked.schedule
     }
 
 
 def test_refusals_are_those_of_resolve(base, layouts):
     some = layouts[:: len(layouts) // 25]
-    found = sort_layouts(base, some)
-    assert found.candidates and found.reasons[Reason.MEMORY] > 0
-    accepted = {one.layout: one for one in found.candidates}
+    sorted_layouts = sort_layouts(base, some)
+    assert sorted_layouts.candidates and sorted_layouts.reasons[Reason.MEMORY] > 0
+    accepted = {candidate.layout: candidate for candidate in sorted_layouts.candidates}
     for layout in some:
-        (one,) = resolve(
+        (resolved,) = resolve(
             ["model=llama3.3-70b", "gpu=h100-sxm5-80gb", "sequence_length=8192", *layout.overrides], CONFIG
         )
-        assert (one.refusal is None) is (layout in accepted)
+        assert (resolved.refusal is None) is (layout in accepted)
         if layout in accepted:
-            assert one.workload == accepted[layout].workload
+            assert resolved.workload == accepted[layout].workload
 
 
 @pytest.mark.parametrize("model", ["llama3.3-70b", "deepseek-v3"])
@@ -75,8 +75,12 @@ def test_layouts_that_share_memory_need_what_each_does_by_itself(model):
     """Dense blocks beside experts, chunks, split backwards and all shardings are among them."""
     base = compose([f"model={model}", "gpu=h100-sxm5-80gb"], CONFIG)[0].workload
     asked = Constraints(tp=(1, 4), cp=(1, 2), pp=(1, 4, 16), microbatch_size=(1, 2))
-    found = sort_layouts(base, list(layouts_of(base, 256, 512, asked))[::3])
-    estimated = [(one.layout, one.memory) for one in (*found.candidates, *found.refusals) if one.memory is not None]
+    sorted_layouts = sort_layouts(base, list(layouts_of(base, 256, 512, asked))[::3])
+    estimated = [
+        (layout.layout, layout.memory)
+        for layout in (*sorted_layouts.candidates, *sorted_layouts.refusals)
+        if layout.memory is not None
+    ]
     assert len(estimated) > 50
     for layout, memory in estimated:
         assert memory == estimate_memory(with_split(layout.workload(base)))
@@ -90,28 +94,28 @@ def mixture():
 def test_experts_are_shared_out_within_nodes_over_some_or_not_at_all(mixture):
     few = Constraints(tp=(1, 2), cp=(1,), pp=(1, 2), microbatch_size=(1,))
     degrees: dict[tuple[int, int], set[int]] = {}
-    for one in layouts_of(mixture, 64, 512, few):
-        degrees.setdefault((one.pp, one.tp), set()).add(one.ep)
-        assert one.dp * one.tp % one.ep == 0
-        assert one.sequence_parallel is (one.tp > 1)
-        assert one.sharding is not Sharding.FULL
+    for layout in layouts_of(mixture, 64, 512, few):
+        degrees.setdefault((layout.pp, layout.tp), set()).add(layout.ep)
+        assert layout.dp * layout.tp % layout.ep == 0
+        assert layout.sequence_parallel is (layout.tp > 1)
+        assert layout.sharding is not Sharding.FULL
     assert degrees == {
         (1, 1): {1, 8, 16, 32, 64},
         (1, 2): {1, 8, 16, 32, 64},
         (2, 1): {1, 8, 16, 32},
         (2, 2): {1, 8, 16, 32},
     }
-    assert {one.ep for one in layouts_of(mixture, 64, 512, Constraints(ep=(4,)))} == {4}
+    assert {layout.ep for layout in layouts_of(mixture, 64, 512, Constraints(ep=(4,)))} == {4}
 
 
 def test_layouts_of_experts_are_told_and_read_back(mixture):
     narrow = Constraints(tp=(1,), cp=(1,), pp=(4,), ep=(8,), microbatch_size=(1,), sharding=(Sharding.OPTIMIZER,))
     candidates = sort_layouts(mixture, layouts_of(mixture, 64, 512, narrow)).candidates
     assert candidates
-    for one in candidates:
-        assert one.workload.parallelism.ep == 8
-        assert "parallelism.ep=8" in one.layout.overrides
-        assert ", ep 8, " in one.layout.words
+    for candidate in candidates:
+        assert candidate.workload.parallelism.ep == 8
+        assert "parallelism.ep=8" in candidate.layout.overrides
+        assert ", ep 8, " in candidate.layout.words
     dense = next(layouts_of(mixture, 8, 8, Constraints(ep=(1,))))
     assert "ep" not in dense.words.split()
     assert not [text for text in dense.overrides if ".ep=" in text]
@@ -120,7 +124,7 @@ def test_layouts_of_experts_are_told_and_read_back(mixture):
 def test_replicas_that_share_states_are_asked_for_and_have_one_name(base):
     dense = base
     narrow = {"tp": (1,), "cp": (1,), "pp": (1,), "microbatch_size": (1,)}
-    shards = {one.shards for one in layouts_of(dense, 64, 512, Constraints(**narrow, shards=(4, 16, 48, 64)))}
+    shards = {layout.shards for layout in layouts_of(dense, 64, 512, Constraints(**narrow, shards=(4, 16, 48, 64)))}
     assert shards == {4, 16, None}  # 48 does not divide, 64 are all
-    shared = {one.sharding for one in layouts_of(dense, 64, 512, Constraints(**narrow, shards=(8,)))}
+    shared = {layout.sharding for layout in layouts_of(dense, 64, 512, Constraints(**narrow, shards=(8,)))}
     assert shared == {Sharding.OPTIMIZER, Sharding.FULL}
