@@ -112,7 +112,7 @@ def read_training(
 def _named_files(
     table: TrainerTable, read: Sequence[tuple[Path, SettingsFile]]
 ) -> tuple[list[tuple[Path, SettingsFile]], list[ReadSetting]]:
-    """Return the files that settings name, which settings beside their names replace, and those that are not there."""
+    """Return the files that settings name and that are there, and the settings whose files are not."""
     names = {path.name for path, _ in read}
     further, absent = list[tuple[Path, SettingsFile]](), list[ReadSetting]()
     for path, settings in read:
