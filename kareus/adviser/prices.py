@@ -21,16 +21,16 @@ from kareus.gpu_model.model import (
     REPEATING,
     Behaviour,
     KnownSteps,
+    PartSums,
     Sums,
     Tally,
     operators_alone,
+    part_sums,
     run_program,
     run_schedules,
     run_sums,
     run_tally,
-    sums_of,
     tally,
-    without_collectives,
 )
 from kareus.gpu_model.thermal import sustained_j
 from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w
@@ -167,7 +167,7 @@ class InstructionPrices:
         if structure not in self._structures:
             alike = replace(
                 workload,
-                parallelism=replace(degrees_of, dp=1, pp=1, layers_per_stage=None, sharding=Sharding.NONE),
+                parallelism=replace(degrees_of, dp=1, pp=1, layers_per_stage=None, sharding=Sharding.NONE, shards=None),
                 model=replace(workload.model, layers_per_stage={}),
                 gpu=replace(workload.gpu, gpus_per_node=linked, nvlink_domain=None),
             )
@@ -198,6 +198,7 @@ class StructureCosts:
     _instructions: dict[object, PricedInstruction] = field(default_factory=dict)
     _computing: dict[object, Priced] = field(default_factory=dict)
     _sums: dict[object, Sums] = field(default_factory=dict)
+    _parts_of_sums: dict[object, PartSums] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Share costs of steps with updates."""
@@ -263,16 +264,35 @@ class StructureCosts:
     ) -> Behaviour:
         """What a sequential instruction, or its operators alone, does at each clock."""
         blocks = shape.layers if shape.dense else min(shape.layers, REPEATING)
-        key = replace(shape, layers=blocks), direction, recomputation, weights, with_collectives
+        how = direction, recomputation, with_collectives
+        key = replace(shape, layers=blocks), weights, how
         if key not in self._sums:
-
-            def counted(layers: int) -> Tally:
-                steps = tally(self._program(replace(shape, layers=layers), direction, recomputation, weights))
-                return steps if with_collectives else without_collectives(steps)
-
-            fewer = counted(REPEATING - 1) if blocks == REPEATING and not shape.dense else None
-            self._sums[key] = sums_of(self.base.gpu, counted(blocks), self.clocks, self.step_costs, fewer)
+            in_blocks = self._part_sums(replace(shape, layers=blocks, first=False, last=False), weights, *how)
+            outside = self._part_sums(replace(shape, layers=0, dense=0), None, *how)
+            self._sums[key] = Sums(in_blocks, outside, whole_instruction=True)
         return _sustained(self.base, run_sums(self.base.gpu, self._sums[key], self.clocks, shape.layers - blocks))
+
+    def _part_sums(
+        self,
+        shape: StageShape,
+        weights: ShardedWeights | None,
+        direction: Direction,
+        recomputation: Recomputation,
+        with_collectives: bool,  # noqa: FBT001 - a part of a key
+    ) -> PartSums:
+        """What steps of an instruction take: those of its blocks, or without blocks those outside of them."""
+        key = shape, weights, direction, recomputation, with_collectives
+        if key not in self._parts_of_sums:
+
+            def counted(layers: int) -> Counter[Step]:
+                steps = tally(self._program(replace(shape, layers=layers), direction, recomputation, weights))
+                part = steps.blocks if shape.layers else steps.outer
+                return part if with_collectives else operators_alone(part)
+
+            fewer = counted(REPEATING - 1) if shape.layers == REPEATING and not shape.dense else None
+            parts = part_sums(self.base.gpu, counted(shape.layers), self.clocks, self.step_costs, fewer)
+            self._parts_of_sums[key] = parts
+        return self._parts_of_sums[key]
 
     def _program(
         self, shape: StageShape, direction: Direction, recomputation: Recomputation, weights: ShardedWeights | None

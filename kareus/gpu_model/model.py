@@ -77,31 +77,61 @@ class CountedCosts:
     host_s: Sequence[Array | float]
     """Time in which the host launches each."""
 
-    def total(self, blocks: int) -> tuple[CostRows, Array | float]:
-        """Return the cost of all steps, and the time in which the host launches them, with so many blocks more."""
-        counts = self.counts + blocks * self.added
-        weights = counts.reshape(-1, *(1,) * (self.costs.ndim - 1))
-        return (weights * self.costs).sum(axis=0), sum(n * s for n, s in zip(counts.tolist(), self.host_s, strict=True))
+    def total(self, blocks: int) -> CostRows:
+        """Return the cost of all steps, with so many blocks more."""
+        weights = self._repeats(blocks).reshape(-1, *(1,) * (self.costs.ndim - 1))
+        return (weights * self.costs).sum(axis=0)  # type: ignore[no-any-return]
+
+    def host_total_s(self, blocks: int) -> Array | float:
+        """Return the time in which the host launches all steps, with so many blocks more."""
+        return sum(n * s for n, s in zip(self._repeats(blocks).tolist(), self.host_s, strict=True))
+
+    def _repeats(self, blocks: int) -> NDArray[np.int64]:
+        return self.counts + blocks * self.added
+
+    def __add__(self, other: "CountedCosts") -> "CountedCosts":
+        """These steps, then others."""
+        counts, added, costs = (
+            np.concatenate(pair)
+            for pair in ((self.counts, other.counts), (self.added, other.added), (self.costs, other.costs))
+        )
+        return CountedCosts(counts, added, costs, [*self.host_s, *other.host_s])
 
 
 @dataclass(frozen=True)  # without slots, so that what is asked for is kept
-class Sums:
-    """What the steps of a tally take, before power limit and host: with further blocks they only run more often."""
+class PartSums:
+    """What the steps of a part of an instruction take, before power limit and host; programs share parts."""
 
-    blocks: CountedCosts
-    """Steps in blocks, at the requested clocks."""
-    outer: CountedCosts
-    """All other steps."""
-    alone: CountedCosts
-    """Operators in blocks alone, where they miss something of a whole instruction; else none."""
-    whole_instruction: bool
+    requested: CountedCosts
+    """At the requested clocks."""
+    make_alone: Callable[[], CountedCosts]
     make_on_grid: Callable[[], CountedCosts]
-    """Returns all steps at the clocks of `_grid_mhz`: only a power limit over more than a step asks for them."""
+
+    @cached_property
+    def alone(self) -> CountedCosts:
+        """Operators alone, where they miss something of a whole instruction; else none."""
+        return self.make_alone()
 
     @cached_property
     def on_grid(self) -> CountedCosts:
-        """As `make_on_grid` returns them."""
+        """At the clocks of `_grid_mhz`: only a power limit over more than a step asks for them."""
         return self.make_on_grid()
+
+
+@dataclass(frozen=True)  # as above
+class Sums:
+    """What the steps of a tally take, before power limit and host: with further blocks they only run more often."""
+
+    blocks: PartSums
+    """Steps in blocks."""
+    outer: PartSums
+    """All other steps."""
+    whole_instruction: bool
+
+    @cached_property
+    def on_grid(self) -> CountedCosts:
+        """All steps at the clocks of `_grid_mhz`."""
+        return self.blocks.on_grid + self.outer.on_grid
 
 
 def tally(program: Program) -> Tally:
@@ -149,8 +179,16 @@ def sums_of(gpu: Gpu, counted: Tally, requested_mhz: Array, step_costs: KnownSte
         fewer: the tally of one block less. From `REPEATING` on each further block adds the same steps: only the first
             and the last blocks differ from others, by what is beside them.
     """
+    blocks = part_sums(gpu, counted.blocks, requested_mhz, step_costs, None if fewer is None else fewer.blocks)
+    return Sums(blocks, part_sums(gpu, counted.outer, requested_mhz, step_costs), counted.whole_instruction)
 
-    def costs(steps: Callable[[Tally], Counter[Step]], clocks_mhz: Array) -> CountedCosts:
+
+def part_sums(
+    gpu: Gpu, counted: Counter[Step], requested_mhz: Array, step_costs: KnownSteps, fewer: Counter[Step] | None = None
+) -> PartSums:
+    """Return what some steps of a tally take at requested clocks; arguments as of `sums_of`."""
+
+    def costs(steps: Callable[[Counter[Step]], Counter[Step]], clocks_mhz: Array) -> CountedCosts:
         repeats, less = steps(counted), steps(counted if fewer is None else fewer)
         shape = (len(repeats), 3, *clocks_mhz.shape)
         return CountedCosts(
@@ -160,31 +198,31 @@ def sums_of(gpu: Gpu, counted: Tally, requested_mhz: Array, step_costs: KnownSte
             [sum(host_time_s(gpu, part.operators, part.collective) for part in step.parts) for step in repeats],
         )
 
-    isolates = counted.whole_instruction and gpu.isolates
-    return Sums(
-        costs(lambda tallied: tallied.blocks, requested_mhz),
-        costs(lambda tallied: tallied.outer, requested_mhz),
-        costs(lambda tallied: operators_alone(tallied.blocks) if isolates else Counter(), requested_mhz),
-        counted.whole_instruction,
-        lambda: costs(lambda tallied: tallied.steps, _grid_mhz(gpu, requested_mhz)),
+    return PartSums(
+        costs(Counter, requested_mhz),
+        lambda: costs(operators_alone if gpu.isolates else lambda _: Counter(), requested_mhz),
+        lambda: costs(Counter, _grid_mhz(gpu, requested_mhz)),
     )
 
 
 def run_sums(gpu: Gpu, sums: Sums, requested_mhz: Array, blocks: int = 0) -> Behaviour:
     """Return what `run_tally` does of steps that were summed at these clocks, with so many further blocks."""
-    (of_blocks, blocks_s), (of_outer, outer_s) = sums.blocks.total(blocks), sums.outer.total(blocks)
-    if not len(sums.blocks.counts) + len(sums.outer.counts):
+    parts = sums.blocks.requested, sums.outer.requested
+    if not sum(len(part.counts) for part in parts):
         return behaviour_of(np.zeros((3, *requested_mhz.shape)), requested_mhz)
+    of_blocks, of_outer = (part.total(blocks) for part in parts)
     free = of_blocks + of_outer
     cost = free
     if gpu.coefficients.limiter_s and over_limit(gpu, free).any():
-        cost = _limited(gpu, sums.on_grid.total(blocks)[0], requested_mhz, free)
+        cost = _limited(gpu, sums.on_grid.total(blocks), requested_mhz, free)
     cost = with_slowest(gpu, free, cost)
-    cost = _launched(gpu, requested_mhz, cost, (of_blocks[0], of_outer[0]), (blocks_s, outer_s))
+    if gpu.launches_ahead is not LaunchesAhead.STEP:
+        blocks_s, outer_s = (part.host_total_s(blocks) for part in parts)
+        cost = _launched(gpu, requested_mhz, cost, (of_blocks[0], of_outer[0]), (blocks_s, outer_s))
     steps = behaviour_of(cost, requested_mhz)
     if not sums.whole_instruction:
         return steps
-    alone, _ = sums.alone.total(blocks)
+    alone = sums.blocks.alone.total(blocks)
     missed_s, missed_j = gpu.missed_by_isolation(alone[0], alone[1])
     missed_s = np.maximum(missed_s, missed_j / gpu.throttling_power_w)  # it is held to the limit, too
     return replace(steps, time_s=steps.time_s + missed_s, energy_j=steps.energy_j + missed_j)
@@ -229,13 +267,11 @@ def _launched(
     free_s: tuple[Array, Array],
     host_s: tuple[Array | float, Array | float],
 ) -> CostRows:
-    """Return the cost of steps with what their host adds, where it launches ahead of more than a step.
+    """Return the cost of steps with what their host adds, which launches ahead of more than a step.
 
     The times of steps in blocks and of all others, `free_s`, are those without a power limit, which lengthens both
     alike; `host_s` are those of their host.
     """
-    if gpu.launches_ahead is LaunchesAhead.STEP:
-        return cost
     has_both = all(seconds.any() for seconds in free_s)
     if gpu.launches_ahead is LaunchesAhead.PASS or not has_both:
         return _until(gpu, host_joined_s(cost[0], host_s[0] + host_s[1]), requested_mhz, cost)

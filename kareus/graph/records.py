@@ -111,10 +111,22 @@ CORE_ATTENTION = ("attention", "scores", "softmax", "dropout", "mixing")
 
 
 class _HashedOnce:
-    """A record that keeps its hash: tables of what steps cost ask for that of every operator again and again."""
+    """A record that keeps its hash: tables of what steps cost ask for that of every operator again and again.
+
+    Its classes name `__hash__` as theirs, or `dataclass` would make another.
+    """
 
     __slots__ = ("_hash",)
     _hash: int
+
+    def __hash__(self) -> int:
+        """Return a hash of all fields."""
+        try:
+            return self._hash
+        except AttributeError:
+            values = tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+            object.__setattr__(self, "_hash", hash(values))
+            return self._hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,13 +153,7 @@ class Operator(_HashedOnce):
     precision: Precision = field(default=Precision.BF16, metadata=ADDED)
     """Number format of a product's operands; casting them is among its copies."""
 
-    def __hash__(self) -> int:
-        """Return a hash of all fields."""
-        try:
-            return self._hash
-        except AttributeError:
-            object.__setattr__(self, "_hash", hash(tuple(getattr(self, field.name) for field in fields(self))))
-            return self._hash
+    __hash__ = _HashedOnce.__hash__
 
     @property
     def launches(self) -> int:
@@ -323,7 +329,7 @@ class PartlyRecomputedGraph(BlockGraph):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(_HashedOnce):
     """Operators in order, and one collective that starts together with one of them."""
 
     operators: tuple[Operator, ...] = ()
@@ -336,6 +342,8 @@ class Step:
     """Steps in order that collectives of `along` run beside, across their borders; the step has nothing else then."""
     along: tuple["Step", ...] = field(default=(), metadata=ADDED)
     """Collectives, one after the other, which start with the first of `within`."""
+
+    __hash__ = _HashedOnce.__hash__
 
     @property
     def parts(self) -> tuple["Step", ...]:

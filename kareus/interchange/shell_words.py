@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kareus.errors import ConfigError
@@ -19,6 +20,8 @@ SPACED = re.compile(r"\$\{\w+:?[-=+][^{}'\"\n]* [^{}'\"\n]*\}")
 """A reference with spaces in what stands for its variable."""
 PLAIN = re.compile(r"[^\\$`#<>&\d'\"]+")
 """What begins nothing that is computed, left out or quoted."""
+UNQUOTED = re.compile(r"[;&|\n()]+|[^;&|\n() \t\r]+")
+"""A word of a script without quotes, in which no spaces are but those between words."""
 PLACEHOLDER = re.compile(r"<([\w./ -]*\w)>")
 """What a template has where its user writes a value, such as `<path>`."""
 
@@ -45,15 +48,20 @@ def script_words(text: str) -> ScriptWords:
     """
     sums = list[str]()
     prepared = _prepared(text.replace("\r\n", "\n"), sums)
+    if not any(char in prepared for char in "'\"\\"):
+        return ScriptWords(words=tuple(_marked(UNQUOTED.findall(prepared))), sums=tuple(sums))  # in a tenth of the time
     lexer = shlex.shlex(prepared, posix=True, punctuation_chars=";&|\n()")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
-    words = list[str]()
     try:
-        for word in lexer:
-            words += MARKS.findall(word) if word and set(word) <= set(";&|\n()") else [word]
+        return ScriptWords(words=tuple(_marked(lexer)), sums=tuple(sums))
     except ValueError as error:
         raise ConfigError(f"line {lexer.lineno}: {error}") from error
-    return ScriptWords(words=tuple(words), sums=tuple(sums))
+
+
+def _marked(words: Iterable[str]) -> Iterator[str]:
+    """Yield words, those apart that together join commands."""
+    for word in words:
+        yield from MARKS.findall(word) if word and set(word) <= set(";&|\n()") else [word]
 
 
 def _prepared(text: str, sums: list[str]) -> str:

@@ -49,7 +49,7 @@ from kareus.workload.activation_memory import (
 from kareus.workload.compose import ENGINE
 from kareus.workload.config import Workload
 from kareus.workload.pipelining import in_flight_and_delayed, most_in_flight, most_received_ahead
-from kareus.workload.state_memory import stage_dense_blocks, state_bytes
+from kareus.workload.state_memory import state_bytes
 
 GIB = 2**30
 TIGHT = 0.05
@@ -180,12 +180,28 @@ class _ChunkMemory:
     """Gradients in the backward of a block."""
 
 
+@dataclass(frozen=True, slots=True)
+class _StageActivations:
+    """Bytes on one GPU of a stage of what microbatches bring, whatever replicas share out."""
+
+    waiting: int
+    """Of what waits for its backward, or for its weight gradients."""
+    messages: int
+    blocks: int
+    """Of the working set of blocks."""
+    head: int
+    """Of that of the LM head."""
+
+
 @dataclass(slots=True)
 class SharedMemory:
-    """What layouts of one training share of their memory, read and extended: most differ in what decides neither."""
+    """What layouts of one training share of their memory, read and extended: most differ in what decides little."""
 
     chunks: dict[object, _ChunkMemory] = field(default_factory=dict)
-    states: dict[object, tuple[float, float, float]] = field(default_factory=dict)
+    activations: dict[object, dict[int, _StageActivations]] = field(default_factory=dict)
+    """Of the stages of which one is the fullest."""
+    lasting: dict[object, list[tuple[float, float, float, int]]] = field(default_factory=dict)
+    """Of these stages: bytes of weights, gradients, states of the optimizer, and communicators."""
 
 
 def estimate_memory(workload: Workload, shared: SharedMemory | None = None) -> MemoryEstimate:
@@ -193,8 +209,21 @@ def estimate_memory(workload: Workload, shared: SharedMemory | None = None) -> M
 
     `shared` is that of workloads which are the same training on the same GPUs.
     """
-    shared = SharedMemory() if shared is None else shared
-    estimates = (stage_memory(workload, stage, shared) for stage in _fullest_stages(workload))
+    shared, degrees = SharedMemory() if shared is None else shared, workload.parallelism
+    shards = degrees.tp, degrees.cp, degrees.ep, degrees.etp, degrees.sequence_parallel
+    placed = degrees.pp, degrees.placed, degrees.folded, workload.pipeline.schedule, workload.chunks
+    key = *shards, *placed, workload.microbatch_size, workload.num_microbatches, workload.recomputation
+    if key not in shared.activations:
+        stages = _fullest_stages(workload)
+        shared.activations[key] = {stage: _activations(workload, stage, shared) for stage in stages}
+    activations = shared.activations[key]
+    places = degrees, workload.chunks, tuple(activations)
+    if places not in shared.lasting:
+        shared.lasting[places] = [_lasting_bytes(workload, stage) for stage in activations]
+    estimates = (
+        _stage_estimate(workload, stage, of_microbatches, lasting)
+        for (stage, of_microbatches), lasting in zip(activations.items(), shared.lasting[places], strict=True)
+    )
     return max(estimates, key=lambda e: e.total_gib)
 
 
@@ -260,32 +289,52 @@ def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
 
 def stage_memory(workload: Workload, stage: int, shared: SharedMemory | None = None) -> MemoryEstimate:
     """Estimate the peak of one GPU of a stage; see `estimate_memory`."""
-    shared = SharedMemory() if shared is None else shared
-    mask = mask_bytes(workload) if workload.software.reads_alibi_mask else 0
+    activations = _activations(workload, stage, SharedMemory() if shared is None else shared)
+    return _stage_estimate(workload, stage, activations, _lasting_bytes(workload, stage))
+
+
+def _stage_estimate(
+    workload: Workload, stage: int, activations: _StageActivations, lasting: tuple[float, float, float, int]
+) -> MemoryEstimate:
+    """Return the estimate that has these bytes, those of `lasting` as in `SharedMemory`."""
+    weights, gradients, states, communicators = lasting
+    return MemoryEstimate(
+        stage=stage,
+        weights_gib=weights / GIB,
+        gradients_gib=gradients / GIB,
+        optimizer_gib=states / GIB,
+        in_flight_gib=activations.waiting / GIB,
+        transfers_gib=activations.messages / GIB,
+        communicators_gib=communicators / GIB,
+        blocks_gib=activations.blocks / GIB,
+        head_gib=activations.head / GIB,
+        workspace_gib=workload.software.workspace_gib,
+        reserve_gib=workload.memory_reserve_gib,
+    )
+
+
+def _activations(workload: Workload, stage: int, shared: SharedMemory) -> _StageActivations:
     model, parallelism, tokens = workload.model, workload.parallelism, _tokens(workload)
     chunk = _largest_chunk(workload, stage, shared)
     is_last, passing = stage == parallelism.head_stage, most_received_ahead(workload, stage) + 1
     message = chunk.boundary // gathered_parts(chunk.boundary // BF16_BYTES, parallelism)
     before_norm = chunk.boundary if stage == 0 and model.embedding_norm else 0
     head = head_split_bytes(model, parallelism, tokens) if is_last and workload.split_backward else 0
-    waiting = max(
-        in_flight * (chunk.kept + before_norm) + delayed * (chunk.delayed + head)
-        for in_flight, delayed in in_flight_and_delayed(workload, stage)
+    return _StageActivations(
+        waiting=max(
+            in_flight * (chunk.kept + before_norm) + delayed * (chunk.delayed + head)
+            for in_flight, delayed in in_flight_and_delayed(workload, stage)
+        ),
+        messages=passing * message if parallelism.pp > 1 else 0,
+        blocks=chunk.working + head + chunk.gradients,
+        head=head_bytes(workload, tokens) if is_last else 0,
     )
-    weights, gradients, states = _state_bytes(workload, stage, shared)
-    return MemoryEstimate(
-        stage=stage,
-        weights_gib=(weights + mask) / GIB,
-        gradients_gib=gradients / GIB,
-        optimizer_gib=states / GIB,
-        in_flight_gib=waiting / GIB,
-        transfers_gib=(passing * message if parallelism.pp > 1 else 0) / GIB,
-        communicators_gib=communicator_bytes(workload, stage) / GIB,
-        blocks_gib=(chunk.working + head + chunk.gradients) / GIB,
-        head_gib=(head_bytes(workload, tokens) if is_last else 0) / GIB,
-        workspace_gib=workload.software.workspace_gib,
-        reserve_gib=workload.memory_reserve_gib,
-    )
+
+
+def _lasting_bytes(workload: Workload, stage: int) -> tuple[float, float, float, int]:
+    weights, gradients, states = state_bytes(workload, stage, workload.parallelism.split[stage])
+    mask = mask_bytes(workload) if workload.software.reads_alibi_mask else 0
+    return weights + mask, gradients, states, communicator_bytes(workload, stage)
 
 
 def _tokens(workload: Workload) -> int:
@@ -317,15 +366,6 @@ def _chunk_memory(workload: Workload, blocks: int, dense: int) -> _ChunkMemory:
         working = max(recomputed, (blocks - 1) * later + last_block - kept)
     gradients = max(backward_bytes(workload, tokens), score_gradients)
     return _ChunkMemory(boundary, kept - away * on_host, delayed, working, gradients)
-
-
-def _state_bytes(workload: Workload, stage: int, shared: SharedMemory) -> tuple[float, float, float]:
-    degrees, dense = workload.parallelism, stage_dense_blocks(workload, stage)
-    layers = degrees.split[stage]
-    key = degrees, stage == 0, stage == degrees.head_stage, layers, dense
-    if key not in shared.states:
-        shared.states[key] = state_bytes(workload, stage, layers)
-    return shared.states[key]
 
 
 def captured_gib(workload: Workload, stage: int) -> float:
