@@ -303,6 +303,10 @@ def known_step_cost(gpu: Gpu, step: Step, requested_mhz: Array, step_costs: Know
         if step.along:
             host_s = sum(host_time_s(gpu, part.operators, part.collective) for part in step.parts)
             step_costs[key] = _phases_cost(gpu, along_phases(gpu, step, requested_mhz), requested_mhz, host_s)
+        elif len(step.operators) > 1 and step.collective is None and gpu.launches_ahead is not LaunchesAhead.STEP:
+            alone = (Step(operators=(each,)) for each in step.operators)  # each is in many steps
+            costs = [known_step_cost(gpu, each, requested_mhz, step_costs) for each in alone]
+            step_costs[key] = functools.reduce(operator.add, costs)
         else:
             step_costs[key] = step_cost(gpu, step.operators, step.collective, requested_mhz, step.sm_count, step.launch)
     return step_costs[key]
