@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from threadpoolctl import threadpool_limits
 
@@ -207,8 +207,8 @@ def _check_cap(question: Question, base: Workload, gpus: int) -> None:
             most = int(cap_w / waiting_w)
             fewer = f", or give at most {most:,} GPUs" if most and option == "--max-power" else ""
             raise ConfigError(
-                f"{option}: a cap of {scaled(cap_w, 'W')} on {where}: even waiting they take "
-                f"{scaled(asked_gpus * waiting_w, 'W')}; allow more{fewer}."
+                f"{option} {scaled(cap_w, 'W')}: {where} draw {scaled(asked_gpus * waiting_w, 'W')} even while they "
+                f"wait; allow more{fewer}."
             )
 
 
@@ -247,6 +247,16 @@ def _without_layouts(question: Question, base: Workload, gpus: int) -> str:
             f"--global-batch {question.global_batch}: no layout of {gpus} GPUs divides it; the nearest that does is "
             f"{_nearest_batch(question, base, gpus)}."
         )
+    for name in (field.name for field in fields(Constraints) if getattr(question.constraints, field.name)):
+        others = replace(question.constraints, **{name: ()})
+        having = {getattr(layout, name) for layout in layouts_of(base, gpus, question.global_batch, others)}
+        if having:
+            given, allowed = (
+                ",".join(map(str, each)) for each in (getattr(question.constraints, name), sorted(having))
+            )
+            return (
+                f"{name}={given}: no layout of {gpus} GPUs has that; allowed beside the other constraints: {allowed}."
+            )
     return f"no layout of {gpus} GPUs keeps the constraints; one that lacks them is {free.words}."
 
 

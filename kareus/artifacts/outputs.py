@@ -6,6 +6,7 @@ a link, is never replaced: writing renames a new file over what is there.
 """
 
 import argparse
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,10 +124,14 @@ def check_folder(path: Path, *, force: bool) -> None:
     """Check that an output folder is there, or is one to make: in a folder that is there, or below the current one.
 
     Raises:
-        ArtifactError: it is neither, and there is no `--force`; or it is a file.
+        ArtifactError: it is neither, and there is no `--force`; or it is a file, is below one, or cannot be written.
     """
-    if path.exists() and not path.is_dir():
-        raise ArtifactError(f"{path}: is a file; give the path of a folder.")
+    place = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    if not place.is_dir():
+        named = path if path.exists() else f"{path}: {place}"
+        raise ArtifactError(f"{named}: is a file; give the path of a folder.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ArtifactError(f"{path}: {place} cannot be written; give another path.")
     is_below = path.absolute().is_relative_to(Path.cwd()) and ".." not in path.parts
     if not (force or is_below or path.exists() or path.absolute().parent.exists()):
         raise ArtifactError(f"{path}: there is no folder {path.parent}; make it, give another path, or --force.")

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 import math
+import re
 import sys
 import types
 import typing
@@ -34,6 +35,8 @@ MOST_DIGITS = 20
 """Characters of the longest whole number that 64 bits hold, sign included."""
 SHORT = 5
 """Characters of a short name."""
+MOST_MEANT = 3
+"""Names that are offered at once."""
 LEFT_OUT = "left out at its default"
 ADDED = {LEFT_OUT: True}
 """Metadata of a field that plain data leaves out where it has its default, so that a record that gets the field keeps
@@ -117,8 +120,15 @@ def record_types(hint: Any) -> tuple[type[Any], ...]:
 def suggest(name: str, allowed: Iterable[str]) -> str:
     """Return "perhaps you meant ..." when one of `allowed` is close to `name`, else the allowed names."""
     allowed = list(allowed)
-    close = closest(name, allowed)
-    return f"perhaps you meant {close}" if close else f"allowed: {', '.join(sorted(allowed))}"
+    return meant(name, allowed) or f"allowed: {', '.join(sorted(allowed))}"
+
+
+def meant(name: str, allowed: Iterable[str]) -> str:
+    """Return "perhaps you meant ..." with the few of `allowed` that have `name` in them, else a close one; or ""."""
+    allowed = list(allowed)
+    longer = [each for each in allowed if name and (each.startswith(name) or name in re.split(r"\W", each))]
+    likely = longer or [each for each in (closest(name, allowed),) if each]
+    return f"perhaps you meant {' or '.join(likely)}" if 0 < len(likely) <= MOST_MEANT else ""
 
 
 def closest(name: str, allowed: Iterable[str]) -> str | None:

@@ -15,7 +15,7 @@ _PLACE = re.compile(r"^(\w*Exception|WorkflowError)( in (file|rule) .*)?:$|^Erro
 _TRACE = re.compile(r'^\s*(File ".*|Traceback:|Wildcards:|Traceback \(most recent call last\):)')
 
 
-SECONDS_PER_HOUR = 3600
+SECONDS_PER_MINUTE, SECONDS_PER_HOUR = 60, 3600
 
 
 def duration(seconds: float) -> str:
@@ -43,8 +43,10 @@ def work(counts: Mapping[str, int], usual_s: Mapping[str, float]) -> str:
     """
     seconds = sum(count * usual_s.get(rule, ELSEWHERE_S.get(rule, 0.0)) for rule, count in counts.items())
     source = "by earlier runs here" if usual_s else "simulated testbed; no run here yet to tell"
-    unit = "hours" if round(seconds) >= SECONDS_PER_HOUR else "minutes"
-    return f"about {duration(seconds)} {unit} on one quiet core, less on more ({source})"
+    whole_s = round(seconds)
+    unit = "hours" if whole_s >= SECONDS_PER_HOUR else "minutes"
+    took = f"{whole_s} seconds" if whole_s < SECONDS_PER_MINUTE else f"{duration(seconds)} {unit}"
+    return f"about {took} on one quiet core, less on more ({source})"
 
 
 def time_left(left: TimeLeft) -> str:

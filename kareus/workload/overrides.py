@@ -19,7 +19,7 @@ from hydra.core.override_parser.types import Glob, Override, OverrideType, Range
 from hydra.errors import HydraException
 
 from kareus.artifacts.names import check_path
-from kareus.artifacts.records import RENAMED, closest, record_types, suggest
+from kareus.artifacts.records import RENAMED, closest, meant, record_types, suggest
 from kareus.errors import ConfigError
 from kareus.software.record import SET_BY_SOFTWARE, WARM
 from kareus.workload.config import Workload
@@ -126,6 +126,8 @@ OTHERWISE: Mapping[str, str] = {
     "parallelism": ", or each degree as a key, such as parallelism.tp=4",
 }
 """What a key takes instead of an option, for those who ask for one that there is not."""
+SCRIPTS = (".sh", ".py", ".toml", ".yaml", ".yml")
+"""Ends of the names of files that trainers read, or are started by."""
 WITHOUT_OPTIONS = ("iteration", "training")
 """Records whose values are in the primary file itself."""
 
@@ -331,10 +333,14 @@ def _check_option(setting: Setting, config_dir: Path) -> None:
             f"{setting.text}: '{group}' takes the name of an option ({', '.join(allowed)}); "
             f"to change one of its keys, write {group}.key=value."
         )
+    if group == "model" and Path(option).suffix in SCRIPTS:
+        raise ConfigError(
+            f"{setting.text}: not a config.json; what a trainer's file says is read by kareus predict --from {option}."
+        )
     if option not in allowed and not is_file(group, option):
-        close = closest(option, allowed)
-        meant = f"perhaps you meant {close}; " if close else ""
-        otherwise = OTHERWISE.get(group, "")
-        raise ConfigError(f"{setting.text}: unknown option; {meant}allowed: {', '.join(allowed)}{otherwise}.")
+        likely, otherwise = meant(option, allowed), OTHERWISE.get(group, "")
+        raise ConfigError(
+            f"{setting.text}: unknown option; {likely}{'; ' if likely else ''}allowed: {', '.join(allowed)}{otherwise}."
+        )
     if is_file(group, option):
         check_path(option, group)

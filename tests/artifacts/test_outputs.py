@@ -105,6 +105,16 @@ def test_missing_folders_are_made_below_the_current_or_by_force(tmp_path, monkey
         check_place(Path("new/file"), force=False)
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_the_work(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(ArtifactError, match=rf"file/a/b: {tmp_path}/file: is a file"):
+        check_folder(tmp_path / "file/a/b", force=True)
+    monkeypatch.setattr("os.access", lambda place, mode: place != tmp_path)  # root may write anywhere
+    for folder in (tmp_path, tmp_path / "new/runs"):
+        with pytest.raises(ArtifactError, match=f"{folder}: {tmp_path} cannot be written; give another path"):
+            check_folder(folder, force=True)
+
+
 def test_force_is_declared_once():
     parser = argparse.ArgumentParser()
     add_force(parser)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kareus.artifacts.records import canonical_json, content_hash, from_plain, to_plain
+from kareus.artifacts.records import canonical_json, content_hash, from_plain, suggest, to_plain
 from kareus.errors import ConfigError
 
 
@@ -103,3 +103,22 @@ class Either:
 def test_one_of_several_records_is_read_though_most_of_its_keys_have_their_defaults(way):
     plain = {key: value for key, value in to_plain(way).items() if value is not None}
     assert from_plain(Either, {"way": plain}) == Either(way=way)
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "said"),
+    [
+        ("h100", ("a100", "h100-sxm5", "h100-hbm2e"), "perhaps you meant h100-sxm5 or h100-hbm2e"),
+        ("perseus", ("kareus", "sequential+perseus"), "perhaps you meant sequential+perseus"),
+        ("karues", ("kareus", "sequential+perseus"), "perhaps you meant kareus"),
+        ("h200", ("b200", "a100"), "allowed: a100, b200"),
+        (
+            "llama",
+            ("llama-1", "llama-2", "llama-3", "llama-4", "mpt"),
+            "allowed: llama-1, llama-2, llama-3, llama-4, mpt",
+        ),
+        ("", ("a", "b"), "allowed: a, b"),
+    ],
+)
+def test_names_that_have_what_was_typed_in_them_are_offered_first(name, allowed, said):
+    assert suggest(name, allowed) == said

@@ -29,7 +29,7 @@ NOISE = re.compile(
 
 OVERRIDES = """
 gpu=b400 | gpu=h1000 | gpu= | gpu=3 | gpu=../gpu/h200 | gpu.foo=3 | gpu.power_limit_w=-1 | gpu.power_limit_w=much
-gpu.memory_gib=0 | gpu.search_frequencies.stride_mhz=31 | gpu.search_frequencies.maximum_mhz=9999
+model=train.sh | gpu.memory_gib=0 | gpu.search_frequencies.stride_mhz=31 | gpu.search_frequencies.maximum_mhz=9999
 gpu=a100-sxm4-40gb,h400 | model=llama | model=llama3.2-3 | model=/no/where/config.json | model={file} | model={empty}
 model.num_layers=??? | model.num_layers=0 | model.hiden_size=3 | model.vocab_size=many | model=qwen3-1.7b,llama4
 parallelism.tp=7 | parallelism.tp=0 | parallelism.foo=3 | parallelism=tp9 | parallelism=8 | parallelism.pp=99

@@ -128,7 +128,7 @@ def test_a_dry_run_is_a_line_for_each_rule():
     jobs.append(Started(at_s=NOW_S, job=0, rule="report", what="Reporting"))
     assert shown(DryRun(stream), stream, [JobsPlanned(jobs={"search": 3, "report": 1}), *jobs]).splitlines() == [
         "4 jobs would be done; nothing was",
-        "about 0:00 minutes on one quiet core, less on more (simulated testbed; no run here yet to tell)",
+        "about 0 seconds on one quiet core, less on more (simulated testbed; no run here yet to tell)",
         "    3  Searching 1, and 2 more like it",
         "    1  Reporting",
     ]
