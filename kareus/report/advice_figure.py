@@ -127,18 +127,20 @@ def _chart(data: str, given: dict[str, Look]) -> alt.LayerChart:
     )
     marks = chart_of(f"{data}_marked", f"{data}_marks").encode(x=x, y=y)
     rings = marks.mark_point(style="ink-line", size=190, strokeWidth=2, filled=False)
-    bottom = alt.YValue("height")  # below the lines, where the bands have made room
-    down = (
-        marks.transform_filter("datum.is_chosen")
-        .mark_rule(style="ink-line", strokeDash=[2, 3])
-        .encode(y2=alt.Y2Value("height"))
-        .properties(name=f"{data}_down")
-    )
-    names = [
-        marks.transform_filter(f"{'' if is_chosen else '!'}datum.is_chosen")
-        .mark_text(align="right", dx=dx, dy=dy, style="name")
-        .encode(text=alt.Text("name:N"), y=place)
-        .properties(name=f"{data}_{'chosen' if is_chosen else 'trainer'}")
-        for is_chosen, place, dx, dy in ((True, bottom, -5, -10), (False, y, -13, -14))
+    named = [  # at the edges, where no point is: the chosen plan below, the trainer's layout above
+        (marks.transform_filter(f"{'' if is_chosen else '!'}datum.is_chosen"), name, edge, dy)
+        for is_chosen, name, edge, dy in ((True, "chosen", "height", -10), (False, "trainer", 0, 10))
     ]
-    return alt.layer(bands, lines, points, rings, down, *names).properties(width=720, height=380)
+    rules = [
+        mark.mark_rule(style="ink-line", strokeDash=[2, 3])
+        .encode(y2=alt.Y2Value(edge))
+        .properties(name=f"{data}_{name}_rule")
+        for mark, name, edge, _ in named
+    ]
+    names = [
+        mark.mark_text(align="right", dx=-5, dy=dy, style="name")
+        .encode(text=alt.Text("name:N"), y=alt.YValue(edge))
+        .properties(name=f"{data}_{name}")
+        for mark, name, edge, dy in named
+    ]
+    return alt.layer(bands, lines, points, rings, *rules, *names).properties(width=720, height=380)

@@ -74,8 +74,11 @@ def advice_text(advice: Advice) -> str:
 
 
 def _lead(advice: Advice) -> Iterator[str]:
-    """Yield how wrong the answer may be, what the whole training costs, and the layout."""
+    """Yield what to mind, how wrong the answer may be, what the whole training costs, and the layout."""
+    yield from map(_sentence, frugal_lines(advice))
     yield _sentence(f"simulated; error: {advice.ties.error}")
+    if full := full_line(advice):
+        yield _sentence(full)
     if whole := training_line(advice):
         yield _sentence(whole)
     yield _sentence(layout_words(advice))
@@ -86,7 +89,7 @@ def _lead(advice: Advice) -> Iterator[str]:
 
 def _answer(advice: Advice) -> Iterator[Section]:
     """Yield what makes the plan, and what turns it on in its trainer."""
-    lines = [*frugal_lines(advice), full_line(advice), unset_line(advice), f"energies are of {chips(advice)}"]
+    lines = [unset_line(advice), f"energies are of {chips(advice)}"]
     words = " ".join(_sentence(line) for line in lines if line)
     text = f"{words} These commands make the plan, and write its layout as settings of {advice.question.trainer.title}:"
     yield Section(title="The plan in the trainer", text=text, commands=tuple(commands(advice)))
@@ -130,12 +133,13 @@ def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer])
         for figures in [cells(layout, advice.selector)]
     )
     return Sheet(
-        caption=f"Every layout that was predicted or planned, by its plan {advice.selector}{meaning(advice.selector)}",
+        caption="Every layout that was predicted or planned, by its plan "
+        f"`{advice.selector}`{meaning(advice.selector)}",
         heads=(("", "layout"), *(("", name) for name in HEADS[1:])),
         rows=rows,
         source=ADVISED_LAYOUTS.name,
-        note=f"Tied: on the frontier with {advice.ties.words}. Measure the fastest two or "
-        "three before a long training.",
+        note=f"Numbered by their fastest plans; bold: what is chosen, the best by `{advice.selector}`. Tied: on the "
+        f"frontier with {advice.ties.words}. Measure the fastest two or three before a long training.",
     )
 
 

@@ -50,7 +50,7 @@ def fleets_page(inputs: FleetInputs, trust: str) -> Page:
         tables=inputs.tables(),
         summary=fleets_text(inputs, sections),
         template="fleets.html",
-        extra={"headline": headline(inputs), "lead": (trust,)},
+        extra={"headline": headline(inputs), "lead": (*most_saved(inputs), trust)},
         data={"fleets": fleet_data(inputs)},
     )
 
@@ -75,12 +75,16 @@ def page_title(inputs: FleetInputs) -> str:
 
 
 def headline(inputs: FleetInputs) -> str:
-    """Return what plans of `kareus` save over all fleets, and where most; empty without any."""
+    """Return what plans of `kareus` save over all fleets; empty without any."""
     fleets = fleets_of(inputs)
     ours = [fastest_answer(methods, OURS) for methods in fleets if OURS in methods["method"]]
-    words = savings_words(ours, f"{len(fleets)} fleets" if len(fleets) > 1 else "the fleet")
+    return savings_words(ours, f"{len(fleets)} fleets" if len(fleets) > 1 else "the fleet")
+
+
+def most_saved(inputs: FleetInputs) -> tuple[str, ...]:
+    """Return where plans of `kareus` save most beside stragglers and under power caps; nothing where they save none."""
     saved, where = max(_adapting(inputs), default=(0.0, ""))
-    return f"{words} {where}" if saved > 0 else words
+    return (where,) if saved > 0 else ()
 
 
 def _adapting(inputs: FleetInputs) -> Iterator[tuple[float, str]]:

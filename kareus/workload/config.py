@@ -30,7 +30,7 @@ MOST_PASSES = 100_000
 MOST_SEED = 2**63 - 1
 """Largest whole number that files hold."""
 
-NO_HALVES = "Nothing overlaps: an odd microbatch has no equal halves, one of sharded gradients runs whole."
+NO_HALVES = "Nothing overlaps: a microbatch of an odd size, or of sharded gradients, cannot be halved."
 NO_COLLECTIVES = "Nothing overlaps: without tensor, context or expert parallelism a block has no collectives."
 
 

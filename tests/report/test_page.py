@@ -11,7 +11,16 @@ import numpy as np
 import polars as pl
 import pytest
 from helpers.pages import Blocks, check_specifications
-from helpers.report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, candidate_rows, iteration_rows, write_inputs
+from helpers.report_tables import (
+    FRONTIERS,
+    PARTITIONS,
+    WORKLOAD,
+    Names,
+    candidate_rows,
+    iteration_rows,
+    with_runs,
+    write_inputs,
+)
 
 from kareus.model.config import model_words
 from kareus.model.parameters import total_parameters
@@ -23,12 +32,18 @@ from kareus.plans.selectors import check_costs_suffice, parse_selector
 from kareus.report.charts import columns_of
 from kareus.report.page import page_html
 from kareus.report.savings_words import savings_words
-from kareus.report.workload.frontiers import gain_polygon, method_ends, microbatch_figure, plan_points
+from kareus.report.workload.frontiers import (
+    gain_polygon,
+    iteration_figure,
+    method_ends,
+    microbatch_figure,
+    plan_points,
+)
 from kareus.report.workload.headline import bottleneck, bottleneck_stage, headline_of, trainer_words, workload_words
 from kareus.report.workload.inputs import ReportInputs, load
 from kareus.report.workload.page import in_trainer, trainer_command, workload_page
 from kareus.report.workload.schedules import schedules
-from kareus.report.workload.summary import method_sheets, summary_text
+from kareus.report.workload.summary import method_sheets, plan_rows, summary_text
 from kareus.report.workload.timeline import Drawn, instruction_rows
 
 NASTY = "</script><script>alert(1)</script><!--<b>&amp;\u2028"
@@ -249,6 +264,23 @@ def test_the_gain_lies_between_two_frontiers(inputs):
     pairs = zip(corners, [*corners[1:], corners[0]], strict=True)
     area = abs(sum(x1 * y2 - x2 * y1 for (x1, y1), (x2, y2) in pairs)) / 2
     assert area == pytest.approx(4.0 + 6.0)
+
+
+def test_nothing_is_called_shaded_where_nothing_is_gained(inputs):
+    """Where no microbatch can be halved, `kareus` plans what `sequential+perseus` does."""
+    others = inputs.iteration.filter(pl.col("method") != "kareus")
+    theirs = others.filter(pl.col("method") == "sequential+perseus")
+    same = pl.concat([others, theirs.with_columns(method=pl.lit("kareus").cast(others["method"].dtype))])
+    plans = plan_rows(inputs.iteration, list(inputs.plans.values()))
+    shown = [iteration_figure(rows, plans, None).note for rows in (inputs.iteration, same)]
+    assert [note.startswith("Shaded") for note in shown] == [True, False]
+
+
+def test_code_in_texts_is_marked_as_code(tmp_path):
+    page = page_of(load(WORKLOAD, with_runs(write_inputs(tmp_path), tmp_path)))
+    text = re.sub(r"(?s)<(script|pre|style).*?</\1>", "", page)
+    assert "`" not in text
+    assert "<code>fastest</code>" in text
 
 
 def test_the_candidates_of_the_page_are_those_of_the_tables(blocks):

@@ -50,7 +50,7 @@ def test_the_text_shows_the_reductions(inputs):
     kareus = [line.split() for line in lines if line.startswith("kareus")]
     assert kareus[0] == ["kareus", "25.0", "%", "30.0", "%", "3.000", "14.00", "2.88", "11.12"]
     assert kareus[1] == ["kareus", "33.3", "%", "40.0", "%"]
-    assert lines[-1].startswith("\u2013 no plan")
+    assert lines[-1].startswith("\u2013: no plan")
 
 
 def test_the_longest_method_fits_the_terminal(tmp_path):

@@ -79,18 +79,19 @@ def iteration_figure(iteration: pl.DataFrame, plans: Sequence[PlanRow], uncertai
         },
         heads={name: title for name, title, _ in PLAN_TIPS},
         zooms={"x": "time_s", "y": "energy_kj"},
-        note=_note(uncertainty),
+        note=_note(rows, uncertainty),
     )
 
 
-def _note(uncertainty: Uncertainty | None) -> str:
-    gain = f"Shaded: what {OURS} gains over {FRONTIER_BASELINE}."
-    if uncertainty is None:
-        return gain
-    return (
-        f"{gain} The band around {OURS}: 9 of 10 planned iterations were within {uncertainty.time_percent:g} % of time "
-        f"and {uncertainty.energy_percent:g} % of energy, of workloads that the fit had not seen."
-    )
+def _note(rows: pl.DataFrame, uncertainty: Uncertainty | None) -> str:
+    ours, theirs = (_steps(rows.filter(pl.col("method") == method)) for method in (OURS, FRONTIER_BASELINE))
+    said = [f"Shaded: what {OURS} gains over {FRONTIER_BASELINE}."] if ours and theirs and ours != theirs else []
+    if uncertainty is not None:
+        said.append(
+            f"The band around {OURS}: 9 of 10 planned iterations were within {uncertainty.time_percent:g} % of time "
+            f"and {uncertainty.energy_percent:g} % of energy, of workloads that the fit had not seen."
+        )
+    return " ".join(said)
 
 
 def plan_points(iteration: pl.DataFrame) -> pl.DataFrame:

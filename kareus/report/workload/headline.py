@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from kareus.graph.records import Direction
 from kareus.model.config import model_words
 from kareus.pipeline.compare import OURS
 from kareus.pipeline.config import PipelineSchedule
@@ -22,6 +23,13 @@ from kareus.workload.config import Workload
 
 ALIKE = 0.002
 """Share of a busy time by which stages may differ that wait alike."""
+
+OF_UPDATE = {
+    Direction.GRADIENT_REDUCTION: "R reduces gradients over replicas (what the last backward does not hide)",
+    Direction.EMBEDDING_EXCHANGE: "E exchanges those of tied embeddings",
+    Direction.UPDATE: "U is gradient norm and optimizer step",
+}
+"""What the letters of the update's instructions stand for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,10 +176,11 @@ def bottleneck(plan: Plan, baseline: Plan) -> str:
     """Return which stage sets the pace of a plan, and why, and what the update of the weights takes, as sentences."""
     if not plan.update_s:
         return _pace(plan, baseline)
+    there = {i.direction for stage in plan.stages for i in stage.instructions}
+    parts = ", ".join(words for direction, words in OF_UPDATE.items() if direction in there)
     return (
-        f"{_pace(plan, baseline)} The update of the weights takes {plan.update_s:.3f} s after the last backward: R "
-        "reduces gradients over replicas (what the last backward does not hide), E exchanges those of tied embeddings, "
-        "U is gradient norm and optimizer step."
+        f"{_pace(plan, baseline)} The update of the weights, the narrow bars at the end, takes {plan.update_s:.3f} s "
+        f"after the last backward: {parts}."
     )
 
 

@@ -31,7 +31,7 @@ from kareus.training.comparison import RunComparison
 from kareus.training.tables import ITERATIONS
 from kareus.workload.config import NO_COLLECTIVES, NO_HALVES
 
-NO_PLAN = f"{DASH} no plan of the method satisfies the constraint, or the method is the baseline itself"
+NO_PLAN = f"{DASH}: no plan of the method satisfies the constraint, or the method is the baseline itself"
 NANOBATCHING = "nanobatching"
 """Method that is planned for every workload whose microbatches can be halved."""
 WIDTH = 100
