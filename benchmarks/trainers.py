@@ -12,6 +12,7 @@ exchanges of weights that suit them best. Nothing is measured.
 
 import argparse
 import itertools
+import logging
 import os
 import shlex
 from collections.abc import Iterator
@@ -191,6 +192,7 @@ def main() -> None:
     parser.add_argument("--layouts", action="store_true", help="what to type, by trainer")
     parser.add_argument("--write", action="store_true", help="put that, or the short table, into its page")
     arguments = parser.parse_args()
+    logging.disable(logging.WARNING)  # searches of one measurement end early, as is meant here
     part = arguments.part
     if arguments.layouts:
         print("\n".join((*LAYOUT_HEADS, *layout_rows())))

@@ -16,7 +16,7 @@ from kareus.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweptIteration:
-    """What one iteration of a round runs at."""
+    """The clock of one iteration of a round, and whether it is measured there."""
 
     frequency_mhz: int
     is_measured: bool

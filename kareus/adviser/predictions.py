@@ -78,11 +78,11 @@ class LayoutPredictor:
         self._updates: dict[object, dict[Direction, CostByClock]] = {}
 
     def bound(self, workload: Workload) -> Bound:
-        """Return what no plan of a layout undercuts."""
+        """Return the time and the energy that every plan of a layout takes at least."""
         return bound_of(workload, self._stages(workload), transfers_s(cut(workload, "pipeline")))
 
     def bound_without_update(self, workload: Workload) -> Bound:
-        """Return what no plan of a layout undercuts, in a part of the time: updates are as long to predict."""
+        """Return `bound` with updates left out, whose prediction takes as long as all else."""
         stages = self._stage_costs(workload, [NO_UPDATE] * workload.parallelism.pp)
         return bound_of(workload, stages, transfers_s(cut(workload, "pipeline")))
 

@@ -83,7 +83,7 @@ class Actuator:
 
     @property
     def lasts(self) -> bool:
-        """Whether it sets what stays as it is for a whole training."""
+        """Whether what it sets stays the same for a whole training."""
         return self.kind in (ActuatorKind.POWER, ActuatorKind.PROFILE)
 
     @property

@@ -96,7 +96,7 @@ class _Watch:
         self._thread = None
 
     def take(self) -> None:
-        """Have the interpreter write to our descriptor, and the process not end before that."""
+        """Have the interpreter write signals to our descriptor, also those that would end the process at once."""
         for number in _SIGNALS:
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, _end)

@@ -71,7 +71,7 @@ def reduction_s(workload: Workload, pipelines: int) -> float:
 
 
 def scale_of(fleet: Fleet) -> Scale:
-    """Return the scale of a fleet; what joined pipelines reduce is in their plans."""
+    """Return the scale of a fleet, with its gradient reduction, unless plans of joined pipelines have that."""
     gpu = fleet.workload.gpu
     duration_s = 0.0 if fleet.joins else reduction_s(fleet.workload, fleet.pipelines)
     exposed = fleet.emulation.gradient_reduction is GradientReduction.EXPOSED

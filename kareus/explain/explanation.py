@@ -94,7 +94,7 @@ def _achieved_s(workload: Workload, logged: LoggedRun) -> float:
         return logged.time_s
     if rate := logged.numbers.get("tokens_per_s_per_gpu"):
         return tokens_per_iteration(workload) / workload.parallelism.gpus / rate
-    raise ConfigError(f"{logged.trainer}'s log has neither times of steps nor tokens per second.")
+    raise ConfigError(f"{logged.trainer}'s log has neither times of steps nor tokens per second; log one of them.")
 
 
 def _notes(workload: Workload, logged: LoggedRun, expected: Prediction, achieved_s: float) -> Iterator[str]:

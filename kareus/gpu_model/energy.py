@@ -55,7 +55,7 @@ def _idle_power_w(gpu: Gpu, frequency_mhz: Array, voltage: Array, clocked: Array
 
 
 def held_power_w(gpu: Gpu, sm_count: Array | float, frequency_mhz: Array) -> Array:
-    """Return the power of as many SMs that a collective holds: they poll and copy for as long as it is in flight."""
+    """Return the power of the SMs that a collective holds, which poll and copy for as long as it is in flight."""
     squared_voltage = relative_voltage(gpu, frequency_mhz) ** 2
     return sm_count * gpu.coefficients.collective_sm_w * squared_voltage * frequency_mhz / gpu.maximum_clock_mhz
 

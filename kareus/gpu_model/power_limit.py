@@ -43,7 +43,7 @@ def within_power_limit(gpu: Gpu, steady: Steady, requested_mhz: Array) -> CostRo
 
 
 def fluctuating(gpu: Gpu, steady: Steady, requested_mhz: Array, requested: CostRows) -> CostRows:
-    """Return what `within_power_limit` does, where some of the costs `requested` at requested clocks are over it."""
+    """Return costs within the limit, as `within_power_limit`, where some of the costs `requested` are over it."""
     over = over_limit(gpu, requested)
     # The lower of the two clocks: one step down, or the highest clock within the limit if that step is not enough.
     at_limit = _at_limit(gpu, steady, requested_mhz)

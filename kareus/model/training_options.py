@@ -258,7 +258,7 @@ def check_options(options: TrainingOptions) -> None:
     for name, usual in UNPLANNED.items():
         if name in options.changed:
             raise RefusedWorkloadError(
-                f"training.{name}: is predicted, not planned: plans take all blocks of a stage as alike, and run no "
-                f"module again by itself; use `kareus predict`, plan without it (training.{name}={usual}), or profile "
-                "a job of a trainer in place (docs/howto/inplace.md)."
+                f"training.{name}: predicted, not planned, since plans take all blocks of a stage as alike; use "
+                f"`kareus predict`, plan without it (training.{name}={usual}), or profile a job of a trainer in place "
+                "(docs/howto/inplace.md)."
             )

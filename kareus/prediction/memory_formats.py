@@ -116,5 +116,5 @@ FORMATS = (MEGATRON, NANOTRON)
 
 
 def format_of(header: Sequence[str]) -> Format | None:
-    """Return the format of a file with these columns, None where it has no memory."""
+    """Return the format of a file with these columns; None where no column has a memory."""
     return next((kind for kind in FORMATS if kind.memory in header), None)

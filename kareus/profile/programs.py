@@ -194,7 +194,7 @@ def component_programs(
 
 
 def _unpaired(graph: BlockGraph, directions: Sequence[Direction], recomputation: Recomputation) -> Iterator[Pair]:
-    """Yield what nothing runs beside of instructions with and without the recomputation of blocks."""
+    """Yield the components that run alone, of instructions with and without the recomputation of blocks."""
     if not any(segment.collective for segment in graph.forward):
         return
     alone = Recomputation.NONE if recomputation.repeats_blocks else recomputation

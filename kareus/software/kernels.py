@@ -1,11 +1,11 @@
-"""Kernels that software launches and the operator graph has in one, or has not: softmax, loss, dropout, casts.
+"""Kernels of software that the operator graph lacks, or has fused: softmax, loss, dropout, casts.
 
 The operator graph has one kernel that scales, masks and takes the softmax; where Megatron's cannot run, single ones do
-it in fp32. Its loss is that of Kareus' engine, of others all passes over logits are counted. It has no dropout of what
-attention and MLP add to the residual stream, and its products are in bf16. In fewer bits, as Transformer Engine runs
-it, operands of the three products of a projection are cast once each, together with a transposed copy: the input by
-the forward, the gradient of the output by the backward. Weights are cast once an iteration, with its update. What each
-format takes is in `kareus.graph.number_formats`.
+it in fp32. Its loss is that of Kareus' engine; of other software all passes over logits are counted. It has no dropout
+of what attention and MLP add to the residual stream, and its products are in bf16. In fewer bits, as Transformer Engine
+runs it, operands of the three products of a projection are cast once each, together with a transposed copy: the input
+by the forward, the gradient of the output by the backward. Weights are cast once an iteration, with its update. What
+each format takes is in `kareus.graph.number_formats`.
 """
 
 import math

@@ -27,7 +27,7 @@ class Box(NamedTuple):
         return math.prod(self.sizes)
 
     def slices_in(self, outer: "Box") -> tuple[slice, ...]:
-        """Return the slices of this box in a tensor that holds `outer`, which it is inside."""
+        """Return the slices of this box in a tensor that holds the box `outer` around it."""
         firsts = [inner - start for inner, start in zip(self.offsets, outer.offsets, strict=True)]
         return tuple(slice(first, first + size) for first, size in zip(firsts, self.sizes, strict=True))
 

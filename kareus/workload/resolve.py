@@ -270,7 +270,7 @@ def with_settable_clocks(workload: Workload) -> Workload:
 
 
 def _with_split_if_any(workload: Workload) -> Workload:
-    """The workload as it identifies itself: filled in where that can be done."""
+    """Return a workload with its blocks split over stages, by which it is told from others; as it is if none can be."""
     try:
         return with_split(workload)
     except RefusedWorkloadError:

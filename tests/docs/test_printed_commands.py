@@ -126,8 +126,8 @@ def clone(default_workload, tmp_path_factory) -> Path:
     (folder / "config/gpu/NAME.yaml").write_text(gpu)
     job = measured_workload()
     write_microbatch(WorkloadFolder(folder / "measured"), job, true_frontiers(job, true_costs(job)), SIMULATED)
-    (folder / "path/to").mkdir(parents=True)
-    (folder / "path/to/config.json").write_text(TINY)
+    (folder / "my-model").mkdir(parents=True)
+    (folder / "my-model/config.json").write_text(TINY)
     shutil.copy(ROOT / "tests/interchange/files/train_llama_8b.sh", folder / "train.sh")
     shutil.copy(ROOT / "tests/explain/files/train_llama_8b.log", folder / "train.log")
     return folder

@@ -1,8 +1,9 @@
 """Collectives of a program on real GPUs: those that training launches, of messages that nobody reads.
 
 A collective starts when what was launched before it has ended, and runs concurrently with what is launched after it;
-waiting for its handle delays further computation until it has ended. Consecutive collectives that the graph has fused
-are one launch of as many messages, or of as many for each sequence where tokens of each are gathered by themselves.
+waiting for its handle delays further computation until it has ended. Collectives that the graph
+has fused are one launch with a message for each of them, or one for each of them and each sequence, where tokens are
+gathered sequence by sequence.
 """
 
 import math
