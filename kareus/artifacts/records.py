@@ -47,6 +47,7 @@ RENAMED = {
     "testbed.ambient_c": "it is gpu.ambient_c now: the air that cools the GPUs, in degC",
     "activation_checkpointing": "it is recomputation now: stage for true, none for false",
     "parallelism.shard_optimizer": "it is parallelism.sharding now: optimizer for true, none for false",
+    "software.logit_bytes": "it follows from software.loss_kernels",
     "emulation.power_caps_w": "it is emulation.power_caps now: watts as 350W, a share of the power limit as 60%",
 }
 """What is said of keys of former versions, by dotted path."""

@@ -6,7 +6,7 @@ known. `kareus fit --software ... --errors ...` measures the errors of a softwar
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from kareus.gpu_model.trust import known_uncertainty, time_numbers_of, time_valu
 from kareus.graph.number_formats import Precision
 from kareus.model.training_options import PLAIN
 from kareus.prediction.lines import read_lines, table_text
-from kareus.software.record import of_times
+from kareus.software.record import Software, of_times
 from kareus.software.trainers import software_words
 from kareus.workload.compose import KEYS_OF_SOFTWARE, compose
 from kareus.workload.config import Workload
@@ -228,7 +228,8 @@ def _unusual(workload: Workload) -> str:
         (usual,) = compose(overrides, None)
     except ConfigError:  # of a configuration of one's own, with other names
         return " with your settings"
-    values, others = (_settings(side, models_of(workload)) for side in (workload, usual.workload))
+    left_out = {f"software.{f.name}": f.default for f in fields(Software)}
+    values, others = ({**left_out, **_settings(side, models_of(workload))} for side in (workload, usual.workload))
     differ = sorted(key for key in {*values, *others} if values.get(key) != others.get(key))
     named = ", ".join(f"{key}={values.get(key)} (usual: {others.get(key)})" for key in differ[:MOST_NAMED])
     more = f" and {len(differ) - MOST_NAMED} more" * (len(differ) > MOST_NAMED)

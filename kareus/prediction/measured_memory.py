@@ -14,7 +14,7 @@ from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.memory_formats import GIB, GPT_VOCABULARY, TOKENIZERS, VOCABULARIES, Format, MeasuredRank
 from kareus.prediction.memory_terms import ToldByTerms, told_by_terms
 from kareus.prediction.rows import MOST_SIZE, MeasuredIteration
-from kareus.software.record import driven
+from kareus.software.record import LossKernels, driven
 from kareus.workload.config import Workload
 from kareus.workload.memory import MemoryEstimate, estimate_memory, stage_memory
 
@@ -28,6 +28,8 @@ NOTHING = ("", "false", "0")
 """Texts of a switch that is off."""
 USUAL_DROPOUT = 0.1
 """Of Megatron-LM (megatron/training/arguments.py: --attention-dropout, --hidden-dropout)."""
+LOSSES = {True: LossKernels.COMPILED, False: LossKernels.SEPARATE}
+"""Of Megatron-LM, with `--cross-entropy-loss-fusion` and without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,8 @@ class MeasuredMemory:
     """Whether embedding and head share their weights."""
     attention_dropout: bool
     stream_dropout: bool
+    loss_kernels: LossKernels | None
+    """None: those of its software."""
     layers_per_stage: tuple[int, ...] | None
     """None: as its software splits them."""
     terms: ToldByTerms | None
@@ -113,6 +117,7 @@ def memory_row(line: Line, kind: Format) -> MeasuredMemory:
         tied=not (_on(cells, "untie-embeddings-and-output-weights") or kind.models),
         attention_dropout=_number(cells.get("attention-dropout", ""), USUAL_DROPOUT) > 0 and not kind.models,
         stream_dropout=_number(cells.get("hidden-dropout", ""), USUAL_DROPOUT) > 0 and not kind.models,
+        loss_kernels=None if kind.models else LOSSES[_on(cells, "cross-entropy-loss-fusion")],
         layers_per_stage=_uneven(line, cells, sizes),
         allocated_gib=_allocated(line, cells, kind),
     )
@@ -138,7 +143,12 @@ def workload_of(row: MeasuredMemory, workloads: MeasuredWorkloads) -> Workload:
 
 def _workload(row: MeasuredMemory, workloads: MeasuredWorkloads) -> Workload:
     plain, terms, tp = workloads.of(row.iteration), row.terms, row.iteration.tp
-    software = replace(plain.software, attention_dropout=row.attention_dropout, stream_dropout=row.stream_dropout)
+    software = replace(
+        plain.software,
+        attention_dropout=row.attention_dropout,
+        stream_dropout=row.stream_dropout,
+        loss_kernels=row.loss_kernels or plain.software.loss_kernels,
+    )
     gpu: Gpu = driven(plain.gpu, software, row.iteration.gpus, row.iteration.pp)
     layers = row.layers_per_stage or plain.parallelism.layers_per_stage
     model = replace(plain.model, tie_embeddings=row.tied, head_dim=row.head_width)

@@ -33,7 +33,7 @@ LOSS = "loss"
 OF_LOSS: Mapping[LossKernels, tuple[tuple[int, int], tuple[int, int]]] = {
     LossKernels.FUSED: ((1, 2), (1, 2 + 2)),
     LossKernels.TRANSFORMER_ENGINE: ((2, 2 + (2 + 2)), (1, 2 + 2)),
-    LossKernels.COMPILED: ((3, (2 + 4) + (4 + 4) + (4 + 4)), (1, 4 + 2)),
+    LossKernels.COMPILED: ((3, (2 + 4) + (4 + 4) + (4 + 4)), (2, (4 + 4) + (4 + 4 + 2))),
     LossKernels.SEPARATE: ((6, (2 + 4) + 4 + (4 + 4) + (4 + 4) + 4 + (4 + 4)), (2, (4 + 4) + (4 + 2))),
     LossKernels.PYTORCH: ((2, (2 + 4) + (3 * 4 + 4)), (3, 4 + (2 * 4 + 4 + 4) + (4 + 2))),
 }
@@ -41,9 +41,9 @@ OF_LOSS: Mapping[LossKernels, tuple[tuple[int, int], tuple[int, int]]] = {
 
 Megatron's loss casts, takes the maximum, subtracts it, takes exponentials, their sum, and divides; backward it scales
 and casts. Compiled, cast and maximum are one kernel, exponentials and sum another, the division a third
-(`megatron/core/tensor_parallel/cross_entropy.py`, `fusions/fused_cross_entropy.py`). ASSUMPTION: its backward is one
-kernel; a compiler that keeps that of single kernels, which works in place, makes two of it, with 18 bytes for these 6,
-and what is fitted beside it has taken up the difference. flash-attn
+(`megatron/core/tensor_parallel/cross_entropy.py`, `fusions/fused_cross_entropy.py`); backward, in place, one copies
+probabilities, from which those of labels are taken off, the other scales, casts, and writes the product back (counted
+in what Inductor generates for CPUs, PyTorch 2.13). flash-attn
 (`flash_attn/ops/triton/cross_entropy.py`) reads logits once and writes their gradient; Transformer Engine
 (`transformer_engine/common/triton/cross_entropy.py`) does so forward, after a pass for maxima and sums. PyTorch casts,
 and reads rows too long for shared memory three times (`aten/src/ATen/native/cuda/SoftMax.cu`); backward it clears a
@@ -184,7 +184,7 @@ def _losses(segments: Sequence[Segment]) -> list[Operator]:
 def _moving(segments: Sequence[Segment], logits: int, kernels: int, logit_bytes: int) -> tuple[Segment, ...]:
     """Return a pass whose first operator of the loss moves all bytes of logits; the few of each token stay."""
     first, *others = (_without(loss, BF16_BYTES * logits) for loss in _losses(segments))
-    operators = iter([replace(first, copies=kernels, copied_bytes=logit_bytes * logits), *others])
+    operators = iter([replace(first, copies=kernels - first.kernels, copied_bytes=logit_bytes * logits), *others])
     return _all(segments, _named(LOSS, lambda _: next(operators)))
 
 

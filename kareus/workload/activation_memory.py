@@ -352,11 +352,11 @@ def head_bytes(workload: Workload, tokens: int) -> int:
 
     With several microbatches, what the software keeps of the former one's logits comes on top. Of a loss in chunks
     there are the logits of one chunk at a time. Blocks that predict further tokens keep what a block does, and of their
-    own logits what the loss keeps, those in 32 bits, until the head's backward (Megatron Core, `GPTModel.forward`).
+    own logits what the loss keeps, until the head's backward (Megatron Core, `GPTModel.forward`).
     """
     model, software = workload.model, workload.software
     former = software.former_logit_bytes if workload.num_microbatches > 1 else 0
-    logits = (software.logit_bytes + former) * model.vocab_size // workload.parallelism.tp
+    logits = (software.loss_kernels.logit_bytes + former) * model.vocab_size // workload.parallelism.tp
     logits = -(-logits // workload.training.loss_chunks)
     return tokens * (logits + 2 * BF16_BYTES * model.hidden_size) + model.mtp_layers * _mtp_bytes(workload, tokens)
 
@@ -365,12 +365,12 @@ def _mtp_bytes(workload: Workload, tokens: int) -> int:
     """Bytes that a block which predicts further tokens keeps on one GPU.
 
     Beside what a block does: both inputs of its norms and what these give, the projection's output, its input, what it
-    gives, and the logits in 32 bits. Where blocks are recomputed, what enters it, what it gives and the logits: it runs
+    gives, and what the loss keeps. Where blocks are recomputed, what enters it, what it gives and the logits: it runs
     again when the logits are gone, as a block of the stage does.
     """
     model, parallelism = workload.model, workload.parallelism
     scores, _ = score_bytes(workload)
-    kept = workload.software.logit_bytes - BF16_BYTES
+    kept = workload.software.loss_kernels.kept_bytes
     logits = -(-kept * tokens * model.vocab_size // (parallelism.tp * workload.training.loss_chunks))
     boundary = boundary_bytes(model, parallelism, tokens)
     if workload.recomputation.repeats_blocks:

@@ -61,6 +61,8 @@ def test_experts_have_errors_of_their_own_that_their_numbers_name() -> None:
     assert error_of(other) is None
     unlike = "never measured: Megatron-Core in bf16 with experts on this GPU with software.expert_kernels="
     assert re.match(re.escape(unlike) + r"\S+ \(usual: \S+\)", error_words(other))
+    (engines,) = compose([*given, "model=mixtral-8x7b", "software.loss_kernels=engine"], CONFIG)
+    assert "software.loss_kernels=engine (usual: " in error_words(engines.workload)
     assert error_words(other).split("; ", 1)[1].startswith(f"with usual settings {within}; take ")
     assert numbers_for(dense) == numbers_for(compose([*given, "software.expert_kernels=1"], CONFIG)[0].workload)
     again = pair_error(experts, np.log([1.1, 0.9]), ["a", "b"])

@@ -1,10 +1,14 @@
 """Kernels that software launches by itself: softmax, dropout and casts to fp8."""
 
+import math
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 from helpers.builders import all_reduce, gemm, segment, small_model, software
+from helpers.memory import Alive
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kareus.graph.number_formats import Precision
@@ -143,42 +147,146 @@ def with_logits(logits: int) -> BlockGraph:
     return replace(graph, head_forward=forward, head_backward=(segment("head", Direction.BACKWARD, [backward]),))
 
 
-class MovedBytes(TorchDispatchMode):
-    """Adds up the bytes of tensors of a size that operations read and write; those that make views move none."""
+FIRST_IS_READ = {"_log_softmax": 3, "_log_softmax_backward_data": 2, "nll_loss_forward": 0, "nll_loss_backward": 0}
+"""How often kernels read all of their first tensor, if not once: for maxima, sums and results of rows that are long
+(aten/src/ATen/native/cuda/SoftMax.cu), or a value of each row."""
+
+
+class LogitKernels(TorchDispatchMode):
+    """What operations read and write of tensors of a size, in bytes of a value, one after the other; views are none."""
 
     def __init__(self, values: int):
         super().__init__()
-        self.values, self.moved = values, 0
+        self.values, self.moved = values, list[tuple[int, int]]()
+
+    def bytes_of(self, tensors) -> list[int]:
+        return [t.element_size() for t in tensors if isinstance(t, torch.Tensor) and t.numel() == self.values]
 
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
         result = function(*arguments, **(options or {}))
-        if not function.is_view:
-            for tensor in (*arguments, *(result if isinstance(result, tuple) else (result,))):
-                if isinstance(tensor, torch.Tensor) and tensor.numel() == self.values:
-                    self.moved += tensor.numel() * tensor.element_size()
+        read, written = (self.bytes_of(t) for t in (arguments, result if isinstance(result, tuple) else (result,)))
+        times = FIRST_IS_READ.get(function.name().partition("::")[2].partition(".")[0], 1)
+        moved = sum(read) + (times - 1) * sum(read[:1]), sum(written)
+        if not function.is_view and any(moved):
+            self.moved.append(moved)
         return result
 
 
-def bytes_of_megatrons_loss() -> tuple[float, float]:
-    """Bytes of a logit of a loss by single kernels that work in place, as formulas say it, forward and backward."""
-    logits = torch.zeros(16, 64, dtype=torch.bfloat16)
-    with MovedBytes(logits.numel()) as forward:
-        shares = logits.float()
-        shares -= shares.max(-1).values.unsqueeze(-1)
-        shares.exp_()
-        shares /= shares.sum(-1).unsqueeze(-1)
-    with MovedBytes(logits.numel()) as backward:
-        shares *= torch.ones(16, 1)
-        shares.bfloat16()
-    return forward.moved / logits.numel(), backward.moved / logits.numel()
+LOGITS, ROWS = 16 * 4096, 16
 
 
-def test_a_loss_of_single_kernels_moves_what_its_operations_read_and_write() -> None:
+def shares_of(logits: torch.Tensor) -> torch.Tensor:
+    """Megatron's vocabulary-parallel loss by single operations that work in place, without what it has for tokens."""
+    shares = logits.float()
+    shares -= shares.max(-1).values.unsqueeze(-1)
+    shares.exp_()
+    shares /= shares.sum(-1).unsqueeze(-1)
+    return shares
+
+
+def gradient_of(shares: torch.Tensor) -> torch.Tensor:
+    """Its backward, without what it takes off for labels."""
+    shares *= torch.ones(ROWS, 1)
+    return shares.bfloat16()
+
+
+def of_single_kernels() -> tuple[list[tuple[int, int]], ...]:
+    with LogitKernels(LOGITS) as forward:
+        shares = shares_of(torch.zeros(ROWS, LOGITS // ROWS, dtype=torch.bfloat16))
+    with LogitKernels(LOGITS) as backward:
+        gradient_of(shares)
+    return forward.moved[1:], backward.moved  # zeros are none of the loss
+
+
+def of_pytorch() -> tuple[list[tuple[int, int]], ...]:
+    logits = torch.zeros(ROWS, LOGITS // ROWS, dtype=torch.bfloat16, requires_grad=True)
+    with LogitKernels(LOGITS) as forward:
+        loss = functional.cross_entropy(logits.float(), torch.zeros(ROWS, dtype=torch.long))
+    with LogitKernels(LOGITS) as backward:
+        torch.autograd.grad(loss, logits)
+    return forward.moved, backward.moved
+
+
+COMPILED_LOSS = [(2, 4), (4, 4), (4, 4)], [(4, 4), (4, 4 + 2)]
+BY_HAND = {
+    LossKernels.FUSED: lambda: ([(2, 0)], [(2, 2)]),
+    LossKernels.TRANSFORMER_ENGINE: lambda: ([(2, 0), (2, 2)], [(2, 2)]),
+    LossKernels.COMPILED: lambda: COMPILED_LOSS,
+    LossKernels.SEPARATE: of_single_kernels,
+    LossKernels.PYTORCH: of_pytorch,
+}
+"""Kernels of each loss, forward and backward, with the bytes of a logit that they read and write."""
+
+
+@pytest.mark.parametrize("kernels", BY_HAND)
+def test_a_loss_launches_its_kernels_and_moves_their_bytes(kernels: LossKernels) -> None:
+    """A head on one GPU has one operator of the loss each way; its kernels over all logits are the ones of tokens."""
+    whole = with_logits(4096)
+    whole = replace(whole, head_forward=whole.head_forward[:1])
+    graph = launched(whole, software("kareus", loss_kernels=kernels))
+    for segments, expected in zip((graph.head_forward, graph.head_backward), BY_HAND[kernels](), strict=True):
+        (loss,) = segments[0].operators
+        assert loss.launches == len(expected)
+        assert loss.copied_bytes == 4096 * sum(map(sum, expected))
+
+
+def generated_loops(code: str) -> list[tuple[int, int]]:
+    """Bytes of a logit that loops over all logits read and write, of C++ that Inductor generates."""
+    pointers = re.findall(r"(float|at::BFloat16)\*\s+(\w+)", code)
+    width = {name: 4 if kind == "float" else 2 for kind, name in pointers}
+    moved = []
+    for nest in re.split(r"\n(?= {8}for\(int64_t x0)", code)[1:]:
+        lengths = map(int, re.findall(r"for\(int64_t x\d=[^;]*; x\d<static_cast<int64_t>\((\d+)L\)", nest))
+        if math.prod(lengths) == LOGITS:
+            pattern = (r"::loadu\((\w+) \+", r"\.store\((\w+) \+")
+            read, written = (sum(width[name] for name in set(re.findall(p, nest))) for p in pattern)
+            moved.append((read, written))
+    return moved
+
+
+@pytest.mark.acceptance
+@pytest.mark.filterwarnings("ignore")  # of what Megatron Core and compiling import
+def test_megatrons_compiled_loss_moves_what_is_generated_for_it() -> None:
+    """Cast and maxima are two loops on CPUs, where GPUs have one kernel: reductions there take in what they read."""
+    from megatron.core.fusions import fused_cross_entropy as fused  # noqa: PLC0415 - takes seconds
+    from torch._inductor.utils import run_and_get_code  # noqa: PLC0415
+
+    width, labels = LOGITS // ROWS, torch.arange(ROWS).view(ROWS, 1)
+    logits = torch.randn(ROWS, 1, width, dtype=torch.bfloat16)
+    (copied, maxima), cast = run_and_get_code(fused.calculate_logits_max, logits)
+    (mask, places, sums, shares), summed = run_and_get_code(
+        fused.calculate_predicted_logits, copied, labels, maxima, 0, width
+    )
+    _, divided = run_and_get_code(fused.calculate_cross_entropy_loss, shares, sums)
+    _, backward = run_and_get_code(fused.calculate_gradients, shares, torch.ones(ROWS, 1), mask, places)
+    found = [moved for code in (*cast, *summed, *divided, *backward) for moved in generated_loops(code)]
+    assert found == [(2, 4), (4, 0), *COMPILED_LOSS[0][1:], *COMPILED_LOSS[1]]
+
+
+def test_logits_of_single_kernels_take_as_many_bytes_at_once() -> None:
+    with Alive() as alive:
+        logits = torch.zeros(ROWS, LOGITS // ROWS, dtype=torch.bfloat16)
+        shares = shares_of(logits)
+        del logits
+        gradient_of(shares)
+    assert alive.most_bytes // LOGITS == LossKernels.SEPARATE.logit_bytes
+
+
+def test_logits_of_pytorchs_loss_take_as_many_bytes_at_once() -> None:
+    weight = torch.zeros(ROWS, LOGITS // ROWS, dtype=torch.bfloat16, requires_grad=True)
+    with Alive([weight]) as alive:
+        logits = weight * 1.0
+        loss = functional.cross_entropy(logits.float(), torch.zeros(ROWS, dtype=torch.long))
+        del logits
+        torch.autograd.grad(loss, weight)
+    assert alive.most_bytes // LOGITS == LossKernels.PYTORCH.logit_bytes
+
+
+def test_what_gpus_tell_each_other_launches_kernels_of_its_own() -> None:
     graph = launched(with_logits(4096), software("kareus", loss_kernels=LossKernels.SEPARATE))
-    for segments, logit_bytes in zip((graph.head_forward, graph.head_backward), bytes_of_megatrons_loss(), strict=True):
-        first, *others = (operator for part in segments for operator in part.operators)
-        assert first.copied_bytes == logit_bytes * 4096
-        assert not any(operator.copied_bytes for operator in others)
+    first, *others = (operator for part in graph.head_forward for operator in part.operators)
+    assert first.launches == 6
+    assert [(operator.launches, operator.copied_bytes) for operator in others] == [(1, 0), (1, 0)]
 
 
 @pytest.mark.parametrize("kernels", [kernels for kernels in LossKernels if kernels is not LossKernels.ENGINE])

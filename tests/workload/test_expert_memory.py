@@ -61,9 +61,7 @@ def test_what_predicts_further_tokens_is_where_the_head_is() -> None:
     shared = 12 * experts / layout.expert_replicas + 12 * (held - experts) / 8
     states = 6 * held + shared
     assert (last.states_gib - before.states_gib) * 2**30 == pytest.approx(states, rel=1e-6)
-    again = 4096 * (
-        4 * model.vocab_size + 3 * 2 * model.hidden_size
-    )  # logits; what enters the block twice, and leaves it
+    again = 4096 * (2 * model.vocab_size + 3 * 2 * model.hidden_size)  # gradients in the place of logits; its streams
     assert (last.head_gib - before.head_gib) * 2**30 == pytest.approx(again)
     kept = dataclasses.replace(one, recomputation=Recomputation.NONE)
     assert stage_memory(kept, 3).head_gib > last.head_gib
