@@ -9,12 +9,14 @@ time, at least the sum of its instructions' least cost at that price, less the p
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 
-from kareus.adviser.prices import FASTEST, NOTHING, PRICES_W, InstructionPrices, Priced
+from kareus.adviser.prices import FASTEST, NOTHING, PRICES_W, InstructionPrices, Priced, StructureCosts
 from kareus.arrays import Array, Indices
 from kareus.gpu_model.waiting import least_waiting_w, total_energy_j
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Direction, instruction_directions
 from kareus.pareto import ROUNDING, pareto_front
 from kareus.profile.programs import StageShape, laid_out_shapes
@@ -87,6 +89,19 @@ class Bound:
     def between_j(self) -> Array:
         """Energy that no plan undercuts that takes at least as long as a deadline, and less than the next."""
         return total_energy_j(np.append(self.falling_j[1:], self.floor_j), self.times_s, self.waiting_w)
+
+
+def compute_together(workloads: Iterable[Workload], costs: InstructionPrices) -> None:
+    """Price all that `computing_bound` of these workloads asks for, at once what differs in the number of blocks."""
+    asked: dict[int, tuple[StructureCosts, set[tuple[StageShape, Direction, Recomputation]]]] = {}
+    for workload in workloads:
+        structure = costs.of(workload)
+        directions = instruction_directions(split_backward=workload.split_backward)
+        shapes = set(laid_out_shapes(workload).values())
+        _, of_structure = asked.setdefault(id(structure), (structure, set()))
+        of_structure.update(product(shapes, directions, [workload.recomputation]))
+    for structure, instructions in asked.values():
+        structure.compute(instructions)
 
 
 def computing_bound(workload: Workload, costs: InstructionPrices) -> Bound:

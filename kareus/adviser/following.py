@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from kareus.adviser.answers import Depth, LayoutAnswer, LayoutChoice
-from kareus.adviser.bounds import Bound, KnownPlans, computing_bound
+from kareus.adviser.bounds import Bound, KnownPlans, compute_together, computing_bound
 from kareus.adviser.feasible import Candidate
 from kareus.adviser.order import COMPARED, TIED_SHARE
 from kareus.adviser.planning import frontier_of, plan_layout
@@ -92,6 +92,8 @@ def nearest_fitting(predictor: LayoutPredictor, short: Iterable[Candidate], trai
 
 def by_bound(candidates: Iterable[Candidate], costs: InstructionPrices) -> list[tuple[Bound, Candidate]]:
     """Return layouts with the bounds of their computation, by rising time."""
+    candidates = list(candidates)
+    compute_together((candidate.workload for candidate in candidates), costs)
     bounded = ((computing_bound(candidate.workload, costs), candidate) for candidate in candidates)
     return sorted(bounded, key=lambda pair: pair[0].fastest_s)
 

@@ -9,7 +9,7 @@ Instructions depend on a layout only by what one GPU computes of a block: layout
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -20,6 +20,7 @@ from kareus.frontiers.makeup import Makeup, overlap_makeup
 from kareus.gpu_model.model import (
     REPEATING,
     Behaviour,
+    Blocks,
     KnownSteps,
     PartSums,
     Sums,
@@ -208,10 +209,25 @@ class StructureCosts:
         """Return what no way to run an instruction undercuts: its operators alone, without any collective."""
         key = shape, direction, _repeated(direction, recomputation)
         if key not in self._computing:
-            alone = self._run(*key, None, with_collectives=False)
-            cost = _over_prices(CostByClock(alone.time_s, alone.energy_j))
-            self._computing[key] = cheapest([cost], least_waiting_w(self.base.gpu))
+            self.compute([key])
         return self._computing[key]
+
+    def compute(self, asked: Iterable[tuple[StageShape, Direction, Recomputation]]) -> None:
+        """Price what `computing` will be asked for: instructions that differ in the number of their blocks at once."""
+        alike: dict[tuple[StageShape, Direction, Recomputation], list[StageShape]] = {}
+        for shape, direction, recomputation in asked:
+            repeated = _repeated(direction, recomputation)
+            if (shape, direction, repeated) not in self._computing:
+                alike.setdefault((_few(shape), direction, repeated), []).append(shape)
+        waiting_w = least_waiting_w(self.base.gpu)
+        for (few, direction, repeated), shapes in alike.items():
+            more = np.array([shape.layers - few.layers for shape in shapes])
+            alone = self._run((few, direction, repeated, None), more, with_collectives=False)
+            effective_j = effective_energy_j(alone.energy_j, alone.time_s, waiting_w)
+            chosen = np.argmin(effective_j[..., np.newaxis] + PRICES_W * alone.time_s[..., np.newaxis], axis=1)
+            costs = (np.take_along_axis(values, chosen, axis=1) for values in (alone.time_s, effective_j))
+            for shape, time_s, cost_j in zip(shapes, *costs, strict=True):
+                self._computing[shape, direction, repeated] = Priced(time_s, cost_j)
 
     def instruction(
         self,
@@ -234,7 +250,8 @@ class StructureCosts:
         recomputation = _repeated(direction, recomputation)
         key = (shape, direction, recomputation, weights, split_backward and direction is not Direction.FORWARD)
         if key not in self._instructions:
-            ran = self._run(shape, direction, recomputation, weights, with_collectives=True)
+            few = _few(shape)
+            ran = self._run((few, direction, recomputation, weights), shape.layers - few.layers, with_collectives=True)
             sequential = CostByClock(ran.time_s, ran.energy_j)
             overlaps = (
                 self.overlaps
@@ -255,22 +272,19 @@ class StructureCosts:
 
     def _run(
         self,
-        shape: StageShape,
-        direction: Direction,
-        recomputation: Recomputation,
-        weights: ShardedWeights | None,
+        key: tuple[StageShape, Direction, Recomputation, ShardedWeights | None],
+        more: Blocks,
         *,
         with_collectives: bool,
     ) -> Behaviour:
-        """What a sequential instruction, or its operators alone, does at each clock."""
-        blocks = shape.layers if shape.dense else min(shape.layers, REPEATING)
+        """What a sequential instruction of few blocks and some more, or its operators alone, does at each clock."""
+        shape, direction, recomputation, weights = key
         how = direction, recomputation, with_collectives
-        key = replace(shape, layers=blocks), weights, how
-        if key not in self._sums:
-            in_blocks = self._part_sums(replace(shape, layers=blocks, first=False, last=False), weights, *how)
+        if (shape, weights, how) not in self._sums:
+            in_blocks = self._part_sums(replace(shape, first=False, last=False), weights, *how)
             outside = self._part_sums(replace(shape, layers=0, dense=0), None, *how)
-            self._sums[key] = Sums(in_blocks, outside, whole_instruction=True)
-        return _sustained(self.base, run_sums(self.base.gpu, self._sums[key], self.clocks, shape.layers - blocks))
+            self._sums[shape, weights, how] = Sums(in_blocks, outside, whole_instruction=True)
+        return _sustained(self.base, run_sums(self.base.gpu, self._sums[shape, weights, how], self.clocks, more))
 
     def _part_sums(
         self,
@@ -357,6 +371,11 @@ class StructureCosts:
 def _sustained(base: Workload, ran: Behaviour) -> Behaviour:
     """Return what runs with the energy of GPUs that train for long."""
     return replace(ran, energy_j=sustained_j(base.gpu, ran.energy_j, ran.time_s))
+
+
+def _few(shape: StageShape) -> StageShape:
+    """Return the shape with the blocks from which on each further one adds the same steps, if it has more."""
+    return shape if shape.dense else replace(shape, layers=min(shape.layers, REPEATING))
 
 
 def _repeated(direction: Direction, recomputation: Recomputation) -> Recomputation:

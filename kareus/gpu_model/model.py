@@ -31,6 +31,8 @@ GRID_CLOCKS = 25
 
 KnownSteps = dict[tuple[Step, tuple[int, ...], bytes], CostRows]
 """Costs by step and clocks."""
+Blocks = int | NDArray[np.int64]
+"""Blocks that an instruction has more than were counted: one number, or several, [numbers]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,25 +79,31 @@ class CountedCosts:
     host_s: Sequence[Array | float]
     """Time in which the host launches each."""
 
-    def total(self, blocks: int) -> CostRows:
-        """Return the cost of all steps, with so many blocks more."""
-        weights = self._repeats(blocks).reshape(-1, *(1,) * (self.costs.ndim - 1))
-        return (weights * self.costs).sum(axis=0)  # type: ignore[no-any-return]
+    def total(self, blocks: Blocks) -> CostRows:
+        """Return the cost of all steps, with so many blocks more; shape (3, clocks), or (3, numbers, clocks)."""
+        repeats, costs = self._repeats(blocks), self.costs if np.ndim(blocks) == 0 else self.costs[:, :, np.newaxis]
+        weights = repeats.reshape(len(repeats), 1, *np.shape(blocks), *(1,) * (self.costs.ndim - 2))
+        return (weights * costs).sum(axis=0)  # type: ignore[no-any-return]
 
-    def host_total_s(self, blocks: int) -> Array | float:
-        """Return the time in which the host launches all steps, with so many blocks more."""
-        return sum(n * s for n, s in zip(self._repeats(blocks).tolist(), self.host_s, strict=True))
+    def host_total_s(self, blocks: Blocks) -> Array | float:
+        """Return the time in which the host launches all steps, with so many blocks more; of many (numbers, 1)."""
+        repeats = self._repeats(blocks)
+        counts = repeats.tolist() if np.ndim(blocks) == 0 else repeats[..., np.newaxis]
+        total_s: Array | float = sum(n * s for n, s in zip(counts, self.host_s, strict=True))
+        return total_s
 
-    def _repeats(self, blocks: int) -> NDArray[np.int64]:
-        return self.counts + blocks * self.added
+    def _repeats(self, blocks: Blocks) -> NDArray[np.int64]:
+        repeats: NDArray[np.int64] = np.multiply.outer(self.added, blocks)
+        return self.counts.reshape(-1, *(1,) * np.ndim(blocks)) + repeats
 
     def __add__(self, other: "CountedCosts") -> "CountedCosts":
         """These steps, then others."""
-        counts, added, costs = (
-            np.concatenate(pair)
-            for pair in ((self.counts, other.counts), (self.added, other.added), (self.costs, other.costs))
+        return CountedCosts(
+            np.concatenate([self.counts, other.counts]),
+            np.concatenate([self.added, other.added]),
+            np.concatenate([self.costs, other.costs]),
+            [*self.host_s, *other.host_s],
         )
-        return CountedCosts(counts, added, costs, [*self.host_s, *other.host_s])
 
 
 @dataclass(frozen=True)  # without slots, so that what is asked for is kept
@@ -205,11 +213,14 @@ def part_sums(
     )
 
 
-def run_sums(gpu: Gpu, sums: Sums, requested_mhz: Array, blocks: int = 0) -> Behaviour:
-    """Return what `run_tally` does of steps that were summed at these clocks, with so many further blocks."""
+def run_sums(gpu: Gpu, sums: Sums, requested_mhz: Array, blocks: Blocks = 0) -> Behaviour:
+    """Return what `run_tally` does of steps that were summed at these clocks, with so many further blocks.
+
+    Of several numbers of blocks arrays have the shape (numbers, clocks), all as of each number by itself.
+    """
     parts = sums.blocks.requested, sums.outer.requested
     if not sum(len(part.counts) for part in parts):
-        return behaviour_of(np.zeros((3, *requested_mhz.shape)), requested_mhz)
+        return behaviour_of(np.zeros((3, *np.shape(blocks), *requested_mhz.shape)), requested_mhz)
     of_blocks, of_outer = (part.total(blocks) for part in parts)
     free = of_blocks + of_outer
     cost = free
@@ -249,7 +260,10 @@ def _limited(gpu: Gpu, costs: CostRows, requested_mhz: Array, free: CostRows) ->
 
     def steady(clock_mhz: Array) -> CostRows:
         if grid_mhz.ndim == 1:
-            return np.array([np.interp(clock_mhz, grid_mhz, row) for row in costs])
+            every = costs.reshape(-1, GRID_CLOCKS)
+            clocks_mhz = np.broadcast_to(clock_mhz, free.shape).reshape(len(every), -1)
+            pairs = zip(clocks_mhz, every, strict=True)
+            return np.array([np.interp(clocks, grid_mhz, row) for clocks, row in pairs]).reshape(free.shape)
         places = np.interp(clock_mhz, grid_mhz.reshape(-1, GRID_CLOCKS)[0], np.arange(GRID_CLOCKS))
         below = np.minimum(places.astype(np.int64), GRID_CLOCKS - 2)
         rows = np.broadcast_to(below, (3, *below.shape))

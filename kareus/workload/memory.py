@@ -192,6 +192,11 @@ class _StageActivations:
     head: int
     """Of that of the LM head."""
 
+    @property
+    def total(self) -> int:
+        """Of all that is there at once."""
+        return self.waiting + self.messages + max(self.blocks, self.head)
+
 
 @dataclass(slots=True)
 class SharedMemory:
@@ -220,11 +225,9 @@ def estimate_memory(workload: Workload, shared: SharedMemory | None = None) -> M
     places = degrees, workload.chunks, tuple(activations)
     if places not in shared.lasting:
         shared.lasting[places] = [_lasting_bytes(workload, stage) for stage in activations]
-    estimates = (
-        _stage_estimate(workload, stage, of_microbatches, lasting)
-        for (stage, of_microbatches), lasting in zip(activations.items(), shared.lasting[places], strict=True)
-    )
-    return max(estimates, key=lambda e: e.total_gib)
+    of_stages = zip(activations.items(), shared.lasting[places], strict=True)
+    (stage, of_microbatches), lasting = max(of_stages, key=lambda of: of[0][1].total + sum(of[1]))
+    return _stage_estimate(workload, stage, of_microbatches, lasting)
 
 
 def _fullest_stages(workload: Workload) -> list[int]:

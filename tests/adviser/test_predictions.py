@@ -50,6 +50,16 @@ def test_experts_over_trays_of_an_nvlink_domain_are_on_links_alone():
     assert priced.time_s == pytest.approx(predict(candidate.workload).time_s, rel=1e-6)
 
 
+def test_weights_shared_out_within_nodes_are_priced_whatever_came_before():
+    """Operator graphs know of no sharding, nor of the replicas that share."""
+    few = ("model=qwen3-1.7b", "model.num_layers=2", "gpu=h100-sxm5-80gb", "sequence_length=2048")
+    base = compose(few, CONFIG)[0].workload
+    asked = Constraints(tp=(1,), pp=(1,), shards=(8,), sharding=(Sharding.FULL,), microbatch_size=(1,))
+    (candidate, *_) = sort_layouts(base, layouts_of(base, 16, 16, asked)).candidates
+    priced, _ = LayoutPredictor(base, InstructionPrices(base)).sequential(candidate.workload)
+    assert priced.time_s == pytest.approx(predict(candidate.workload).time_s, rel=1e-6)
+
+
 def test_no_plan_undercuts_a_bound(found):
     predictor, costs, candidates = found
     for one in candidates:

@@ -80,6 +80,10 @@ def test_many_blocks_cost_what_their_program_costs(layout, recomputation, direct
             made = run_sums(own.gpu, sums, CLOCKS, layers - REPEATING)
             assert (made.time_s == whole.time_s).all(), (layers, ends)
             assert (made.energy_j == whole.energy_j).all(), (layers, ends)
+        each = [run_sums(own.gpu, sums, CLOCKS, more) for more in (0, 1, 7)]
+        together = run_sums(own.gpu, sums, CLOCKS, np.array([0, 1, 7]))
+        assert (together.time_s == [one.time_s for one in each]).all(), ends
+        assert (together.energy_j == [one.energy_j for one in each]).all(), ends
 
 
 def test_without_collectives_every_operator_stays():
