@@ -26,7 +26,6 @@ from kareus.gpu_model.model import (
     Sums,
     Tally,
     operators_alone,
-    part_sums,
     run_program,
     run_schedules,
     run_sums,
@@ -129,6 +128,8 @@ class BlockShape:
     host_rank_s: float
 
 
+_How = tuple[Direction, Recomputation, bool]
+"""Direction of an instruction, what it recomputes, and whether collectives are in or beside it."""
 KnownGraphs = dict[BlockShape, dict[Batch, BlockGraph]]
 
 
@@ -222,7 +223,7 @@ class StructureCosts:
         waiting_w = least_waiting_w(self.base.gpu)
         for (few, direction, repeated), shapes in alike.items():
             more = np.array([shape.layers - few.layers for shape in shapes])
-            alone = self._run((few, direction, repeated, None), more, with_collectives=False)
+            alone = self._run(few, None, (direction, repeated, False), more)
             effective_j = effective_energy_j(alone.energy_j, alone.time_s, waiting_w)
             chosen = np.argmin(effective_j[..., np.newaxis] + PRICES_W * alone.time_s[..., np.newaxis], axis=1)
             costs = (np.take_along_axis(values, chosen, axis=1) for values in (alone.time_s, effective_j))
@@ -251,7 +252,7 @@ class StructureCosts:
         key = (shape, direction, recomputation, weights, split_backward and direction is not Direction.FORWARD)
         if key not in self._instructions:
             few = _few(shape)
-            ran = self._run((few, direction, recomputation, weights), shape.layers - few.layers, with_collectives=True)
+            ran = self._run(few, weights, (direction, recomputation, True), shape.layers - few.layers)
             sequential = CostByClock(ran.time_s, ran.energy_j)
             overlaps = (
                 self.overlaps
@@ -270,32 +271,18 @@ class StructureCosts:
             )
         return self._instructions[key]
 
-    def _run(
-        self,
-        key: tuple[StageShape, Direction, Recomputation, ShardedWeights | None],
-        more: Blocks,
-        *,
-        with_collectives: bool,
-    ) -> Behaviour:
+    def _run(self, shape: StageShape, weights: ShardedWeights | None, how: _How, more: Blocks) -> Behaviour:
         """What a sequential instruction of few blocks and some more, or its operators alone, does at each clock."""
-        shape, direction, recomputation, weights = key
-        how = direction, recomputation, with_collectives
-        if (shape, weights, how) not in self._sums:
-            in_blocks = self._part_sums(replace(shape, first=False, last=False), weights, *how)
-            outside = self._part_sums(replace(shape, layers=0, dense=0), None, *how)
-            self._sums[shape, weights, how] = Sums(in_blocks, outside, whole_instruction=True)
-        return _sustained(self.base, run_sums(self.base.gpu, self._sums[shape, weights, how], self.clocks, more))
+        key = shape, weights, how
+        if key not in self._sums:
+            in_blocks = self._part_sums(replace(shape, first=False, last=False), weights, how)
+            outside = self._part_sums(replace(shape, layers=0, dense=0), None, how)
+            self._sums[key] = Sums(in_blocks, outside, whole_instruction=True)
+        return _sustained(self.base, run_sums(self.base.gpu, self._sums[key], self.clocks, more))
 
-    def _part_sums(
-        self,
-        shape: StageShape,
-        weights: ShardedWeights | None,
-        direction: Direction,
-        recomputation: Recomputation,
-        with_collectives: bool,  # noqa: FBT001 - a part of a key
-    ) -> PartSums:
+    def _part_sums(self, shape: StageShape, weights: ShardedWeights | None, how: _How) -> PartSums:
         """What steps of an instruction take: those of its blocks, or without blocks those outside of them."""
-        key = shape, weights, direction, recomputation, with_collectives
+        key, (direction, recomputation, with_collectives) = (shape, weights, how), how
         if key not in self._parts_of_sums:
 
             def counted(layers: int) -> Counter[Step]:
@@ -304,8 +291,8 @@ class StructureCosts:
                 return part if with_collectives else operators_alone(part)
 
             fewer = counted(REPEATING - 1) if shape.layers == REPEATING and not shape.dense else None
-            parts = part_sums(self.base.gpu, counted(shape.layers), self.clocks, self.step_costs, fewer)
-            self._parts_of_sums[key] = parts
+            counts = counted(shape.layers)
+            self._parts_of_sums[key] = PartSums(self.base.gpu, counts, self.clocks, self.step_costs, fewer)
         return self._parts_of_sums[key]
 
     def _program(

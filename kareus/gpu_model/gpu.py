@@ -1,7 +1,6 @@
 """A GPU and the node around it: the records of Hydra group `gpu`, but for the coefficients of its model."""
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kareus.artifacts.names import check_product
@@ -51,12 +50,7 @@ class FrequencyRange:
     @property
     def clocks_mhz(self) -> tuple[int, ...]:
         """All clocks to search, in MHz, in ascending order."""
-        return _clocks_mhz(self.minimum_mhz, self.maximum_mhz, self.stride_mhz)
-
-
-@lru_cache(maxsize=64)  # each workload that is made asks how many there are
-def _clocks_mhz(minimum_mhz: int, maximum_mhz: int, stride_mhz: int) -> tuple[int, ...]:
-    return tuple(range(minimum_mhz, maximum_mhz + 1, stride_mhz))
+        return tuple(range(self.minimum_mhz, self.maximum_mhz + 1, self.stride_mhz))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

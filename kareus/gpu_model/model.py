@@ -96,50 +96,54 @@ class CountedCosts:
         repeats: NDArray[np.int64] = np.multiply.outer(self.added, blocks)
         return self.counts.reshape(-1, *(1,) * np.ndim(blocks)) + repeats
 
-    def __add__(self, other: "CountedCosts") -> "CountedCosts":
-        """These steps, then others."""
-        return CountedCosts(
-            np.concatenate([self.counts, other.counts]),
-            np.concatenate([self.added, other.added]),
-            np.concatenate([self.costs, other.costs]),
-            [*self.host_s, *other.host_s],
-        )
-
 
 @dataclass(frozen=True)  # without slots, so that what is asked for is kept
 class PartSums:
-    """What the steps of a part of an instruction take, before power limit and host; programs share parts."""
+    """What steps of a part of an instruction take, before power limit and host; programs share parts."""
 
-    requested: CountedCosts
-    """At the requested clocks."""
-    make_alone: Callable[[], CountedCosts]
-    make_on_grid: Callable[[], CountedCosts]
+    gpu: Gpu
+    counted: Counter[Step]
+    """The steps; of `REPEATING` blocks, where more are asked for."""
+    requested_mhz: Array
+    step_costs: KnownSteps
+    """As of `run_tally`."""
+    fewer: Counter[Step] | None = None
+    """Those of one block less. From `REPEATING` on each further block adds the same steps: only the first and the last
+    blocks differ from others, by what is beside them."""
+
+    @cached_property
+    def requested(self) -> CountedCosts:
+        """At the requested clocks."""
+        return self._costs(Counter, self.requested_mhz)
 
     @cached_property
     def alone(self) -> CountedCosts:
         """Operators alone, where they miss something of a whole instruction; else none."""
-        return self.make_alone()
+        return self._costs(operators_alone if self.gpu.isolates else lambda _: Counter(), self.requested_mhz)
 
     @cached_property
     def on_grid(self) -> CountedCosts:
         """At the clocks of `_grid_mhz`: only a power limit over more than a step asks for them."""
-        return self.make_on_grid()
+        return self._costs(Counter, _grid_mhz(self.gpu, self.requested_mhz))
+
+    def _costs(self, steps: Callable[[Counter[Step]], Counter[Step]], clocks_mhz: Array) -> CountedCosts:
+        repeats, less = steps(self.counted), steps(self.counted if self.fewer is None else self.fewer)
+        known = [known_step_cost(self.gpu, step, clocks_mhz, self.step_costs) for step in repeats]
+        return CountedCosts(
+            np.array(list(repeats.values()), dtype=np.int64),
+            np.array([count - less[step] for step, count in repeats.items()], dtype=np.int64),
+            np.array(known).reshape(len(repeats), 3, *clocks_mhz.shape),
+            [sum(host_time_s(self.gpu, part.operators, part.collective) for part in step.parts) for step in repeats],
+        )
 
 
-@dataclass(frozen=True)  # as above
+@dataclass(frozen=True, slots=True)
 class Sums:
     """What the steps of a tally take, before power limit and host: with further blocks they only run more often."""
 
     blocks: PartSums
-    """Steps in blocks."""
     outer: PartSums
-    """All other steps."""
     whole_instruction: bool
-
-    @cached_property
-    def on_grid(self) -> CountedCosts:
-        """All steps at the clocks of `_grid_mhz`."""
-        return self.blocks.on_grid + self.outer.on_grid
 
 
 def tally(program: Program) -> Tally:
@@ -147,11 +151,6 @@ def tally(program: Program) -> Tally:
     first, last = program.blocks or (0, 0)
     outer = Counter(program.steps[:first]) + Counter(program.steps[last:])
     return Tally(Counter(program.steps[first:last]), outer, program.blocks is not None)
-
-
-def without_collectives(counted: Tally) -> Tally:
-    """Return the operators of a tally, with no collective in or beside them."""
-    return replace(counted, blocks=operators_alone(counted.blocks), outer=operators_alone(counted.outer))
 
 
 def run_program(
@@ -173,44 +172,8 @@ def run_tally(gpu: Gpu, counted: Tally, frequency_mhz: Array | float, step_costs
         step_costs: costs of steps on this GPU, read and extended; programs of one workload share most of their steps.
     """
     requested_mhz = np.asarray(frequency_mhz, dtype=np.float64)
-    return run_sums(gpu, sums_of(gpu, counted, requested_mhz, step_costs), requested_mhz)
-
-
-def sums_of(gpu: Gpu, counted: Tally, requested_mhz: Array, step_costs: KnownSteps, fewer: Tally | None = None) -> Sums:
-    """Return what the steps of a tally take at requested clocks.
-
-    Args:
-        gpu: GPU that runs them.
-        counted: the tally; of `REPEATING` blocks, where more are asked for.
-        requested_mhz: clocks.
-        step_costs: as of `run_tally`.
-        fewer: the tally of one block less. From `REPEATING` on each further block adds the same steps: only the first
-            and the last blocks differ from others, by what is beside them.
-    """
-    blocks = part_sums(gpu, counted.blocks, requested_mhz, step_costs, None if fewer is None else fewer.blocks)
-    return Sums(blocks, part_sums(gpu, counted.outer, requested_mhz, step_costs), counted.whole_instruction)
-
-
-def part_sums(
-    gpu: Gpu, counted: Counter[Step], requested_mhz: Array, step_costs: KnownSteps, fewer: Counter[Step] | None = None
-) -> PartSums:
-    """Return what some steps of a tally take at requested clocks; arguments as of `sums_of`."""
-
-    def costs(steps: Callable[[Counter[Step]], Counter[Step]], clocks_mhz: Array) -> CountedCosts:
-        repeats, less = steps(counted), steps(counted if fewer is None else fewer)
-        shape = (len(repeats), 3, *clocks_mhz.shape)
-        return CountedCosts(
-            np.array(list(repeats.values()), dtype=np.int64),
-            np.array([count - less[step] for step, count in repeats.items()], dtype=np.int64),
-            np.array([known_step_cost(gpu, step, clocks_mhz, step_costs) for step in repeats]).reshape(shape),
-            [sum(host_time_s(gpu, part.operators, part.collective) for part in step.parts) for step in repeats],
-        )
-
-    return PartSums(
-        costs(Counter, requested_mhz),
-        lambda: costs(operators_alone if gpu.isolates else lambda _: Counter(), requested_mhz),
-        lambda: costs(Counter, _grid_mhz(gpu, requested_mhz)),
-    )
+    blocks, outer = (PartSums(gpu, steps, requested_mhz, step_costs) for steps in (counted.blocks, counted.outer))
+    return run_sums(gpu, Sums(blocks, outer, counted.whole_instruction), requested_mhz)
 
 
 def run_sums(gpu: Gpu, sums: Sums, requested_mhz: Array, blocks: Blocks = 0) -> Behaviour:
@@ -225,7 +188,8 @@ def run_sums(gpu: Gpu, sums: Sums, requested_mhz: Array, blocks: Blocks = 0) -> 
     free = of_blocks + of_outer
     cost = free
     if gpu.coefficients.limiter_s and over_limit(gpu, free).any():
-        cost = _limited(gpu, sums.on_grid.total(blocks), requested_mhz, free)
+        on_grid = sums.blocks.on_grid.total(blocks) + sums.outer.on_grid.total(blocks)
+        cost = _limited(gpu, on_grid, requested_mhz, free)
     cost = with_slowest(gpu, free, cost)
     if gpu.launches_ahead is not LaunchesAhead.STEP:
         blocks_s, outer_s = (part.host_total_s(blocks) for part in parts)

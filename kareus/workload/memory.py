@@ -180,22 +180,10 @@ class _ChunkMemory:
     """Gradients in the backward of a block."""
 
 
-@dataclass(frozen=True, slots=True)
-class _StageActivations:
-    """Bytes on one GPU of a stage of what microbatches bring, whatever replicas share out."""
-
-    waiting: int
-    """Of what waits for its backward, or for its weight gradients."""
-    messages: int
-    blocks: int
-    """Of the working set of blocks."""
-    head: int
-    """Of that of the LM head."""
-
-    @property
-    def total(self) -> int:
-        """Of all that is there at once."""
-        return self.waiting + self.messages + max(self.blocks, self.head)
+_ActivationBytes = tuple[int, int, int, int]
+"""On one GPU of a stage: of what waits for a backward, messages, and the working sets of blocks and, before, head."""
+_LastingBytes = tuple[float, float, float, int]
+"""Of weights, gradients, states of the optimizer, and communicators."""
 
 
 @dataclass(slots=True)
@@ -203,10 +191,10 @@ class SharedMemory:
     """What layouts of one training share of their memory, read and extended: most differ in what decides little."""
 
     chunks: dict[object, _ChunkMemory] = field(default_factory=dict)
-    activations: dict[object, dict[int, _StageActivations]] = field(default_factory=dict)
+    activations: dict[object, dict[int, _ActivationBytes]] = field(default_factory=dict)
     """Of the stages of which one is the fullest."""
-    lasting: dict[object, list[tuple[float, float, float, int]]] = field(default_factory=dict)
-    """Of these stages: bytes of weights, gradients, states of the optimizer, and communicators."""
+    lasting: dict[object, list[_LastingBytes]] = field(default_factory=dict)
+    """Likewise."""
 
 
 def estimate_memory(workload: Workload, shared: SharedMemory | None = None) -> MemoryEstimate:
@@ -225,9 +213,13 @@ def estimate_memory(workload: Workload, shared: SharedMemory | None = None) -> M
     places = degrees, workload.chunks, tuple(activations)
     if places not in shared.lasting:
         shared.lasting[places] = [_lasting_bytes(workload, stage) for stage in activations]
-    of_stages = zip(activations.items(), shared.lasting[places], strict=True)
-    (stage, of_microbatches), lasting = max(of_stages, key=lambda of: of[0][1].total + sum(of[1]))
-    return _stage_estimate(workload, stage, of_microbatches, lasting)
+    totals = [
+        waiting + messages + max(blocks, head) + sum(lasting)
+        for (waiting, messages, blocks, head), lasting in zip(activations.values(), shared.lasting[places], strict=True)
+    ]
+    fullest = totals.index(max(totals))
+    stage, of_stage = list(activations.items())[fullest]
+    return _stage_estimate(workload, stage, of_stage, shared.lasting[places][fullest])
 
 
 def _fullest_stages(workload: Workload) -> list[int]:
@@ -297,44 +289,40 @@ def stage_memory(workload: Workload, stage: int, shared: SharedMemory | None = N
 
 
 def _stage_estimate(
-    workload: Workload, stage: int, activations: _StageActivations, lasting: tuple[float, float, float, int]
+    workload: Workload, stage: int, activations: _ActivationBytes, lasting: _LastingBytes
 ) -> MemoryEstimate:
-    """Return the estimate that has these bytes, those of `lasting` as in `SharedMemory`."""
-    weights, gradients, states, communicators = lasting
+    (waiting, messages, blocks, head), (weights, gradients, states, communicators) = activations, lasting
     return MemoryEstimate(
         stage=stage,
         weights_gib=weights / GIB,
         gradients_gib=gradients / GIB,
         optimizer_gib=states / GIB,
-        in_flight_gib=activations.waiting / GIB,
-        transfers_gib=activations.messages / GIB,
+        in_flight_gib=waiting / GIB,
+        transfers_gib=messages / GIB,
         communicators_gib=communicators / GIB,
-        blocks_gib=activations.blocks / GIB,
-        head_gib=activations.head / GIB,
+        blocks_gib=blocks / GIB,
+        head_gib=head / GIB,
         workspace_gib=workload.software.workspace_gib,
         reserve_gib=workload.memory_reserve_gib,
     )
 
 
-def _activations(workload: Workload, stage: int, shared: SharedMemory) -> _StageActivations:
+def _activations(workload: Workload, stage: int, shared: SharedMemory) -> _ActivationBytes:
     model, parallelism, tokens = workload.model, workload.parallelism, _tokens(workload)
     chunk = _largest_chunk(workload, stage, shared)
     is_last, passing = stage == parallelism.head_stage, most_received_ahead(workload, stage) + 1
     message = chunk.boundary // gathered_parts(chunk.boundary // BF16_BYTES, parallelism)
     before_norm = chunk.boundary if stage == 0 and model.embedding_norm else 0
     head = head_split_bytes(model, parallelism, tokens) if is_last and workload.split_backward else 0
-    return _StageActivations(
-        waiting=max(
-            in_flight * (chunk.kept + before_norm) + delayed * (chunk.delayed + head)
-            for in_flight, delayed in in_flight_and_delayed(workload, stage)
-        ),
-        messages=passing * message if parallelism.pp > 1 else 0,
-        blocks=chunk.working + head + chunk.gradients,
-        head=head_bytes(workload, tokens) if is_last else 0,
+    waiting = max(
+        in_flight * (chunk.kept + before_norm) + delayed * (chunk.delayed + head)
+        for in_flight, delayed in in_flight_and_delayed(workload, stage)
     )
+    messages, working = passing * message if parallelism.pp > 1 else 0, chunk.working + head + chunk.gradients
+    return waiting, messages, working, head_bytes(workload, tokens) if is_last else 0
 
 
-def _lasting_bytes(workload: Workload, stage: int) -> tuple[float, float, float, int]:
+def _lasting_bytes(workload: Workload, stage: int) -> _LastingBytes:
     weights, gradients, states = state_bytes(workload, stage, workload.parallelism.split[stage])
     mask = mask_bytes(workload) if workload.software.reads_alibi_mask else 0
     return weights + mask, gradients, states, communicator_bytes(workload, stage)

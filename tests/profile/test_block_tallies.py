@@ -10,12 +10,13 @@ from helpers.builders import CONFIG
 from kareus.gpu_model.model import (
     REPEATING,
     KnownSteps,
+    PartSums,
+    Sums,
     Tally,
+    operators_alone,
     run_sums,
     run_tally,
-    sums_of,
     tally,
-    without_collectives,
 )
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph, Direction
@@ -74,7 +75,9 @@ def test_many_blocks_cost_what_their_program_costs(layout, recomputation, direct
 
     for ends in ({"first": True, "last": False}, {"first": False, "last": True}, {"first": False, "last": False}):
         more, fewer = (counted(blocks, **ends) for blocks in (REPEATING, REPEATING - 1))
-        sums = sums_of(own.gpu, more, CLOCKS, STEPS.setdefault(layout, {}), fewer)
+        costs = STEPS.setdefault(layout, {})
+        blocks = PartSums(own.gpu, more.blocks, CLOCKS, costs, fewer.blocks)
+        sums = Sums(blocks, PartSums(own.gpu, more.outer, CLOCKS, costs), whole_instruction=True)
         for layers in (4, 5, 11):
             whole = run_tally(own.gpu, counted(layers, **ends), CLOCKS, STEPS[layout])
             made = run_sums(own.gpu, sums, CLOCKS, layers - REPEATING)
@@ -98,7 +101,7 @@ def test_without_collectives_every_operator_stays():
         software=own.software,
     )
     counted = tally(program)
-    alone = without_collectives(counted)
+    alone = Tally(operators_alone(counted.blocks), operators_alone(counted.outer), whole_instruction=True)
     assert all(step.collective is None for step in alone.steps)
     flops = [sum(n * o.flops for step, n in one.steps.items() for o in step.operators) for one in (counted, alone)]
     assert flops[0] == flops[1] > 0
