@@ -74,7 +74,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if given and not arguments.measure:
         raise ConfigError(f"--{given[0]}: goes with --measure.")
     if bool(arguments.gpu) != bool(arguments.output):
-        raise ConfigError("--gpu, --output: give both: which file to start from, and which to write.")
+        raise ConfigError("--gpu, --output: go together; give both, the file to start from and the one to write.")
     if arguments.output:
         check_name(arguments.output.stem, "--output")
         compose([f"gpu={arguments.gpu}"], arguments.config_dir)
