@@ -78,7 +78,7 @@ class Scheduled(nn.Module):
         self._schedules = schedules
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Run a microbatch: what arrives, or ids, to what is sent, or after the last chunk to the weighted loss."""
+        """Run a microbatch: from ids or what arrives to what is sent, or of the last chunk to the weighted loss."""
         schedule = self._schedules.get((self.chunk, self.microbatch), SEQUENTIAL)
         is_last = self.model.head is not None
         hidden = gathered(inputs, self.shapes, self.tensor) if self.model.embedding is None else inputs

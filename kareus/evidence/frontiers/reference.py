@@ -228,7 +228,7 @@ def _reduction_row(line: Line) -> ReductionRow:
     if (table in ABLATIONS) != metric.endswith("increase_pct"):
         raise ArtifactError(
             f"{line.path}: line {line.number}: table={table!r} with metric={metric!r}: increases belong to the tables "
-            f"{', '.join(ABLATIONS)}, and nothing else does."
+            f"{', '.join(ABLATIONS)}, and these have no other metric."
         )
     given = {method: line.percent(method) for method in METHODS if line.text(method)}
     if table in ABLATIONS and not set(given) <= {"kareus"}:

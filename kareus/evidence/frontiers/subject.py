@@ -63,7 +63,9 @@ def subject(scenario: Scenario, overrides: tuple[str, ...], config_dir: Path) ->
     """
     composition, *others = compose([*scenario.overrides, NO_UPDATE, *overrides], config_dir)
     if others:
-        raise ConfigError(f"{' '.join(composition.overrides)}: one of {1 + len(others)}; give one value for each key.")
+        raise ConfigError(
+            f"{' '.join(composition.overrides)}: is one of {1 + len(others)} workloads; give one value for each key."
+        )
     workload = composition.workload
     check_divisibility(workload)
     workload = with_split(workload)
