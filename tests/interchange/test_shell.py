@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kareus.errors import ConfigError
 from kareus.interchange.shell import read_arguments
+from kareus.interchange.shell_words import script_words
 
 BASH = shutil.which("bash")
 
@@ -20,6 +21,12 @@ def values(text):
 def test_words_of_arrays_and_variables_are_put_in():
     text = 'TP=4\nARGS=(--tp $TP --name "a b")\nARGS+=(--swiglu)\ntorchrun train.py ${ARGS[@]} --pp=2 # --cp 8'
     assert values(text) == {"tp": ["4"], "name": ["a", "b"], "swiglu": [], "pp": ["2"]}
+
+
+@given(st.text("ab=$-;&|()\n\t ", max_size=40))
+def test_scripts_without_quotes_have_the_words_that_shlex_finds(text):
+    """A quote anywhere leaves the splitting to shlex."""
+    assert (*script_words(text).words, ";", "") == script_words(f"{text} ; ''").words
 
 
 def test_options_go_on_after_a_continued_line():
