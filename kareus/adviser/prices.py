@@ -291,8 +291,8 @@ class StructureCosts:
                 return part if with_collectives else operators_alone(part)
 
             fewer = counted(REPEATING - 1) if shape.layers == REPEATING and not shape.dense else None
-            counts = counted(shape.layers)
-            self._parts_of_sums[key] = PartSums(self.base.gpu, counts, self.clocks, self.step_costs, fewer)
+            part = PartSums(self.base.gpu, counted(shape.layers), self.clocks, self.step_costs, fewer)
+            self._parts_of_sums[key] = part
         return self._parts_of_sums[key]
 
     def _program(

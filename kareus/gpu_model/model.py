@@ -89,12 +89,10 @@ class CountedCosts:
         """Return the time in which the host launches all steps, with so many blocks more; of many (numbers, 1)."""
         repeats = self._repeats(blocks)
         counts = repeats.tolist() if np.ndim(blocks) == 0 else repeats[..., np.newaxis]
-        total_s: Array | float = sum(n * s for n, s in zip(counts, self.host_s, strict=True))
-        return total_s
+        return sum(n * s for n, s in zip(counts, self.host_s, strict=True))  # type: ignore[no-any-return]
 
     def _repeats(self, blocks: Blocks) -> NDArray[np.int64]:
-        repeats: NDArray[np.int64] = np.multiply.outer(self.added, blocks)
-        return self.counts.reshape(-1, *(1,) * np.ndim(blocks)) + repeats
+        return self.counts.reshape(-1, *(1,) * np.ndim(blocks)) + np.multiply.outer(self.added, blocks)
 
 
 @dataclass(frozen=True)  # without slots, so that what is asked for is kept
@@ -106,7 +104,6 @@ class PartSums:
     """The steps; of `REPEATING` blocks, where more are asked for."""
     requested_mhz: Array
     step_costs: KnownSteps
-    """As of `run_tally`."""
     fewer: Counter[Step] | None = None
     """Those of one block less. From `REPEATING` on each further block adds the same steps: only the first and the last
     blocks differ from others, by what is beside them."""
@@ -282,8 +279,8 @@ def known_step_cost(gpu: Gpu, step: Step, requested_mhz: Array, step_costs: Know
             host_s = sum(host_time_s(gpu, part.operators, part.collective) for part in step.parts)
             step_costs[key] = _phases_cost(gpu, along_phases(gpu, step, requested_mhz), requested_mhz, host_s)
         elif len(step.operators) > 1 and step.collective is None and gpu.launches_ahead is not LaunchesAhead.STEP:
-            alone = (Step(operators=(each,)) for each in step.operators)  # each is in many steps
-            costs = [known_step_cost(gpu, each, requested_mhz, step_costs) for each in alone]
+            alone = (Step(operators=(each,)) for each in step.operators)
+            costs = (known_step_cost(gpu, each, requested_mhz, step_costs) for each in alone)  # each is in many steps
             step_costs[key] = functools.reduce(operator.add, costs)
         else:
             step_costs[key] = step_cost(gpu, step.operators, step.collective, requested_mhz, step.sm_count, step.launch)

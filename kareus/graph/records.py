@@ -111,10 +111,7 @@ CORE_ATTENTION = ("attention", "scores", "softmax", "dropout", "mixing")
 
 
 class _HashedOnce:
-    """A record that keeps its hash: tables of what steps cost ask for that of every operator again and again.
-
-    Its classes name `__hash__` as theirs, or `dataclass` would make another.
-    """
+    """A record that keeps its hash: tables of what steps cost ask for that of every operator again and again."""
 
     __slots__ = ("_hash",)
     _hash: int
@@ -153,7 +150,7 @@ class Operator(_HashedOnce):
     precision: Precision = field(default=Precision.BF16, metadata=ADDED)
     """Number format of a product's operands; casting them is among its copies."""
 
-    __hash__ = _HashedOnce.__hash__
+    __hash__ = _HashedOnce.__hash__  # or `dataclass` would make another
 
     @property
     def launches(self) -> int:

@@ -192,9 +192,8 @@ class SharedMemory:
 
     chunks: dict[object, _ChunkMemory] = field(default_factory=dict)
     activations: dict[object, dict[int, _ActivationBytes]] = field(default_factory=dict)
-    """Of the stages of which one is the fullest."""
+    """Of the stages of which one is the fullest, as the next."""
     lasting: dict[object, list[_LastingBytes]] = field(default_factory=dict)
-    """Likewise."""
 
 
 def estimate_memory(workload: Workload, shared: SharedMemory | None = None) -> MemoryEstimate:
