@@ -52,6 +52,7 @@ CASES = {
         "microbatch_size=4",
         "sequence_length=8192",
         "recomputation=full",
+        "software.loss_kernels=separate",
     ),
 }
 
