@@ -48,7 +48,7 @@ def test_plans_of_a_frontier_are_those_that_are_planned_one_by_one(frontier):
     plan, alone = frontier.plan("straggler=1.1x"), kareus.plan(frontier.workload, select="straggler=1.1x")
     assert plan == replace(alone, created_at=plan.created_at)
     assert plan.prediction.time_s <= 1.1 * frontier.plan().prediction.time_s
-    with pytest.raises(ConfigError, match="perhaps you meant kareus"):
+    with pytest.raises(ConfigError, match=r"perhaps you meant sequential\+perseus or "):
         frontier.plan(method="perseus")
 
 

@@ -197,7 +197,7 @@ def test_a_lower_clock_is_slower_and_takes_less_power(default):
         ([], {"frequency_mhz": 100}, "frequency_mhz=100: must be a whole number from 900 to 1410 MHz"),
         ([], {"frequency_mhz": 900.5}, "frequency_mhz=900.5: must be a whole number"),
         ([], {"frequency_mhz": 1411}, "frequency_mhz=1411"),
-        (["microbatch_size=7"], {"method": "nanobatching"}, "no equal halves"),
+        (["microbatch_size=7"], {"method": "nanobatching"}, "of an odd size"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(overrides, arguments, message):
