@@ -17,6 +17,8 @@ from types import FrameType
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NO_DESCRIPTOR = -1
+_NO_SIGNAL = 0
+"""What is written to our descriptor to know when all before it has been read."""
 
 
 @contextlib.contextmanager
@@ -72,6 +74,7 @@ class _Watch:
         self._others: _Descriptor | None = None
         """Of another library, such as asyncio, which gets what ours gets."""
         self._thread: threading.Thread | None = None
+        self._caught_up = threading.Event()
 
     def enter(self, callback: Callable[[], None]) -> None:
         self.callbacks.append(callback)
@@ -86,6 +89,7 @@ class _Watch:
         """Call `callback` no longer; the last one puts all back, if it leaves from the main thread."""
         if callback not in self.callbacks:  # it is the parent's, from which this process was forked
             return
+        self._catch_up()
         self.callbacks.remove(callback)
         if self.callbacks or self._thread is None or threading.current_thread() is not threading.main_thread():
             return
@@ -94,6 +98,15 @@ class _Watch:
         self._thread.join()
         os.close(self._reader)
         self._thread = None
+
+    def _catch_up(self) -> None:
+        """Wait for what is called on signals by now: one of them may have ended what would have restored otherwise."""
+        if self._thread is None or threading.current_thread() is self._thread:
+            return
+        self._caught_up.clear()
+        with contextlib.suppress(OSError):  # full
+            os.write(self._writer, bytes([_NO_SIGNAL]))
+            self._caught_up.wait()
 
     def take(self) -> None:
         """Have the interpreter write signals to our descriptor, also those that would end the process at once."""
@@ -129,10 +142,12 @@ class _Watch:
             if any(number in _SIGNALS for number in numbers):
                 for callback in self.callbacks.copy():
                     callback()
+            if _NO_SIGNAL in numbers:
+                self._caught_up.set()
             others = self._others
             if others is not None and others.is_open():
                 with contextlib.suppress(OSError):  # full, so that its owner wakes up anyway; or closed
-                    os.write(others.number, numbers)
+                    os.write(others.number, numbers.replace(bytes([_NO_SIGNAL]), b""))
 
 
 _watch = _Watch()

@@ -76,6 +76,19 @@ def test_the_default_becomes_an_exit_with_finally_blocks() -> None:
     assert signal.getsignal(TERM) is signal.SIG_DFL
 
 
+def test_an_exit_at_once_waits_for_what_restores() -> None:
+    """The exception may have interrupted a `finally` block before it restored anything."""
+    restored: list[bool] = []
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(10.0)  # no other thread gets the interpreter before this one waits
+    try:
+        with pytest.raises(SystemExit), on_termination(lambda: restored.append(True)):
+            signal.raise_signal(TERM)
+        assert restored
+    finally:
+        sys.setswitchinterval(interval_s)
+
+
 def test_ctrl_c_stays_an_interrupt() -> None:
     restored: list[bool] = []
     with pytest.raises(KeyboardInterrupt), on_termination(lambda: restored.append(True)):
