@@ -27,9 +27,9 @@ run: $(VENV)/run.stamp ## set up, plan the default workload, say what the plan s
 test: $(VENV)/test.stamp ## set up, check the code, run all tests
 	$(MAKE) --no-print-directory --jobs 2 lint tests
 
-# Tests of ranks, signals and clusters wait for others: on two cores two more workers compute meanwhile.
+# Tests of ranks, signals and clusters wait for others: on two cores three more workers compute meanwhile.
 tests: $(VENV)/test.stamp
-	pytest -n 4 --dist loadfile --no-loadscope-reorder
+	pytest -n 5 --dist loadfile --no-loadscope-reorder
 
 newest: $(NEWEST)/test.stamp ## test adapters and runtime with the newest PyTorch that is permitted, in an environment of its own
 	PATH="$(CURDIR)/$(NEWEST)/bin:$$PATH" pytest -n 2 --dist loadfile tests/adapters tests/runtime
