@@ -30,7 +30,7 @@ from kareus.model.config import model_words
 from kareus.pareto import AS_FAST
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
 from kareus.plans.actuated import SLOWER, clock_goal
-from kareus.plans.answer import BASELINE, LITTLE_SLOWER, little_to_gain, meaning, model_error_line
+from kareus.plans.answer import BASELINE, LITTLE_SLOWER, SAME_SHARE, little_to_gain, meaning, model_error_line
 from kareus.plans.exchanges import dispatch_lines
 from kareus.plans.selectors import Goal
 from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
@@ -211,22 +211,36 @@ def engine_line(advice: Advice) -> str:
 
 
 def frugal_lines(advice: Advice) -> Iterator[str]:
-    """Yield what a little more time saves, where there is little to gain at full speed."""
+    """Yield what a little more time saves, where there is little to gain at full speed, and in which layout most."""
     first, baseline = advice.chosen.layout.fastest, advice.size.baseline.cost
     if advice.chosen.cost != first:
         return
-    slower = [plan for plan in advice.chosen.layout.plans if plan.time_s <= first.time_s * LITTLE_SLOWER]
+    most_s = first.time_s * LITTLE_SLOWER
+    slower = [plan for plan in advice.chosen.layout.plans if plan.time_s <= most_s]
     frugal = min(slower, key=lambda plan: plan.energy_j)
     said = little_to_gain(
         1 - first.time_s / baseline.time_s,
         1 - first.energy_j / baseline.energy_j,
-        frugal.time_s / first.time_s - 1,
-        1 - frugal.energy_j / first.energy_j,
+        frugal.time_s / baseline.time_s - 1,
+        1 - frugal.energy_j / baseline.energy_j,
     )
     if said is not None:
         is_asked = advice.question.trainer.clocks is ClockPace.STEP
         to_do = "what the line below asks for" if is_asked else f"plan it with --select {SLOWER} in the command below"
-        yield f"{said}: {to_do}"
+        yield f"{said} in this layout: {to_do}{_frugal_layout(advice, most_s, frugal)}"
+
+
+def _frugal_layout(advice: Advice, most_s: float, frugal: LayoutCost) -> str:
+    """Return the layout that saves most within a time, where the chosen one saves plainly less; or nothing."""
+    within = [choice for choice in advice.size.frontier if choice.cost.time_s <= most_s]
+    best = min(within, key=lambda choice: choice.cost.energy_j, default=advice.chosen)
+    if best.layout.number == advice.chosen.layout.number or best.cost.energy_j > frugal.energy_j * (1 - SAME_SHARE):
+        return ""
+    baseline = advice.size.baseline.cost
+    time = less(100 * (1 - best.cost.time_s / baseline.time_s), "time")
+    energy = less(100 * (1 - best.cost.energy_j / baseline.energy_j), "energy")
+    memory = f"{100 * memory_share(best.layout):.0f} % of a GPU's memory"
+    return f"; {best.layout.candidate.layout.words} saves more: {compared(time, energy, BASELINE)}, at {memory}"
 
 
 FORMAT_HEADS = ("format", "s", "kJ", "mJ/token", "GiB", "% of memory", "measured")

@@ -13,6 +13,7 @@ from helpers.builders import CONFIG
 
 import kareus
 from kareus.adviser.advice import answer
+from kareus.adviser.answers import LayoutChoice
 from kareus.adviser.lines import answer_lines, commands, frugal_lines, turn_on_lines, unset_line
 from kareus.adviser.order import without_setting
 from kareus.adviser.predictions import LayoutPredictor
@@ -110,6 +111,27 @@ def test_a_slower_plan_is_asked_for_by_what_is_printed(by_trainer):
         (line,) = frugal_lines(replace(by_trainer[trainer], chosen=fastest))
         assert line.startswith("at full speed ")
         assert to_do in line
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [((1.03, 950.0), "3.0 % more time and 5.0 % less energy"), ((1.03, 979.5), ""), ((1.06, 900.0), "")],
+    ids=["saves more", "saves no more", "too slow"],
+)
+def test_another_layout_is_named_where_it_saves_more_at_that_pace(by_trainer, other, said):
+    advice = by_trainer["hugging-face"]
+    layout, another = advice.size.layouts[:2]
+    fastest, slower, others = (
+        replace(advice.chosen.cost, time_s=time_s, energy_j=energy_j)
+        for time_s, energy_j in ((1.0, 1000.0), (1.04, 980.0), other)
+    )
+    chosen = LayoutChoice(layout=replace(layout, plans=(fastest, slower)), cost=fastest)
+    frontier = (chosen, replace(chosen, cost=slower), LayoutChoice(layout=another, cost=others))
+    size = replace(advice.size, baseline=chosen, frontier=frontier)
+    (line,) = frugal_lines(replace(advice, sizes=(size,), chosen=chosen))
+    assert "4.0 % slower saves 2.0 % of energy in this layout" in line
+    assert (f"; {another.candidate.layout.words} saves more: {said}" in line) == bool(said)
+    assert ("saves more" in line) == bool(said)
 
 
 def test_what_the_engine_would_do_is_said_beside(by_trainer):
