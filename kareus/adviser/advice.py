@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from threadpoolctl import threadpool_limits
 
@@ -247,16 +247,13 @@ def _without_layouts(question: Question, base: Workload, gpus: int) -> str:
             f"--global-batch {question.global_batch}: no layout of {gpus} GPUs divides it; the nearest that does is "
             f"{_nearest_batch(question, base, gpus)}."
         )
-    for name in (field.name for field in fields(Constraints) if getattr(question.constraints, field.name)):
-        others = replace(question.constraints, **{name: ()})
-        having = {getattr(layout, name) for layout in layouts_of(base, gpus, question.global_batch, others)}
-        if having:
-            given, allowed = (
-                ",".join(map(str, each)) for each in (getattr(question.constraints, name), sorted(having))
-            )
-            return (
-                f"{name}={given}: no layout of {gpus} GPUs has that; allowed beside the other constraints: {allowed}."
-            )
+    for name in ("dp", "pp", "tp", "cp"):
+        values = getattr(question.constraints, name)
+        alone = replace(Constraints(), **{name: values})
+        if values and next(layouts_of(base, gpus, question.global_batch, alone), None) is None:
+            allowed = {getattr(layout, name) for layout in layouts_of(base, gpus, question.global_batch, Constraints())}
+            given, others = (",".join(map(str, each)) for each in (values, sorted(allowed)))
+            return f"{name}={given}: no layout of {gpus} GPUs has that; allowed: {others}."
     return f"no layout of {gpus} GPUs keeps the constraints; one that lacks them is {free.words}."
 
 

@@ -59,7 +59,9 @@ def test_what_is_least_follows_from_what_is_given():
         ((), {"global_batch": 0}, "--global-batch 0"),
         ((), {"global_batch": 7, "gpus": 1009}, "the nearest that does is 1009"),
         ((), {"global_batch": 300, "gpus": 194}, "the nearest that does is 291"),  # 97 replicas on two GPUs each
-        (("tp=3",), {"gpus": 8}, "tp=3: no layout of 8 GPUs has that; allowed beside the other constraints: 1,2,4,8"),
+        (("tp=3",), {"gpus": 8}, "tp=3: no layout of 8 GPUs has that; allowed: 1,2,4,8."),
+        (("tp=8", "dp=8"), {"gpus": 8}, "no layout of 8 GPUs keeps the constraints; one that lacks them is"),
+        (("shards=7",), {"gpus": 8}, "no layout of 8 GPUs keeps the constraints; one that lacks them is"),
         (("tpp=8",), {}, "perhaps you meant tp="),
         (("recompute=nne",), {}, "perhaps you meant none"),
         (("tp=a",), {}, "'a' is no value of tp"),
