@@ -1,16 +1,15 @@
 """Command `advise`: which layout and which plan for a model on so many GPUs, and the commands to go on with."""
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import logging
 import shutil
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from kareus.artifacts.outputs import add_force, check_folder, check_not_results
+from kareus.cli.parser import steps_beside_answer
 from kareus.errors import printable
 from kareus.workload.arguments import add_overrides
 
@@ -86,7 +85,7 @@ def run(arguments: argparse.Namespace) -> None:
         config_dir=arguments.config_dir,
         trainer=arguments.trainer,
     )
-    with _steps_beside_answer():
+    with steps_beside_answer("kareus.adviser.advice"):
         advice = answer(question if arguments.measured is None else with_measured(question, arguments.measured))
     if arguments.output is not None:
         advice = dataclasses.replace(advice, output=arguments.output)
@@ -103,16 +102,3 @@ def run(arguments: argparse.Namespace) -> None:
         page = write_folder(arguments.output, advice)
         if not arguments.json:
             logger.info("page   %s", page)
-
-
-@contextlib.contextmanager
-def _steps_beside_answer() -> Iterator[None]:
-    """Write what the adviser is doing to the error stream, since the other has the answer alone."""
-    steps, handler = logging.getLogger("kareus.adviser.advice"), logging.StreamHandler(sys.stderr)
-    steps.addHandler(handler)
-    steps.propagate = False
-    try:
-        yield
-    finally:
-        steps.propagate = True
-        steps.removeHandler(handler)

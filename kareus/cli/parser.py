@@ -1,10 +1,13 @@
-"""Parsers of commands: argparse, with errors in one line."""
+"""Parsers of commands: argparse, with errors in one line; and where commands say what they are doing."""
 
 import argparse
+import contextlib
 import importlib
+import logging
 import os
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from kareus.artifacts.records import closest
@@ -64,3 +67,19 @@ class _Parser(argparse.ArgumentParser):
 def _speaks() -> bool:
     """Whether this is the first process of a machine's, or the only one."""
     return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+@contextlib.contextmanager
+def steps_beside_answer(module: str) -> Iterator[None]:
+    """Write what a module logs of its steps to the error stream, since the other has the answer alone."""
+    steps, handler = logging.getLogger(module), logging.StreamHandler(sys.stderr)
+    level = steps.level
+    steps.addHandler(handler)
+    steps.setLevel(logging.INFO)  # also where other stages are kept quiet
+    steps.propagate = False
+    try:
+        yield
+    finally:
+        steps.propagate = True
+        steps.setLevel(level)
+        steps.removeHandler(handler)

@@ -30,6 +30,8 @@ from kareus.testbed.protocol import open_testbed
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTables:
@@ -88,10 +90,12 @@ def quietly() -> Iterator[None]:
 def _tables(workload: Workload, methods: Sequence[Method]) -> PlannedTables:
     """Run the stages one after the other."""
     check_options(workload.training)
+    logger.info("1 of 4: measuring instructions")
     graphs = operator_graphs(workload)
     testbed = open_testbed(workload.testbed, workload.gpu, workload.protocol.predecessor_power_w, workload.seed)
     profiled = profile_instructions(cut(workload, "profile"), graphs, memory_profiler(testbed, workload.protocol))
     partitions = {partition.name: partition for partition in partitions_of(graphs, cut(workload, "partition"))}
+    logger.info("2 of 4: searching %d partitions", len(partitions))
     spaces = {name: search_space(piece, workload.gpu, workload.space) for name, piece in partitions.items()}
     searches = {  # each has measurements of its own, as each of its jobs in the workflow has
         name: search_partition(
@@ -99,6 +103,7 @@ def _tables(workload: Workload, methods: Sequence[Method]) -> PlannedTables:
         )
         for name, piece in partitions.items()
     }
+    logger.info("3 of 4: composing microbatches")
     microbatch = compose_frontiers(
         cut(workload, "frontier"),
         graphs,
@@ -106,6 +111,7 @@ def _tables(workload: Workload, methods: Sequence[Method]) -> PlannedTables:
         profiled.instructions,
         {name: tables.candidates for name, tables in searches.items()},
     )
+    logger.info("4 of 4: solving the pipeline by %d methods", len(methods))
     iteration, _ = solve_iteration(cut(workload, "pipeline"), microbatch, methods)
     return PlannedTables(
         graphs=graphs,
