@@ -333,7 +333,7 @@ def _check_option(setting: Setting, config_dir: Path) -> None:
             f"{setting.text}: '{group}' takes the name of an option ({', '.join(allowed)}); "
             f"to change one of its keys, write {group}.key=value."
         )
-    if group == "model" and Path(option).suffix in SCRIPTS:
+    if group == "model" and Path(option).suffix in SCRIPTS and not Path(option).is_dir():
         raise ConfigError(
             f"{setting.text}: not a config.json; what a trainer's file says is read by kareus predict --from {option}."
         )

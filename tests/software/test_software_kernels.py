@@ -282,6 +282,21 @@ def test_logits_of_pytorchs_loss_take_as_many_bytes_at_once() -> None:
     assert alive.most_bytes // LOGITS == LossKernels.PYTORCH.logit_bytes
 
 
+@pytest.mark.parametrize("kernels", [LossKernels.SEPARATE, LossKernels.PYTORCH])
+def test_a_loss_keeps_as_many_bytes_of_a_logit_for_its_backward(kernels: LossKernels) -> None:
+    logits = torch.zeros(ROWS, LOGITS // ROWS, dtype=torch.bfloat16)
+    if kernels is LossKernels.SEPARATE:
+        kept = [shares_of(logits)]
+    else:
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor
+        ):
+            functional.cross_entropy(logits.float().requires_grad_(), torch.zeros(ROWS, dtype=torch.long))
+    buffers = {tensor.data_ptr(): tensor.nbytes for tensor in kept if tensor.numel() == LOGITS}
+    assert sum(buffers.values()) == LOGITS * kernels.kept_bytes
+
+
 def test_what_gpus_tell_each_other_launches_kernels_of_its_own() -> None:
     graph = launched(with_logits(4096), software("kareus", loss_kernels=LossKernels.SEPARATE))
     first, *others = (operator for part in graph.head_forward for operator in part.operators)

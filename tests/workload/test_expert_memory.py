@@ -10,6 +10,7 @@ from kareus.errors import EngineError, RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.parameters import embedding_parameters, expert_parameters, mtp_parameters, total_parameters
 from kareus.runtime.engine_checks import check_runs, check_trains
+from kareus.software.record import LossKernels
 from kareus.update.work import stage_expert_parameters
 from kareus.update.work import stage_parameters as held_parameters
 from kareus.workload.activation_memory import block_split_bytes, expert_activation_bytes, kept_bytes
@@ -63,6 +64,10 @@ def test_what_predicts_further_tokens_is_where_the_head_is() -> None:
     assert (last.states_gib - before.states_gib) * 2**30 == pytest.approx(states, rel=1e-6)
     again = 4096 * (2 * model.vocab_size + 3 * 2 * model.hidden_size)  # gradients in the place of logits; its streams
     assert (last.head_gib - before.head_gib) * 2**30 == pytest.approx(again)
+    in_32_bit = dataclasses.replace(one.software, loss_kernels=LossKernels.SEPARATE)
+    wider, plain_head = (stage_memory(dataclasses.replace(w, software=in_32_bit), 3).head_gib for w in (one, same))
+    again += 4096 * 2 * model.vocab_size  # shares of 32 bit wait for the backward; no 16-bit logits beside them
+    assert (wider - plain_head) * 2**30 == pytest.approx(again)
     kept = dataclasses.replace(one, recomputation=Recomputation.NONE)
     assert stage_memory(kept, 3).head_gib > last.head_gib
     assert stage_memory(one, 0) == stage_memory(same, 0)

@@ -247,15 +247,27 @@ def test_a_split_backward_gathers_what_its_weight_gradients_need() -> None:
     assert full.in_flight_gib == pytest.approx(28 * boundary / GIB)
 
 
+WIDE = ("parallelism.pp=1", "model.vocab_size=2097152", "parallelism.layers_per_stage=[28]")
+
+
 def test_the_larger_of_blocks_and_head_counts() -> None:
-    wide = workload("parallelism.pp=1", "model.vocab_size=2097152", "parallelism.layers_per_stage=[28]")
-    estimate = estimate_memory(wide)
+    estimate = estimate_memory(workload(*WIDE))
     # By hand: tokens x (6 bytes of a logit x vocabulary / tp + hidden state and its gradient in bf16).
     assert estimate.head_gib == pytest.approx(8 * 4096 * (6 * 2097152 / 8 + 2 * 2 * 3072) / GIB)
     held = estimate.weights_gib + estimate.gradients_gib + estimate.optimizer_gib + estimate.in_flight_gib
     held += estimate.communicators_gib
     assert estimate.head_gib > estimate.blocks_gib
     assert estimate.total_gib == pytest.approx(held + estimate.head_gib + estimate.reserve_gib)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "at_once"),
+    [("engine", 2 + 4), ("fused", 2 + 2), ("transformer-engine", 2), ("compiled", 4 + 4 + 2), ("separate", 2 + 4)],
+)
+def test_a_head_takes_what_its_loss_has_of_logits_at_once(kernels: str, at_once: int) -> None:
+    """Logits of 16 bit and their copy; with the gradient beside, in their place, or after a copy that is cast."""
+    estimate = estimate_memory(workload(*WIDE, f"software.loss_kernels={kernels}"))
+    assert estimate.head_gib == pytest.approx(8 * 4096 * (at_once * 2097152 / 8 + 2 * 2 * 3072) / GIB)
 
 
 def test_the_refusal_names_both_sizes_and_what_helps() -> None:

@@ -99,9 +99,9 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         (
             "model=qwen3",
             "model=qwen3: unknown option; perhaps you meant qwen3-1.7b or qwen3-235b-a22b or qwen3-30b-a3b; "
-            "allowed: deepseek-v3, gpt-oss-120b, gpt2-xl, gpt3-175b, grok-1, llama3.1-405b, llama3.1-8b, llama3.2-3b, llama3.3-70b, llama4-maverick, "
-            "mixtral-8x7b, mpt-7b, nemotron4-15b, qwen3-1.7b, qwen3-235b-a22b, qwen3-30b-a3b, or the path of a Hugging "
-            "Face config.json.",
+            "allowed: deepseek-v3, gpt-oss-120b, gpt2-xl, gpt3-175b, grok-1, llama3.1-405b, llama3.1-8b, llama3.2-3b, "
+            "llama3.3-70b, llama4-maverick, mixtral-8x7b, mpt-7b, nemotron4-15b, qwen3-1.7b, qwen3-235b-a22b, "
+            "qwen3-30b-a3b, or the path of a Hugging Face config.json.",
         ),
         (
             "parallelism={tp:4}",
