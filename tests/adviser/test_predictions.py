@@ -1,5 +1,7 @@
 """Predictions of layouts: that they are those of `kareus.predict`, and that no plan undercuts a bound."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from helpers.builders import CONFIG
@@ -9,13 +11,19 @@ from kareus.adviser.feasible import sort_layouts
 from kareus.adviser.layouts import Constraints, layouts_of
 from kareus.adviser.planning import layout_problem, plan_layout
 from kareus.adviser.predictions import LayoutPredictor
-from kareus.adviser.prices import InstructionPrices
-from kareus.gpu_model.waiting import least_waiting_w
+from kareus.adviser.prices import PRICES_W, InstructionPrices
+from kareus.gpu_model.model import Tally, operators_alone, run_tally, tally
+from kareus.gpu_model.thermal import sustained_j
+from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w
+from kareus.graph.recomputation import Recomputation
+from kareus.graph.records import Direction
 from kareus.model.parallelism import Sharding
 from kareus.pipeline.solver.dag import latest_ends
 from kareus.pipeline.solver.relaxation import Relaxation
 from kareus.prediction.workload_prediction import predict
+from kareus.profile.programs import Execution, StageShape, instruction_program
 from kareus.workload.compose import compose
+from kareus.workload.resolve import checked_but_for_memory
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +66,35 @@ def test_weights_shared_out_within_nodes_are_priced_whatever_came_before():
     (candidate, *_) = sort_layouts(base, layouts_of(base, 16, 16, asked)).candidates
     priced, _ = LayoutPredictor(base, InstructionPrices(base)).sequential(candidate.workload)
     assert priced.time_s == pytest.approx(predict(candidate.workload).time_s, rel=1e-6)
+
+
+@pytest.mark.parametrize("layers", [2, 3, 9, 40])
+def test_bounds_of_computation_are_those_of_whole_programs(layers):
+    """Whatever their depth, and where the power limit slows them down; asked for together with others."""
+    few = ("model=llama3.3-70b", "gpu=h100-sxm5-80gb", "gpu.power_limit_w=420", "parallelism.tp=8", "parallelism.pp=1")
+    base = checked_but_for_memory(compose([*few, "microbatch_size=1"], CONFIG)[0].workload)
+    costs = InstructionPrices(base).of(base)
+    shape = StageShape(layers=layers, first=True, last=True)
+    way = Direction.BACKWARD, Recomputation.FULL
+    costs.compute([(replace(shape, layers=deep), *way) for deep in (1, layers, 80)])
+    program = instruction_program(
+        costs.graphs,
+        shape,
+        Direction.BACKWARD,
+        Execution.SEQUENTIAL,
+        recomputation=Recomputation.FULL,
+        default_sm_count=base.default_collective_sm_count,
+        software=base.software,
+    )
+    steps = tally(program)
+    alone = Tally(operators_alone(steps.blocks), operators_alone(steps.outer), whole_instruction=True)
+    ran = run_tally(base.gpu, alone, costs.clocks, {})
+    assert ran.time_s[-1] > 1.01 * run_tally(replace(base.gpu, power_limit_w=700), alone, costs.clocks, {}).time_s[-1]
+    lasting_j = sustained_j(base.gpu, ran.energy_j, ran.time_s)
+    effective_j = effective_energy_j(lasting_j, ran.time_s, least_waiting_w(base.gpu))
+    priced = costs.computing(shape, *way)
+    for price_w, time_s, cost_j in zip(PRICES_W, priced.time_s, priced.effective_j, strict=True):
+        assert cost_j + price_w * time_s == pytest.approx((effective_j + price_w * ran.time_s).min(), rel=1e-9)
 
 
 def test_no_plan_undercuts_a_bound(found):
