@@ -194,7 +194,12 @@ def test_the_page_says_what_the_trainer_gets_and_what_turns_it_on(inputs, blocks
     shown = in_trainer(inputs, "fastest")
     assert "".join(blocks.texts["in-trainer"]) == shown["words"]
     assert "--method sequential+perseus" in shown["words"]
-    assert any("plan/fastest_sequential+perseus.json" in line for line in shown["lines"])
+    select, *others = shown["lines"]
+    assert any("plan/fastest_sequential+perseus.json" in line for line in others)
+    assert select.startswith("kareus select fastest ") and select.endswith(" --method sequential+perseus")
+    assert f": {shown['turning'].partition('(')[2].partition(')')[0]}: " in shown["words"]  # the trainer's saving
+    made = inputs.plans | {"fastest_sequential+perseus": inputs.plans["fastest"]}
+    assert in_trainer(replace(inputs, plans=made), "fastest")["lines"] == tuple(others)
 
 
 @pytest.mark.parametrize(("selector", "is_within"), [("deadline=3.5s", False), ("deadline=4s", True)])

@@ -230,7 +230,7 @@ function headline(plan, command) {
   show("in-trainer", plan.in_trainer?.words);
   turning.hidden = !plan.in_trainer?.is_obeyable; // a point that is clicked on is no file yet
   const lines = (plan.in_trainer?.lines ?? []).flatMap((line) => [html("code", {}, line), " "]);
-  turning.replaceChildren(turning.firstElementChild, " ", ...lines);
+  turning.replaceChildren(html("span", {}, plan.in_trainer?.turning ?? ""), " ", ...lines);
 }
 
 function choose(plan) {

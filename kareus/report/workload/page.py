@@ -9,7 +9,8 @@ from kareus.artifacts.records import to_plain
 from kareus.artifacts.tables import TableSchema
 from kareus.frontiers.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
-from kareus.plans.actuated import clock_goal
+from kareus.plans.actuated import alternative, clock_goal
+from kareus.plans.answer import answer_of
 from kareus.plans.document import Plan
 from kareus.plans.frontiers import Frontiers
 from kareus.plans.grid_power import power_line, power_series
@@ -186,11 +187,14 @@ def in_trainer(inputs: ReportInputs, name: str) -> dict[str, Any]:
     place, method = shlex.quote(inputs.folder), obeyed_method(plan, trainer)
     lines = obeyed_lines(plan, configured, frontiers, lambda *what: f"kareus select {asked(*what, place)}")
     file = name if method == plan.method else f"{name.partition('_')[0]}_{method}"
+    is_other = trainer.follows_plans and method != plan.method
+    there = alternative(plan, configured, frontiers, method) if is_other else ""
+    saved = f" ({answer_of(there, inputs.iteration).saved})" if isinstance(there, Plan) else ""
+    made = (f"kareus select {asked(plan.selector, method, place)}",) if is_other and file not in inputs.plans else ()
     return {
         "words": " ".join(f"{line[0].upper()}{line[1:]}{'' if line.endswith('.') else '.'}" for line in lines),
-        "title": trainer.title,
-        "where": trainer.where,
-        "lines": trainer.turn_on(f"{inputs.folder}/plan/{file}.json", clock_goal(plan.selector)),
+        "turning": f"Turned on in {trainer.title}{saved}, {trainer.where}, by",
+        "lines": made + trainer.turn_on(f"{inputs.folder}/plan/{file}.json", clock_goal(plan.selector)),
         "is_obeyable": is_obeyable(plan, configured, frontiers, trainer),
     }
 
