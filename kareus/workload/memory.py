@@ -277,7 +277,8 @@ def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
             f"microbatch_size={workload.microbatch_size}, sequence_length={workload.sequence_length}: out of memory, "
             f"needs {estimate.total_gib:.1f} GiB on stage {estimate.stage} (model states {states:.1f}, activations "
             f"{activations:.1f}, communicators {estimate.communicators_gib:.1f}, reserve {estimate.reserve_gib:.1f}) "
-            f"but gpu.memory_gib is {limit_gib:.1f}; use smaller ones, or more of parallelism.{degrees}."
+            f"but gpu.memory_gib is {limit_gib:.1f}; use smaller ones, or more of parallelism.{degrees}; "
+            "`kareus resolve` with the same words says what would fit."
         )
 
 

@@ -277,7 +277,7 @@ def test_the_refusal_names_both_sizes_and_what_helps() -> None:
     assert str(raised.value) == (
         "microbatch_size=16, sequence_length=4096: out of memory, needs 41.9 GiB on stage 0 (model states 4.0, "
         "activations 31.9, communicators 2.7, reserve 3.2) but gpu.memory_gib is 39.4; use smaller ones, or more of "
-        "parallelism.tp, cp or pp."
+        "parallelism.tp, cp or pp; `kareus resolve` with the same words says what would fit."
     )
 
 
