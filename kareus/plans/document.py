@@ -202,7 +202,7 @@ class Plan(Shown):
         Example:
             >>> import kareus
             >>> print(kareus.plan(*kareus.resolve(["num_microbatches=2"])).changes)
-            changes of clock an iteration, stage by stage: ..., which make it up to ... longer
+            changes of clock an iteration, stage by stage: ..., taken to cost no time until ...
         """
         if not self.actuator.sets_clocks:
             return "no change of clock: none is locked"
@@ -210,7 +210,8 @@ class Plan(Shown):
         if not any(stage.clock_changes for stage in self.stages):
             return "no change of clock"
         longest_s = max(sum(i.change_s for i in stage.instructions) for stage in self.stages)
-        priced = f", which make it up to {scaled(longest_s, 's')} longer" if longest_s else ""
+        free = ", taken to cost no time until `kareus doctor --measure` has measured them"
+        priced = f", which make it up to {scaled(longest_s, 's')} longer" if longest_s else free
         return f"changes of clock an iteration, stage by stage: {counts}{priced}"
 
     @property

@@ -51,6 +51,7 @@ def test_a_first_look_says_what_the_plan_saves(looked, caplog):
     assert lines[1] == f"{answer} [simulated testbed, A100-SXM4-40GB]"
     assert lines[2].startswith("in Megatron-Core, which obeys clocks of forwards, backwards and updates: ")
     assert lines[3].startswith("changes of clock an iteration, stage by stage: ")
+    assert lines[3].endswith(", taken to cost no time until `kareus doctor --measure` has measured them")
     assert lines[4].startswith("error: 9 of 10 ") and len(lines[4]) <= 160
     assert lines[5].startswith("1,000,000,000 tokens: ")
     assert lines[6].startswith("that is ") and lines[6].endswith("the trainer's own execution")

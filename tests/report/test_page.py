@@ -148,6 +148,15 @@ def test_the_bottleneck_waits_least_at_the_baseline_however_busy_a_plan_keeps_th
     assert "The plan runs 4 of its 4 instructions at 1980 MHz; the other stages mostly run at 1500 MHz, sl" in text
 
 
+def test_beside_the_pace_stands_what_changes_of_clock_are_taken_to_cost(inputs):
+    """Where clocks alternate, each instruction changes its; none costs time where none was measured."""
+    plan = inputs.plans["fastest"]
+    changed = paced(plan, [1.0] * len(plan.stages), [[1500, 1980]] * len(plan.stages))
+    changes = ", ".join(str(len(stage.instructions)) for stage in changed.stages)
+    said = f"Changes of clock an iteration, stage by stage: {changes}, taken to cost no time until `kareus doctor"
+    assert said in page_of(replace(inputs, plans=inputs.plans | {"fastest": changed}))
+
+
 def test_of_stages_that_wait_alike_the_bottleneck_is_the_one_that_the_plan_slows_least(inputs):
     plan = inputs.plans["fastest"]
     baseline = paced(plan, (0.8, 0.8), [[1410]] * 2)
