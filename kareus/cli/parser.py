@@ -75,7 +75,7 @@ def steps_beside_answer(module: str) -> Iterator[None]:
     steps, handler = logging.getLogger(module), logging.StreamHandler(sys.stderr)
     level = steps.level
     steps.addHandler(handler)
-    steps.setLevel(logging.INFO)  # also where other stages are kept quiet
+    steps.setLevel(steps.getEffectiveLevel())  # whatever is kept quiet meanwhile
     steps.propagate = False
     try:
         yield

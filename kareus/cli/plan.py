@@ -177,14 +177,14 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
     if actuator.limit_w:
         checked_at(workload, actuator.limit_w)  # before planning, which takes seconds
     logger.info("%s: planning for %s ...", name, workload.software.name)
-    with quietly(), steps_beside_answer(plan_tables.__module__):
+    with steps_beside_answer(plan_tables.__module__), quietly():
         planned = None if arguments.measured else plan_tables(workload)
         frontiers = planned.frontiers if planned else plan_measured(WorkloadFolder(arguments.measured), workload)
     if arguments.method not in frontiers.methods:
         raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, frontiers.methods)}.")
     locked = workload, frontiers
     if actuator.kind is ActuatorKind.POWER:
-        with quietly(), steps_beside_answer(plan_tables.__module__):
+        with steps_beside_answer(plan_tables.__module__), quietly():
             written = plans_at_limits(actuator, *locked, selectors, arguments.method, name, plan_tables)
     else:
         plans = tuple(plan_for(actuator, workload, frontiers, text, arguments.method, name) for text in selectors)
