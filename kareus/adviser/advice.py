@@ -234,9 +234,20 @@ def _check_any(question: Question, base: Workload, gpus: int, layouts: Sorted) -
             + "give more GPUs or fewer constraints."
         )
     raise RefusedWorkloadError(
-        f"none of {len(layouts.refusals):,} layouts can run on {gpus} GPUs ({counted(layouts.reasons)}); the first: "
-        f"{layouts.refusals[0].message}"
+        f"none of {len(layouts.refusals):,} layouts can run on {gpus} GPUs ({counted(layouts.reasons)}); "
+        f"{_unfilled(question, base, gpus, layouts) or f'the first: {layouts.refusals[0].message}'}"
     )
+
+
+def _unfilled(question: Question, base: Workload, gpus: int, layouts: Sorted) -> str:
+    """Return that GPUs do not fill nodes, where no layout has tensor and context groups that lie evenly on these."""
+    linked, node = base.gpu.linked_gpus(gpus), base.gpu.gpus_per_node
+    groups = {refusal.layout.tp * refusal.layout.cp for refusal in layouts.refusals}
+    is_asked = question.constraints.tp or question.constraints.cp
+    if is_asked or not gpus % node or any(not linked % group or not group % linked for group in groups):
+        return ""
+    whole = [count for count in (gpus // node * node, -(-gpus // node) * node) if count]
+    return f"{gpus} GPUs do not fill nodes of {node}; try {' or '.join(map(str, whole))}."
 
 
 def _without_layouts(question: Question, base: Workload, gpus: int) -> str:

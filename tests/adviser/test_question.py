@@ -62,6 +62,8 @@ def test_what_is_least_follows_from_what_is_given():
         (("tp=3",), {"gpus": 8}, "tp=3: no layout of 8 GPUs has that; allowed: 1,2,4,8."),
         (("tp=8", "dp=8"), {"gpus": 8}, "no layout of 8 GPUs keeps the constraints; one that lacks them is"),
         (("shards=7",), {"gpus": 8}, "no layout of 8 GPUs keeps the constraints; one that lacks them is"),
+        (("recompute=none",), {"gpus": 33, "global_batch": 512}, "; 33 GPUs do not fill nodes of 8; try 32 or 40"),
+        (("tp=3",), {"gpus": 33, "global_batch": 512}, "; the first: parallelism.tp=3: must fit a node of 8"),
         (("tpp=8",), {}, "perhaps you meant tp="),
         (("recompute=nne",), {}, "perhaps you meant none"),
         (("tp=a",), {}, "'a' is no value of tp"),
