@@ -377,7 +377,7 @@ def memory_share(layout: LayoutAnswer) -> float:
 
 def full_words(layout: LayoutAnswer) -> str:
     """Return a warning behind a layout that fills a GPU's memory by the estimate, or nothing."""
-    return ", full: try it first" if memory_share(layout) > FULL_SHARE else ""
+    return f", over {100 * FULL_SHARE:.0f} % of memory: try it first" if memory_share(layout) > FULL_SHARE else ""
 
 
 def full_line(advice: Advice) -> str:
