@@ -220,7 +220,8 @@ def _chosen(inputs: ReportInputs, figure: Figure, name: str) -> dict[str, Any]:
 def _pipeline_words(inputs: ReportInputs, plan: Plan) -> str:
     """Return what sets the pace of a plan, how often it changes clocks, and its power as the grid sees it."""
     lines = plan.changes, power_line(power_series(plan, inputs.configured.gpu))
-    return " ".join((bottleneck(plan, inputs.baseline), *(f"{line[0].upper()}{line[1:]}." for line in lines)))
+    words = " ".join((bottleneck(plan, inputs.baseline), *(f"{line[0].upper()}{line[1:]}." for line in lines)))
+    return words.replace("`", "")  # the page's script puts it in as it is
 
 
 def _costs(plan: Plan) -> dict[str, float]:
