@@ -260,7 +260,7 @@ def _without_layouts(question: Question, base: Workload, gpus: int) -> str:
         )
     for name in ("dp", "pp", "tp", "cp"):
         values = getattr(question.constraints, name)
-        alone = replace(Constraints(), **{name: values})
+        alone = Constraints(**{name: values})
         if values and next(layouts_of(base, gpus, question.global_batch, alone), None) is None:
             allowed = {getattr(layout, name) for layout in layouts_of(base, gpus, question.global_batch, Constraints())}
             given, others = (",".join(map(str, each)) for each in (values, sorted(allowed)))

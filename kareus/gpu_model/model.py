@@ -125,11 +125,11 @@ class PartSums:
 
     def _costs(self, steps: Callable[[Counter[Step]], Counter[Step]], clocks_mhz: Array) -> CountedCosts:
         repeats, less = steps(self.counted), steps(self.counted if self.fewer is None else self.fewer)
-        known = [known_step_cost(self.gpu, step, clocks_mhz, self.step_costs) for step in repeats]
+        of_steps = [known_step_cost(self.gpu, step, clocks_mhz, self.step_costs) for step in repeats]
         return CountedCosts(
             np.array(list(repeats.values()), dtype=np.int64),
             np.array([count - less[step] for step, count in repeats.items()], dtype=np.int64),
-            np.array(known).reshape(len(repeats), 3, *clocks_mhz.shape),
+            np.array(of_steps).reshape(len(repeats), 3, *clocks_mhz.shape),
             [sum(host_time_s(self.gpu, part.operators, part.collective) for part in step.parts) for step in repeats],
         )
 

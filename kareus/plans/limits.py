@@ -26,6 +26,10 @@ from kareus.plans.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
 HEADROOM = 1e-5
 """Share of an allowance that `fastest_under` may leave unused."""
+MOST_DEADLINES = 16
+"""Deadlines that the search for the least product tries; with neighbouring plans 1 % apart, far below their gaps."""
+DEAREST_J_PER_S = 1e12
+"""Joules that a second of GPU time may be worth. Beyond, no plan is worth waiting for, and HiGHS cannot tell."""
 MOST_STEPS = 20
 """Of `fastest_under`, which usually takes three or four."""
 AROUND = (0.998, 1.008)
@@ -199,12 +203,6 @@ def _check_fastest(problem: Problem, row: Mapping[str, Any]) -> None:
             f"the iteration frontier has a plan of {row['time_s']:.6g} s, but the microbatch frontiers allow none "
             f"below {fastest_s:.6g} s; rerun the stage 'pipeline'."
         )
-
-
-MOST_DEADLINES = 16
-"""Deadlines that the search for the least product tries; with neighbouring plans 1 % apart, far below their gaps."""
-DEAREST_J_PER_S = 1e12
-"""Joules that a second of GPU time may be worth. Beyond, no plan is worth waiting for, and HiGHS cannot tell."""
 
 
 def least_cost(problem: Problem, prices: Prices, gpus: int) -> PlannedIteration:
