@@ -97,7 +97,7 @@ def _first_lines(advice: Advice) -> Iterator[str]:
 def headline(advice: Advice) -> str:
     """Return model and GPUs, what to do, in which trainer, and what it gains."""
     of = "of its fastest layout" + (" (this one)" if _is_baseline(advice) else "")
-    saved = _savings(advice, f"{BASELINE} {of}")
+    saved = _savings(advice, advice.chosen.cost, f"{BASELINE} {of}")
     return f"{subject(advice)}: {_to_do(advice)}{meaning(advice.selector)}: {saved}: {_costs_words(advice)}"
 
 
@@ -105,7 +105,8 @@ def gain_words(advice: Advice) -> tuple[str, str]:
     """Return what to do, in which trainer, and what it gains, in few words, and then what these stand for."""
     of = "this layout" if _is_baseline(advice) else "its fastest layout"
     costs = f"{_costs_words(advice)} of {of} without a plan"
-    return f"{_to_do(advice)}: {_savings(advice, BASELINE)}", f"`{advice.selector}`{meaning(advice.selector)}: {costs}"
+    saved = _savings(advice, advice.chosen.cost, BASELINE)
+    return f"{_to_do(advice)}: {saved}", f"`{advice.selector}`{meaning(advice.selector)}: {costs}"
 
 
 def _to_do(advice: Advice) -> str:
@@ -185,11 +186,11 @@ def _training_costs(advice: Advice, choice: LayoutChoice) -> list[str]:
     return said
 
 
-def _savings(advice: Advice, reference: str) -> str:
-    """Return what the chosen plan saves against the fastest layout by itself, which `reference` names."""
-    chosen, baseline = advice.chosen.cost, advice.size.baseline.cost
-    time = less(100 * (1 - chosen.time_s / baseline.time_s), "time")
-    energy = less(100 * (1 - chosen.energy_j / baseline.energy_j), "energy")
+def _savings(advice: Advice, cost: LayoutCost, reference: str) -> str:
+    """Return what a plan saves against the fastest layout by itself, which `reference` names."""
+    baseline = advice.size.baseline.cost
+    time = less(100 * (1 - cost.time_s / baseline.time_s), "time")
+    energy = less(100 * (1 - cost.energy_j / baseline.energy_j), "energy")
     return compared(time, energy, reference)
 
 
@@ -204,10 +205,8 @@ def gains_by_engine(advice: Advice) -> bool:
 def engine_line(advice: Advice) -> str:
     """Return what the chosen layout would save in Kareus' engine, against the same execution."""
     assert advice.engine is not None
-    baseline = advice.size.baseline.cost
-    time = less(100 * (1 - advice.engine.time_s / baseline.time_s), "time")
-    energy = less(100 * (1 - advice.engine.energy_j / baseline.energy_j), "energy")
-    return f"in {trainers()[ENGINE].title}, this layout: {compared(time, energy, 'that')} (--trainer {ENGINE})"
+    saved = _savings(advice, advice.engine, "that")
+    return f"in {trainers()[ENGINE].title}, this layout: {saved} (--trainer {ENGINE})"
 
 
 def frugal_lines(advice: Advice) -> Iterator[str]:
@@ -236,11 +235,8 @@ def _frugal_layout(advice: Advice, most_s: float, frugal: LayoutCost) -> str:
     best = min(within, key=lambda choice: choice.cost.energy_j, default=advice.chosen)
     if best.layout.number == advice.chosen.layout.number or best.cost.energy_j > frugal.energy_j * (1 - SAME_SHARE):
         return ""
-    baseline = advice.size.baseline.cost
-    time = less(100 * (1 - best.cost.time_s / baseline.time_s), "time")
-    energy = less(100 * (1 - best.cost.energy_j / baseline.energy_j), "energy")
-    memory = f"{100 * memory_share(best.layout):.0f} % of a GPU's memory"
-    return f"; {best.layout.candidate.layout.words} saves more: {compared(time, energy, BASELINE)}, at {memory}"
+    saved, memory = _savings(advice, best.cost, BASELINE), f"{100 * memory_share(best.layout):.0f} % of a GPU's memory"
+    return f"; {best.layout.candidate.layout.words} saves more: {saved}, at {memory}"
 
 
 FORMAT_HEADS = ("format", "s", "kJ", "mJ/token", "GiB", "% of memory", "measured")
