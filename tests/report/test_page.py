@@ -153,7 +153,7 @@ def test_beside_the_pace_stands_what_changes_of_clock_are_taken_to_cost(inputs):
     plan = inputs.plans["fastest"]
     changed = paced(plan, [1.0] * len(plan.stages), [[1500, 1980]] * len(plan.stages))
     changes = ", ".join(str(len(stage.instructions)) for stage in changed.stages)
-    said = f"Changes of clock an iteration, stage by stage: {changes}, taken to cost no time until kareus doctor"
+    said = f"Changes of clock an iteration, stage by stage: {changes}, taken to cost no time until `kareus doctor"
     assert said in page_of(replace(inputs, plans=inputs.plans | {"fastest": changed}))
 
 

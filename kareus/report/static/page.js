@@ -10,6 +10,9 @@ const html = (tag, attributes, ...children) => {
   return element;
 };
 
+// What stands between backticks is code, as in parts.html.
+const withCode = (text) => text.split("`").map((part, i) => (i % 2 ? html("code", {}, part) : part));
+
 // Data comes column by column, which keeps the page small.
 const rowsOf = (columns) => {
   const names = Object.keys(columns);
@@ -312,7 +315,7 @@ function showTimeline(plan) {
   figure.data.plan_powers = plan.powers;
   figure.data.plan_means = plan.means;
   figure.spec.vconcat[0].title.text = `${plan.method}, ${plan.selector}: ${plan.time_s.toFixed(3)} s, ${(plan.energy_j / 1e3).toFixed(2)} kJ`;
-  document.getElementById("bottleneck").textContent = plan.bottleneck ?? pace(plan);
+  document.getElementById("bottleneck").replaceChildren(...withCode(plan.bottleneck ?? pace(plan)));
   const shown = document.getElementById(data.timeline);
   for (const link of shown.querySelectorAll("[data-kind]")) {
     link.hidden = !plan.file;
@@ -375,8 +378,6 @@ function pace({ rows }) {
   return `Stage ${first} is the bottleneck: at the baseline it waits least. The plan runs ${at} of its ${clocks[first].length} instructions at ${most} MHz.`;
 }
 
-const AS_FAST = 0.003; // share of a time that measuring cannot tell, as in pareto.py
-
 // What a whole run saves.
 const form = document.getElementById("run");
 let current = data.chosen?.[0];
@@ -389,7 +390,7 @@ function work() {
   const whole = duration(iterations * data.baseline.time_s), hours = saved("time_s") / 3600, kwh = saved("energy_j") / 3.6e6;
   const number = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 3 });
   const money = number(kwh * price + hours * data.gpus * hour), carbon_t = number((kwh * carbon) / 1e6);
-  const isAsLong = Math.abs(saved("time_s")) < AS_FAST * iterations * data.baseline.time_s;
+  const isAsLong = Math.abs(saved("time_s")) < data.as_fast * iterations * data.baseline.time_s;
   const time = isAsLong ? `takes as long (${whole}) and saves` : saved("time_s") < 0 ? `takes ${duration(-saved("time_s"))} more than ${whole} and saves` : `saves ${duration(saved("time_s"))} of ${whole},`;
   form.elements.saved.textContent = `${time} ${scaled(1e3 * kwh, "Wh", 3)}, ${money} ${currency} and ${carbon_t} t of CO₂`;
 }

@@ -8,6 +8,7 @@ import polars as pl
 from kareus.artifacts.records import to_plain
 from kareus.artifacts.tables import TableSchema
 from kareus.frontiers.tables import MICROBATCH
+from kareus.pareto import AS_FAST
 from kareus.pipeline.tables import ITERATION
 from kareus.plans.actuated import alternative, clock_goal
 from kareus.plans.answer import answer_of
@@ -113,6 +114,7 @@ def workload_page(inputs: ReportInputs, tokens: float = TOKENS) -> Page:
                 "waiting_least": waiting_least(inputs.baseline),
             },
             "gpus": inputs.gpus,
+            "as_fast": AS_FAST,
             "tokens": tokens_per_iteration(inputs.configured),
             "mfu_s": answer.runs.mfu * answer.row.time_s,
             "joules_per_token": answer.per_token[0],
@@ -220,8 +222,7 @@ def _chosen(inputs: ReportInputs, figure: Figure, name: str) -> dict[str, Any]:
 def _pipeline_words(inputs: ReportInputs, plan: Plan) -> str:
     """Return what sets the pace of a plan, how often it changes clocks, and its power as the grid sees it."""
     lines = plan.changes, power_line(power_series(plan, inputs.configured.gpu))
-    words = " ".join((bottleneck(plan, inputs.baseline), *(f"{line[0].upper()}{line[1:]}." for line in lines)))
-    return words.replace("`", "")  # the page's script puts it in as it is
+    return " ".join((bottleneck(plan, inputs.baseline), *(f"{line[0].upper()}{line[1:]}." for line in lines)))
 
 
 def _costs(plan: Plan) -> dict[str, float]:
