@@ -212,13 +212,11 @@ def estimate_memory(workload: Workload, shared: SharedMemory | None = None) -> M
     places = degrees, workload.chunks, tuple(activations)
     if places not in shared.lasting:
         shared.lasting[places] = [_lasting_bytes(workload, stage) for stage in activations]
-    totals = [
-        waiting + messages + max(blocks, head) + sum(lasting)
-        for (waiting, messages, blocks, head), lasting in zip(activations.values(), shared.lasting[places], strict=True)
-    ]
-    fullest = totals.index(max(totals))
-    stage, of_stage = list(activations.items())[fullest]
-    return _stage_estimate(workload, stage, of_stage, shared.lasting[places][fullest])
+    estimates = (
+        _stage_estimate(workload, stage, of_stage, lasting)
+        for (stage, of_stage), lasting in zip(activations.items(), shared.lasting[places], strict=True)
+    )
+    return max(estimates, key=lambda estimate: estimate.total_gib)
 
 
 def _fullest_stages(workload: Workload) -> list[int]:
