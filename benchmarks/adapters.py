@@ -86,9 +86,9 @@ class InstantGpu:
         return 40.0
 
 
-Told = Callable[[], None]
+Call = Callable[[], None]
 """What a trainer calls in one iteration."""
-Make = Callable[[StageDriver, tuple[InstructionKey, ...]], tuple[Told, Told]]
+Make = Callable[[StageDriver, tuple[InstructionKey, ...]], tuple[Call, Call]]
 """Returns what a trainer calls without an adapter and with it, from the driver and the order of a stage."""
 
 
@@ -132,7 +132,7 @@ def overhead_s(make: Make, output: Path) -> tuple[float, float]:
     return host_s / (ITERATIONS * MICROBATCHES), process_s / (ITERATIONS * MICROBATCHES)
 
 
-def through_megatron(driver: StageDriver, keys: tuple[InstructionKey, ...]) -> tuple[Told, Told]:
+def through_megatron(driver: StageDriver, keys: tuple[InstructionKey, ...]) -> tuple[Call, Call]:
     """What Megatron-Core's schedules call in an iteration: with its own timers, and with ours in front of them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is not installed
@@ -153,7 +153,7 @@ def through_megatron(driver: StageDriver, keys: tuple[InstructionKey, ...]) -> t
     return lambda: call(real), lambda: call(planned)
 
 
-def through_pipelining(driver: StageDriver, keys: tuple[InstructionKey, ...]) -> tuple[Told, Told]:
+def through_pipelining(driver: StageDriver, keys: tuple[InstructionKey, ...]) -> tuple[Call, Call]:
     """What a schedule of torch.distributed.pipelining calls in an iteration: methods of its stage, bare and wrapped."""
     bare, planned = ScheduleOfNothing(keys), ScheduleOfNothing(keys)
     PlannedSchedule(planned, driver, tokens=None)  # type: ignore[arg-type]
@@ -222,7 +222,7 @@ def shortest_microbatch_s() -> float:
     )
 
 
-def _cpu_s(call: Told) -> tuple[float, float]:
+def _cpu_s(call: Call) -> tuple[float, float]:
     """Return CPU time of this thread and of the process for some iterations."""
     thread_s, process_s = time.thread_time(), time.process_time()
     for _ in range(ITERATIONS):

@@ -117,7 +117,8 @@ def _hour_columns(work: HourlyProblem, series: HourlySeries, slot: HourShare) ->
     }
 
 
-COLUMNS = ("time_s", "waiting_s", "energy_j", "power_w", "points")
+CAPPED_COLUMNS = ("time_s", "waiting_s", "energy_j", "power_w", "points")
+"""Columns of `POWER_CAPS` that are empty where no plan keeps the cap."""
 
 
 def power_cap_columns(gpu_cap_w: float, plans: Sequence[PlannedIteration], scale: Scale) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def power_cap_columns(gpu_cap_w: float, plans: Sequence[PlannedIteration], scale
     waits_s = [_waiting_s(*scale.cost(plan.time_s, plan.energy_j), cap_w, idle_w) for plan in plans]
     time_s, n = min((plan.time_s + wait_s, n) for n, (wait_s, plan) in enumerate(zip(waits_s, plans, strict=True)))
     if math.isinf(time_s):
-        return {"cap_w": cap_w, **dict.fromkeys(COLUMNS)}
+        return {"cap_w": cap_w, **dict.fromkeys(CAPPED_COLUMNS)}
     waiting_s, columns = waits_s[n], fleet_columns(scale, plans[n])
     time_s, energy_j = columns["time_s"] + waiting_s, columns["energy_j"] + idle_w * waiting_s
     return {
