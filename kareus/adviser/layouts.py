@@ -65,15 +65,16 @@ class Layout:
         return self.dp * self.pp * self.tp * self.cp
 
     @property
+    def degrees_words(self) -> str:
+        """The degrees of parallelism above 1 in words, such as `tp 4, pp 2`."""
+        degrees = (("tp", self.tp), ("cp", self.cp), ("pp", self.pp), ("dp", self.dp), ("ep", self.ep))
+        return ", ".join(f"{name} {degree}" for name, degree in degrees if degree > 1) or "one GPU"
+
+    @property
     def words(self) -> str:
         """The layout in words, those of its parts left out that do nothing."""
-        degrees = [
-            f"{name} {degree}"
-            for name, degree in (("tp", self.tp), ("cp", self.cp), ("pp", self.pp), ("dp", self.dp), ("ep", self.ep))
-            if degree > 1
-        ]
         parts = [
-            *(degrees or ["one GPU"]),
+            self.degrees_words,
             *(["sequence parallel"] if self.sequence_parallel else []),
             *([self.schedule_words] if self.pp > 1 else []),
             *([f"blocks {blocks_words(self.layers_per_stage)}"] if self.layers_per_stage else []),

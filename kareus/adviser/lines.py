@@ -110,7 +110,8 @@ def gain_words(advice: Advice) -> tuple[str, str]:
 
 
 def _to_do(advice: Advice) -> str:
-    return f"train with {advice.question.trainer.title} and plan `{advice.selector}`"
+    degrees = advice.chosen.layout.candidate.layout.degrees_words
+    return f"train with {advice.question.trainer.title}, {degrees}, and plan `{advice.selector}`"
 
 
 def _costs_words(advice: Advice) -> str:

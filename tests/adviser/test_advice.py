@@ -126,11 +126,13 @@ def test_the_commands_plan_the_chosen_layout(fastest):
 
 def test_lines_begin_with_the_answer_and_end_with_commands(fastest):
     lines = list(answer_lines(fastest))
+    layout = fastest.chosen.layout.candidate.layout
     assert lines[0].startswith(
-        "Qwen3 1.7B on 4 H100-SXM5-80GB: train with Megatron-Core and plan `fastest` (least energy "
+        f"Qwen3 1.7B on 4 H100-SXM5-80GB: train with Megatron-Core, {layout.degrees_words}, and plan `fastest` (least "
     )
+    assert layout.degrees_words and layout.words.startswith(f"{layout.degrees_words}, ")
     assert "own execution of its fastest layout" in lines[0]
-    assert fastest.chosen.layout.candidate.layout.words not in lines[0]
+    assert layout.words not in lines[0]
     assert "little to gain" in lines[1]  # and what a little more time saves
     gpus = "GPUs that train for long in air of 25 degC"
     assert lines[2] == f"[predicted by the GPU model, for {gpus}; error: {fastest.ties.error}]"

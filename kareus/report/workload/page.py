@@ -54,6 +54,7 @@ from kareus.report.workload.timeline import TIMELINES, power_table, timeline_fig
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.software.trainers import ENGINE, trainer_of
 from kareus.training.tables import ITERATIONS
+from kareus.workload.config import Workload
 from kareus.workload.model_flops import size_words, tokens_per_iteration
 
 TOKENS = 1e12
@@ -91,8 +92,7 @@ def workload_page(inputs: ReportInputs, tokens: float = TOKENS) -> Page:
         extra={
             "answer": answer,
             "overlap": " ".join([*overlap_note(inputs), *_limit_note(inputs)]),
-            "size": f"{size_words(inputs.configured.model, inputs.configured.sequence_length)}; "
-            f"software={inputs.configured.software.name}",
+            "size": _size_text(inputs.configured),
             "name": first,
             "trust": source_words(inputs.configured, inputs.testbed.kind),
             "in_trainer": chosen[0]["in_trainer"],
@@ -128,6 +128,14 @@ def _limit_note(inputs: ReportInputs) -> list[str]:
         return []
     limit_w = inputs.configured.gpu.power_limit_w
     return [f"All else here is at a power limit of {limit_w:g} W: figures and tables compare with `sequential` at it."]
+
+
+def _size_text(workload: Workload) -> str:
+    """Return how large the model is as it trains: with the rows to which its software pads the vocabulary."""
+    model, software = workload.model, workload.software
+    pads = software.vocabulary_multiple > 1
+    rows = f"; vocabulary padded to {model.vocab_size:,}, as {software.name} pads it" if pads else ""
+    return f"{size_words(model, workload.sequence_length)}{rows}; software={software.name}"
 
 
 def figures(inputs: ReportInputs) -> list[Figure]:
