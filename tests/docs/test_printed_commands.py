@@ -80,7 +80,7 @@ PYTHON_LEFT_OUT = {
 TUTORIALS = "docs/tutorials/"
 """Pages that are typed from start to end by every run of the tests: their workloads are small."""
 DOCUMENTATION = ("docs", "examples")
-FILES = ("README.md",)
+FILES = ("README.md", "kareus/evidence/data/training_iterations.csv.gz")
 REFERENCE = """\
 method,model,cp,tp,pp,num_microbatches,microbatch_size,seq_len,point,iteration_time_s,total_energy_j,stage0_mhz,stage1_mhz
 """
@@ -118,6 +118,7 @@ def clone(default_workload, tmp_path_factory) -> Path:
     for name in DOCUMENTATION:
         shutil.copytree(ROOT / name, folder / name)
     for name in FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     for name in ("FRONTIERS.csv", "YOURS.csv", "OTHERS.csv"):
         (folder / name).write_text(frontiers())
