@@ -217,7 +217,7 @@ def _answer_lines(
     from kareus.plans.answer import answer_of, no_limit  # noqa: PLC0415
     from kareus.plans.grid_selection import grid_lines  # noqa: PLC0415
     from kareus.plans.obeyed import asked, obeyed_lines, runner_of  # noqa: PLC0415
-    from kareus.prediction.errors import error_words  # noqa: PLC0415 - bad overrides need not wait for numpy
+    from kareus.prediction.errors import plan_error_words  # noqa: PLC0415 - bad overrides need not wait for numpy
     from kareus.runtime.engine_checks import engine_refusal  # noqa: PLC0415
     from kareus.workload.memory import estimate_memory, tightness  # noqa: PLC0415
 
@@ -232,7 +232,7 @@ def _answer_lines(
     )
     yield plan.changes
     if workload.testbed.kind is TestbedKind.SIMULATED:
-        yield f"error: {error_words(workload)}"
+        yield f"error: {plan_error_words(workload, runner)}"
     memory = estimate_memory(workload)
     if full := tightness(workload, memory):
         yield f"memory: {memory.total_gib:.1f} of {workload.gpu.memory_gib:.1f} GiB on stage {memory.stage}{full}"

@@ -21,7 +21,7 @@ from kareus.graph.number_formats import Precision
 from kareus.model.training_options import PLAIN
 from kareus.prediction.lines import read_lines, table_text
 from kareus.software.record import Software, of_times
-from kareus.software.trainers import software_words
+from kareus.software.trainers import ObeyingTrainer, software_words, trainer_of
 from kareus.workload.compose import KEYS_OF_SOFTWARE, compose
 from kareus.workload.config import Workload
 
@@ -219,6 +219,15 @@ def error_words(workload: Workload) -> str:
         f"never measured: {what} on this GPU; elsewhere 9 of 10 measured iterations{_with(models)} are "
         f"within {spread} of time: take {most:g} %; energy was never measured"
     )
+
+
+def plan_error_words(workload: Workload, runner: ObeyingTrainer) -> str:
+    """Return `error_words` of a plan: what was measured in a trainer says nothing of what another one runs."""
+    words, is_usual = error_words(workload), runner == trainer_of(workload.software.name)
+    if is_usual or error_of(workload) is None or known_uncertainty(workload.gpu) is not None:
+        return words
+    most = spread_percent(models_of(workload))[1]
+    return f"{words}; plans in {runner.title} were never measured on this GPU: take {most:g} % for them"
 
 
 def _unusual(workload: Workload) -> str:

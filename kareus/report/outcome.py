@@ -162,7 +162,7 @@ def _answers(folder: Path, plans: Sequence[Path], *, among: int) -> Iterator[str
         plans: that were asked for, in this order; of several workloads the first of each is answered.
         among: workloads that are answered; one alone also has what its trainer gets, its page and its plans.
     """
-    from kareus.prediction.errors import error_words  # noqa: PLC0415 - a run that plans nothing need not wait for it
+    from kareus.prediction.errors import plan_error_words  # noqa: PLC0415 - a run that plans nothing need not wait for it
 
     planned = outcome(folder)
     if planned is None:
@@ -178,7 +178,7 @@ def _answers(folder: Path, plans: Sequence[Path], *, among: int) -> Iterator[str
         )
         yield from (_sentence(plan, workload) for plan in answered[1:])
     if workload.testbed.kind is TestbedKind.SIMULATED:
-        yield f"error: {error_words(workload)}"
+        yield f"error: {plan_error_words(workload, runner_of(answered[0].plan, workload))}"
     if among == 1:
         yield from [] if planned.page is None else [f"page  {planned.page}"]
         yield from (f"plan  {plan.path}" for plan in answered)

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from kareus.cli import main
 from kareus.errors import RefusedWorkloadError
 from kareus.gpu_model.coefficients import LaunchesAhead
-from kareus.prediction.errors import error_of, numbers_for
+from kareus.prediction.errors import error_of, error_words, numbers_for, plan_error_words, spread_percent
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.workload_prediction import Prediction, predict, predict_time_s
 from kareus.software.record import TensorOverlap, driven
+from kareus.software.trainers import ENGINE, trainer_of
 from kareus.workload.config import Workload
 from kareus.workload.overrides import options
 from kareus.workload.resolve import resolve, resolve_accepted
@@ -266,6 +267,19 @@ def test_errors_of_time_hold_whatever_the_memory_of_a_software() -> None:
     assert numbers_for(replace(workload, software=other)) == numbers_for(workload)
     slower = replace(workload.software, traffic=1.5)
     assert numbers_for(replace(workload, software=slower)) != numbers_for(workload)
+
+
+def test_errors_measured_in_a_trainer_are_not_of_plans_in_the_engine() -> None:
+    """On the GPU whose planned iterations were measured, and where nothing was, there is nothing to add."""
+    (workload,) = resolve_accepted(["gpu=h100-sxm5-80gb", "microbatch_size=2"], CONFIG).values()
+    engine, trainer = trainer_of(ENGINE), trainer_of(workload.software.name)
+    of_trainer, of_engine = (plan_error_words(workload, runner) for runner in (trainer, engine))
+    assert of_trainer == error_words(workload)
+    assert of_engine.startswith(f"{of_trainer}; plans in Kareus' engine were never measured")
+    assert f"take {spread_percent()[1]:g} %" in of_engine
+    for overrides in ([], ["gpu=h200", "microbatch_size=2"]):
+        (other,) = resolve_accepted(overrides, CONFIG).values()
+        assert plan_error_words(other, engine) == error_words(other)
 
 
 @pytest.mark.parametrize("precision", ["fp8", "fp8-current", "fp8-blockwise"])

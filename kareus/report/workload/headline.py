@@ -13,7 +13,7 @@ from kareus.plans.answer import BASELINE, meaning
 from kareus.plans.document import Plan, StagePlan
 from kareus.plans.throughput import Throughput, throughput
 from kareus.plans.units import common_scale, compared, less, significant
-from kareus.prediction.errors import error_words
+from kareus.prediction.errors import plan_error_words
 from kareus.profile.programs import Execution
 from kareus.report.workload.inputs import ReportInputs
 from kareus.report.workload.summary import PlanRow, plan_rows
@@ -168,8 +168,8 @@ def trust_words(workload: Workload, kind: str) -> str:
 
 
 def source_words(workload: Workload, kind: str) -> str:
-    """Return of which kind the times and energies of a workload are, and how far they may be off."""
-    return f"simulated; error: {error_words(workload)}" if kind == "simulated" else "measured"
+    """Return of which kind the times and energies of a workload and its plans are, and how far they may be off."""
+    return f"simulated; error: {plan_error_words(workload, trainer_of(ENGINE))}" if kind == "simulated" else "measured"
 
 
 def bottleneck(plan: Plan, baseline: Plan) -> str:
