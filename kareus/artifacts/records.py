@@ -35,7 +35,7 @@ MOST_DIGITS = 20
 """Characters of the longest whole number that 64 bits hold, sign included."""
 SHORT = 5
 """Characters of a short name."""
-MOST_MEANT = 3
+MOST_MEANT = 5
 """Names that are offered at once."""
 LEFT_OUT = "left out at its default"
 ADDED = {LEFT_OUT: True}
@@ -125,9 +125,10 @@ def suggest(name: str, allowed: Iterable[str]) -> str:
 
 
 def meant(name: str, allowed: Iterable[str]) -> str:
-    """Return "perhaps you meant ..." with the few of `allowed` that have `name` in them, else a close one; or ""."""
-    allowed = list(allowed)
-    longer = [each for each in allowed if name and (each.startswith(name) or name in re.split(r"\W", each))]
+    """Return "perhaps you meant ..." with the few of `allowed` that have the words of `name`, a close one; or ""."""
+    allowed, lower = list(allowed), name.lower()
+    words = set(re.findall(r"\w+", lower))
+    longer = [each for each in allowed if words and (each.startswith(lower) or words <= {*re.findall(r"\w+", each)})]
     likely = longer or [each for each in (closest(name, allowed),) if each]
     return f"perhaps you meant {' or '.join(likely)}" if 0 < len(likely) <= MOST_MEANT else ""
 

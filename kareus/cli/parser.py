@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from kareus.artifacts.records import closest
@@ -23,6 +23,13 @@ _REWORDED = (
     (r"not allowed with argument ", "cannot be given together with "),
 )
 """What argparse says, and what people read."""
+_KEYS = "KEY=VALUE"
+"""Has the name of arguments that are overrides."""
+_ASKED = {
+    "gpu": "gpu=NAME, such as gpu=h100-sxm5-80gb, says which GPU it is, and {} how many there are",
+    "from": "kareus from FILE prints what to give here of a file",
+}
+"""Options that people try where there are none, and what says it; `{}` is how the number of GPUs is given."""
 
 
 def parser_of(words: str) -> argparse.ArgumentParser:
@@ -36,6 +43,14 @@ def parser_of(words: str) -> argparse.ArgumentParser:
 
 class _Parser(argparse.ArgumentParser):
     """Speaks once on each machine, where torchrun starts several ranks with the same arguments."""
+
+    given: Sequence[str] = ()
+    """Words that are parsed."""
+
+    def parse_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does, and keep the words for what is said of them."""
+        self.given = [*(args or ())]
+        return super().parse_intermixed_args(args, namespace)
 
     def print_help(self, file: Any = None) -> None:
         """Print how the command is used."""
@@ -52,16 +67,35 @@ class _Parser(argparse.ArgumentParser):
     def _in_our_words(self, message: str) -> str:
         """Return a message of argparse as the other refusals are written: the argument, what is wrong, what to do."""
         if message.startswith(_MISSING):
-            return f"{message.removeprefix(_MISSING)}: missing"
+            unknown = [word for word in self.given if word.startswith("--") and not self._takes(word)]
+            return self._unknown(unknown[0]) if unknown else f"{message.removeprefix(_MISSING)}: missing"
         if message.startswith(_UNKNOWN):
-            word = message.removeprefix(_UNKNOWN).split()[0]
-            options = [name for name in self._option_string_actions if name.startswith("--")]
-            meant = closest(word, options)
-            return f"{word}: unknown argument" + (f"; perhaps you meant {meant}" if meant else "")
+            return self._unknown(message.removeprefix(_UNKNOWN).split()[0])
         said = re.sub(r"^argument ([^:]+): ", r"\1: ", message)
         for pattern, words in _REWORDED:
             said = re.sub(pattern, words, said)
         return said
+
+    def _takes(self, word: str) -> bool:
+        """Whether a word is an option, or ends them."""
+        return word.partition("=")[0] in self._option_string_actions or word == "--"
+
+    def _unknown(self, word: str) -> str:
+        """Return that no option is called so, and the option or the override that is probably meant."""
+        name, equals, value = word.partition("=")
+        key = name.lstrip("-").replace("-", "_")
+        meant = closest(name, [option for option in self._option_string_actions if option.startswith("--")])
+        hint = f"perhaps you meant {meant}" if meant else ""
+        if any(_KEYS in str(action.metavar) for action in self._actions):
+            from kareus.workload.overrides import key_named  # noqa: PLC0415 - Hydra, which is slow to import
+
+            after = [*self.given[self.given.index(word) + 1 :], ""][0] if word in self.given else ""
+            value = value if equals else after if not after.startswith("-") else ""
+            if key in _ASKED:
+                hint = _ASKED[key].format("--gpus N" if self._takes("--gpus") else "gpus=N")
+            elif not self._takes(f"--{key.replace('_', '-')}") and (path := key_named(key)):
+                hint = f"it is given without dashes: {path}={value or 'VALUE'}"
+        return f"{word}: unknown argument{'; ' if hint else ''}{hint}"
 
 
 def _speaks() -> bool:

@@ -174,6 +174,17 @@ def replaced(earlier: Sequence[str], overrides: Sequence[str]) -> list[str]:
     return [*filter(stays, earlier), *overrides]
 
 
+def key_named(word: str) -> str | None:
+    """Return the key of a workload that a word is, or ends; None where there is none.
+
+    Example:
+        >>> key_named("gpus"), key_named("tp"), key_named("verbose")
+        ('gpus', 'parallelism.tp', None)
+    """
+    keys = _keys(Workload)
+    return word if word in keys else next((key for key in keys if key.rpartition(".")[2] == word), None)
+
+
 def key_of(override: str) -> str:
     """Return the key of an override."""
     return override.partition("=")[0]

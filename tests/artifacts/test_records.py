@@ -112,11 +112,11 @@ def test_one_of_several_records_is_read_though_most_of_its_keys_have_their_defau
         ("perseus", ("kareus", "sequential+perseus"), "perhaps you meant sequential+perseus"),
         ("karues", ("kareus", "sequential+perseus"), "perhaps you meant kareus"),
         ("h200", ("b200", "a100"), "allowed: a100, b200"),
-        (
-            "llama",
-            ("llama-1", "llama-2", "llama-3", "llama-4", "mpt"),
-            "allowed: llama-1, llama-2, llama-3, llama-4, mpt",
-        ),
+        ("llama", ("llama-1", "llama-2", "mpt"), "perhaps you meant llama-1 or llama-2"),
+        ("H100", ("a100", "h100-sxm5", "h100-hbm2e"), "perhaps you meant h100-sxm5 or h100-hbm2e"),
+        ("a100-80gb", ("a100-sxm4-40gb", "a100-sxm4-80gb"), "perhaps you meant a100-sxm4-80gb"),
+        ("l", ("l1", "l2", "l3", "l4", "l5", "m"), "perhaps you meant l1 or l2 or l3 or l4 or l5"),
+        ("l", ("l1", "l2", "l3", "l4", "l5", "l6", "m"), "allowed: l1, l2, l3, l4, l5, l6, m"),
         ("", ("a", "b"), "allowed: a, b"),
     ],
 )
