@@ -34,6 +34,9 @@ FIELDS = tuple(each.name for each in fields(Model))
 JOB = ("nodes", "gpus_per_node")
 """Terms whose product is the number of GPUs."""
 OF_DEFAULT = ": as in the default workload"
+MOST_NAMED = 5
+"""Keys that are named of a file that no trainer's table fits."""
+NO_GPU = "which GPU it is; give gpu=NAME"
 PLAIN_TEXT = re.compile(r"[A-Za-z_][\w.-]*")
 """A text that Hydra takes without quotes."""
 
@@ -167,9 +170,12 @@ def _table(read: Sequence[SettingsFile], paths: Sequence[Path]) -> TrainerTable:
             raise ConfigError(
                 f"{' '.join(map(str, paths))}: Python, which is not run; give the configuration that a run writes."
             )
+        named = ", ".join(keys[:MOST_NAMED])
+        lacks = f"none of its keys ({named}) is a trainer's alone" if keys else "it sets nothing"
         raise ConfigError(
-            f"{' '.join(map(str, paths))}: not known as a file of any trainer; read are those of "
-            f"{', '.join(trainers())}: give the file with the layout and the batch, or --trainer NAME."
+            f"{' '.join(map(str, paths))}: not known as a file of any trainer, since {lacks}; read are scripts with "
+            f"arguments, and files (YAML, JSON, TOML), of {', '.join(trainers())}: give the one with the layout and "
+            "the batch, or --trainer NAME."
         )
     return trainer_named(best)
 
@@ -327,7 +333,7 @@ def _understood(table: TrainerTable, read: Sequence[tuple[Path, SettingsFile]], 
         ignored=tuple(by_kind.ignored),
         unread=tuple(by_kind.unread),
         unknown=tuple(dict.fromkeys(text for settings in parts for text in settings.unknown)),
-        missing=(*missing, Missing(keys=("gpu",), words="which GPU it is; give gpu=NAME")),
+        missing=(*missing, Missing(keys=("gpu",), words=NO_GPU)),
     )
 
 

@@ -9,11 +9,12 @@ import ast
 import fnmatch
 import operator
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kareus.errors import ConfigError
-from kareus.interchange.shell_words import BRACKETS, BREAKS, SUM, script_words
+from kareus.interchange.shell_words import BRACKETS, BREAKS, PRINTED, SUM, script_words
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 DECLARING = ("export", "local", "declare", "readonly", "typeset")
@@ -24,6 +25,8 @@ ITEM = re.compile(r"(\w+)\[([@*]|\d+)\]")
 """An array, or one of its words by number."""
 MOST_EXPANSIONS = 100
 """Depth of variables in variables; a variable that names itself would never end."""
+MOST_SHOWN = 60
+"""Characters that are shown of a command whose output is not followed."""
 MOST_CHARACTERS = 1_000_000
 """Characters that a script may stand for; doubling a variable forty times would fill the memory."""
 PROGRAM = re.compile(r".*\.py|torchrun|deepspeed|accelerate")
@@ -81,7 +84,7 @@ class Script:
 
     words: tuple[str, ...]
     sums: tuple[str, ...]
-    """Texts in `$(( ))`, by the number of their place."""
+    """Texts in `$(( ))` and `$( )`, by the number of their place."""
     variables: dict[str, list[str]] = field(default_factory=dict)
     """Words of each variable."""
     commands: list[list[str]] = field(default_factory=list)
@@ -316,6 +319,10 @@ def _value(script: Script, reference: str, depth: int) -> str:
     """Return what stands for a reference; nothing where that is not known."""
     if reference.startswith(SUM):
         return _sum(script, script.sums[int(reference.removeprefix(SUM))], depth)
+    if reference.startswith(PRINTED):
+        command = textwrap.shorten(script.sums[int(reference.removeprefix(PRINTED))], MOST_SHOWN, placeholder=" ...")
+        script.unknown[f"what `{command}` prints"] = None
+        return ""
     place = None
     if item := ITEM.fullmatch(reference):
         reference, place = item[1], int(item[2]) if item[2].isdigit() else None
@@ -329,7 +336,7 @@ def _value(script: Script, reference: str, depth: int) -> str:
         script.variables[name] = _text(script, str(other), depth + 1).split()
     if kind in ("-", "=", "+"):
         return "" if kind == "+" else str(other)
-    script.unknown["a command's output" if name == "command" else f"${name}"] = None
+    script.unknown[f"${name}"] = None
     return ""
 
 

@@ -11,7 +11,8 @@ BREAKS = (";", "&", "|", "\n", "&&", "||", ";;")
 """Words that end a command."""
 BRACKETS = ("(", ")")
 SUM = "="
-"""Begins a reference to `ScriptWords.sums`, as no variable of bash begins."""
+PRINTED = "%"
+"""Begin references to `ScriptWords.sums`, of sums and of what commands print, as no variable of bash begins."""
 MARKS = re.compile(r"&&|\|\||;;|.", re.DOTALL)
 HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
 REDIRECTION = re.compile(r"(?:\d+|&)?(?:>>|>\||>|<<<|<)[ \t]*(?:&\s*[\d-]+|(?:\"[^\"]*\"|'[^']*'|[^\s;&|()'\"])+)")
@@ -33,7 +34,7 @@ class ScriptWords:
     words: tuple[str, ...]
     """Line ends, brackets and what joins commands are words of their own."""
     sums: tuple[str, ...]
-    """Texts in `$(( ))`, by the number of their place."""
+    """Texts in `$(( ))` and `$( )`, by the number of their place."""
 
 
 def script_words(text: str) -> ScriptWords:
@@ -99,8 +100,14 @@ def _computed(text: str, n: int, sums: list[str]) -> tuple[str, int] | None:
         sums.append(text[n + 3 : end - 1])
         return f"${{{SUM}{len(sums) - 1}}}", end + 1
     if two == "$(":
-        return "${command}", _closed(text, n + 1) + 1
-    return ("${command}", _index(text, "`", n + 1) + 1) if char == "`" else None
+        return _printed(text[n + 2 : (end := _closed(text, n + 1))], sums), end + 1
+    return (_printed(text[n + 1 : (end := _index(text, "`", n + 1))], sums), end + 1) if char == "`" else None
+
+
+def _printed(command: str, sums: list[str]) -> str:
+    """Return a reference to what a command prints."""
+    sums.append(" ".join(command.split()))
+    return f"${{{PRINTED}{len(sums) - 1}}}"
 
 
 def _left_out(text: str, n: int, *, begins: bool) -> tuple[str, int] | None:

@@ -55,9 +55,10 @@ def read_settings(path: Path) -> SettingsFile:
     try:
         return parse_settings(text, syntax)
     except ConfigError as error:
+        ends = f"in {path.suffix}" if syntax != SHELL else f"in none of {', '.join(SYNTAXES)}"
         raise ConfigError(
-            f"{path}: {str(error).rstrip('.')}; it is read as {syntax} because its name ends in {path.suffix}: correct "
-            "the file or its name."
+            f"{path}: {str(error).rstrip('.')}; it is read as {syntax} because its name ends {ends}: correct the file "
+            "or its name, or give a script or configuration that you train with."
         ) from error
 
 

@@ -64,14 +64,18 @@ def described(arguments: argparse.Namespace) -> Described:
         if arguments.trainer is not None:
             raise ConfigError(f"--trainer {arguments.trainer}: tells whose files --from gives; give --from FILE.")
         return Described(overrides=tuple(given))
+    from kareus.interchange.reading import NO_GPU  # noqa: PLC0415 - most commands are given no file
+    from kareus.workload.compose import usual_option  # noqa: PLC0415 - Hydra, which is slow to import
+
     training, overrides = brought(arguments.files, arguments.trainer, given)
     check_has_model(arguments.files, training, overrides)
+    has_gpu = any(key_of(text) == "gpu" for text in overrides)
+    taken = f"which GPU it is: {usual_option('gpu', arguments.config_dir)} is taken; give gpu=NAME, such as gpu=h200"
     left_out = (
         *(feature.lost_words for feature in training.lost),
-        *(f"not said: {text}" for text in unsaid(training, given)),
+        *(f"not said: {taken if text == NO_GPU else text}" for text in unsaid(training, given)),
     )
     place = " ".join(map(str, arguments.files))
-    has_gpu = any(key_of(text) == "gpu" for text in overrides)
     asked = "does not say which GPU it is, and the default one cannot run it; give gpu=NAME, such as gpu=h200."
     return Described(
         overrides=tuple(overrides),

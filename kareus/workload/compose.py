@@ -114,6 +114,15 @@ def compose(
         return [_named(combination, stored, merged, usual, record, len(combinations)) for combination in combinations]
 
 
+def usual_option(group: str, config_dir: Path) -> str:
+    """Return the option of a group that the primary file of a folder chooses; what is wrong with it `compose` says."""
+    try:
+        chosen = parse_yaml((config_dir / f"{PRIMARY}.yaml").read_text(encoding="utf-8"))["defaults"]
+        return next(str(entry[group]) for entry in chosen if group in entry)
+    except (OSError, UnicodeDecodeError, ConfigError, LookupError, TypeError, StopIteration):
+        return "the default one"
+
+
 def with_engine(overrides: Sequence[str]) -> list[str]:
     """Return overrides of what benchmarks launch, with nothing of another trainer, unless they name software."""
     named = any(text.partition("=")[0] == GROUP for text in overrides)

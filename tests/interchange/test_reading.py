@@ -308,7 +308,10 @@ def test_stages_of_megatron_are_even_but_for_what_the_ends_are_told(read, argume
 @pytest.mark.parametrize(
     ("text", "name", "said"),
     [
-        ("nothing: here\n", "a.yaml", "not known as a file of any trainer"),
+        ("nothing: here\n", "a.yaml", r"not known as a file of any trainer, since none of its keys \(nothing\) is"),
+        ("Notes of mine.\n", "notes.md", "since it sets nothing; read are scripts with arguments, and files"),
+        ("It's mine.\n", "notes.md", "it is read as shell because its name ends in none of .json, .toml, .yaml, .yml"),
+        ("It's mine.\n", "notes", "it is read as shell because its name ends in none of .json, .toml, .yaml, .yml"),
         (
             '{"model_type": "llama", "vocab_size": 32000, "hidden_size": 64, "num_attention_heads": 4}',
             "config.json",

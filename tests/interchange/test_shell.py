@@ -40,7 +40,7 @@ def test_a_default_stands_for_a_variable_that_is_not_set():
 def test_a_variable_that_nothing_sets_is_told():
     found = read_arguments("python t.py --tp $TP --data $(ls | head -1) --n $((A + 1))")
     assert found.values == {"tp": [], "data": [], "n": []}
-    assert set(found.unknown) >= {"$TP", "a command's output"}
+    assert set(found.unknown) >= {"$TP", "what `ls | head -1` prints"}
 
 
 def test_a_branch_is_taken_by_its_condition():
@@ -182,3 +182,17 @@ def test_sums_and_comparisons_are_those_of_bash(a, b, operator, compare):
     )
     run = subprocess.run([BASH, "-c", f"{script}echo ${{ARGS[@]}}"], capture_output=True, text=True, check=True)
     assert values(f"{script}python t.py ${{ARGS[@]}}") == values(f"python t.py {run.stdout}")
+
+
+def test_commands_whose_output_is_not_followed_are_told_by_what_they_are():
+    found = read_arguments(
+        "A=`cat sizes`; python t.py --tp $(nvidia-smi -L | wc -l) --hidden-size $A --x $((2 + $(nproc)))"
+    )
+    assert found.values == {"tp": [], "hidden-size": [], "x": []}
+    assert [text for text in found.unknown if "prints" in text] == [
+        "what `cat sizes` prints",
+        "what `nvidia-smi -L | wc -l` prints",
+    ]
+    (long,) = read_arguments(f"python t.py --tp $({'count ' * 99})").unknown
+    assert len(long) < 80
+    assert long.endswith(" ...` prints")
