@@ -17,6 +17,7 @@ from kareus.adviser.lines import (
     training_line,
     turn_on_lines,
 )
+from kareus.adviser.question import Question
 from kareus.adviser.tables import layouts_frame, plans_frame
 from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.artifacts.records import to_plain
@@ -25,6 +26,7 @@ from kareus.artifacts.records import to_plain
 def plain(advice: Advice) -> dict[str, Any]:
     """Return an answer as plain values: the chosen plan, the baseline, frontiers, and how far layouts were followed."""
     return {
+        "asked": asked(advice.question),
         "model": advice.question.base.model.name,
         "gpu": advice.question.base.gpu.name,
         "global_batch": advice.question.global_batch,
@@ -48,6 +50,20 @@ def plain(advice: Advice) -> dict[str, Any]:
         "by_itself": [_by_itself(answer) for answer in sorted_by_trainer(advice.size.layouts)],
         "unmeasured": to_plain(advice.unmeasured),
         "formats": [_format(answer) for answer in advice.formats],
+    }
+
+
+def asked(question: Question) -> dict[str, Any]:
+    """Return a question as plain values, by which it is told from others; what was measured is no part of it."""
+    return {
+        "overrides": sorted(question.overrides),
+        "gpus": list(question.gpus),
+        "global_batch": question.global_batch,
+        "sequence_length": question.base.sequence_length,
+        "constraints": {name: values for name, values in to_plain(question.constraints).items() if values},
+        "goals": {name: value for name, value in to_plain(question.goals).items() if value not in (None, "")},
+        "trainer": question.trainer.title,
+        "precisions": list(map(str, question.precisions)),
     }
 
 

@@ -6,7 +6,7 @@ a link, is never replaced: writing renames a new file over what is there.
 """
 
 import argparse
-import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +118,20 @@ def check_place(path: Path, *, force: bool) -> None:
     _check_regular(path)
     if not (force or path.parent.exists()):
         raise ArtifactError(f"{path}: there is no folder {path.parent}; make it, give another path, or --force.")
+    _check_writable(path, path.parent)
+
+
+def _check_writable(path: Path, folder: Path) -> None:
+    """Check that files can be made in a folder, or where it will be; permissions alone do not tell, as in /proc."""
+    place = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    if not place.is_dir():
+        named = path if path.exists() else f"{path}: {place}"
+        raise ArtifactError(f"{named}: is a file; give the path of a folder.")
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise ArtifactError(f"{path}: {place} cannot be written; give another path.") from error
 
 
 def check_folder(path: Path, *, force: bool) -> None:
@@ -126,12 +140,7 @@ def check_folder(path: Path, *, force: bool) -> None:
     Raises:
         ArtifactError: it is neither, and there is no `--force`; or it is a file, is below one, or cannot be written.
     """
-    place = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
-    if not place.is_dir():
-        named = path if path.exists() else f"{path}: {place}"
-        raise ArtifactError(f"{named}: is a file; give the path of a folder.")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise ArtifactError(f"{path}: {place} cannot be written; give another path.")
+    _check_writable(path, path)
     is_below = path.absolute().is_relative_to(Path.cwd()) and ".." not in path.parts
     if not (force or is_below or path.exists() or path.absolute().parent.exists()):
         raise ArtifactError(f"{path}: there is no folder {path.parent}; make it, give another path, or --force.")

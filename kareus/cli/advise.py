@@ -85,6 +85,10 @@ def run(arguments: argparse.Namespace) -> None:
         config_dir=arguments.config_dir,
         trainer=arguments.trainer,
     )
+    if arguments.output is not None:
+        from kareus.report.advice_page import check_same_question  # noqa: PLC0415 - only where a page is written
+
+        check_same_question(arguments.output, question, force=arguments.force)
     with steps_beside_answer("kareus.adviser.advice"):
         advice = answer(question if arguments.measured is None else with_measured(question, arguments.measured))
     if arguments.output is not None:

@@ -22,12 +22,16 @@ from kareus.adviser.lines import (
     turn_on_lines,
     unset_line,
 )
-from kareus.adviser.plain import plain
+from kareus.adviser.plain import asked, plain
+from kareus.adviser.question import Question
 from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
-from kareus.artifacts.files import write_text
+from kareus.artifacts.files import read_json, write_text
+from kareus.artifacts.manifest import SUFFIX as MANIFEST_SUFFIX
+from kareus.artifacts.outputs import check_report_folder
 from kareus.artifacts.provenance import Provenance
-from kareus.artifacts.records import content_hash
+from kareus.artifacts.records import content_hash, differences, leaves
 from kareus.artifacts.tables import write_table
+from kareus.errors import ArtifactError
 from kareus.plans.answer import meaning
 from kareus.report.advice_figure import frontier_figure
 from kareus.report.contents import ADVICE_TABLES
@@ -40,6 +44,30 @@ def write_folder(folder: Path, advice: Advice) -> Path:
     """Write the answer, its tables and its page into a folder; returns the path of the page."""
     write_advice(folder, advice)
     return write_page(folder, advice_page(advice), beside=[ANSWER, *(f"{name}.parquet" for name in ADVICE_TABLES)])
+
+
+def check_same_question(folder: Path, question: Question, *, force: bool) -> None:
+    """Check that a folder has no page yet, or that of an answer to the same question, which a new one replaces.
+
+    Raises:
+        ArtifactError: it has the answer to another question, another page, or files and no page; and no `--force`.
+    """
+    check_report_folder(folder, force=force)
+    answered = folder / ANSWER
+    if force or not any(folder.glob(f"*{MANIFEST_SUFFIX}")):
+        return
+    if not answered.is_file():
+        raise ArtifactError(f"{folder}: has a page that is no answer of advise; give another --output, or --force.")
+    read = read_json(answered)
+    before = read.get("asked") if isinstance(read, dict) else None
+    was = dict(leaves(before)) if isinstance(before, dict) else {}
+    changes = differences(was, asked(question))
+    if changes:
+        named = "; ".join(f"{key}: {was.get(key, 'none')}, here {value or 'none'}" for key, value in changes.items())
+        raise ArtifactError(
+            f"{answered}: is the answer to another question{f' ({named})' if was else ''}; give another --output, or "
+            "--force to replace it."
+        )
 
 
 def advice_page(advice: Advice) -> Page:

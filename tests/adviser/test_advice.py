@@ -22,12 +22,14 @@ from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame,
 from kareus.adviser.ties import tie_margin
 from kareus.artifacts.tables import problem_of, read_table
 from kareus.cli import main
+from kareus.errors import ArtifactError
 from kareus.pipeline.solver.frontier import iteration_frontier
 from kareus.pipeline.tables import ITERATION
 from kareus.plans.answer import answer_of
 from kareus.plans.file import read_plan
 from kareus.plans.units import scaled, significant
 from kareus.prediction.errors import DENSE, LEAST_ROWS, pair_errors
+from kareus.report.advice_page import check_same_question, write_folder
 from kareus.workload.compose import compose
 
 FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=1,2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")
@@ -297,3 +299,24 @@ def test_the_selector_of_an_answer_gives_its_plan_of_the_layout(fastest, goals):
     row = dict(zip(HEADS, cells(layout, advice.selector), strict=True))
     assert (row["s"], row["kJ"]) == (significant(cost.time_s), significant(cost.energy_j / 1e3))
     assert f"{scaled(cost.time_s, 's', digits=4)} and" in next(answer_lines(advice))
+
+
+def test_an_answer_is_not_replaced_by_that_to_another_question(fastest, tmp_path):
+    folder, asked = tmp_path / "advice", fastest.question
+    check_same_question(folder, asked, force=False)
+    write_folder(folder, fastest)
+    check_same_question(folder, asked, force=False)
+    other = replace(asked, global_batch=32, goals=replace(asked.goals, tokens=1e9))
+    said = r"advice\.json: is the answer to another question \(global_batch: 16, here 32; goals\.tokens: none, here 1"
+    with pytest.raises(ArtifactError, match=said):
+        check_same_question(folder, other, force=False)
+    check_same_question(folder, other, force=True)
+    (folder / "advice.json").write_text("[1]")
+    with pytest.raises(ArtifactError, match="is the answer to another question; give another --output, or --force"):
+        check_same_question(folder, asked, force=False)
+    (folder / "advice.json").unlink()
+    with pytest.raises(ArtifactError, match="has a page that is no answer of advise; give another --output"):
+        check_same_question(folder, asked, force=False)
+    (tmp_path / "mine.txt").touch()
+    with pytest.raises(ArtifactError, match="the folder has files, and no manifest of a report"):
+        check_same_question(tmp_path, asked, force=False)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,12 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_work(tmp_path, monke
     (tmp_path / "file").touch()
     with pytest.raises(ArtifactError, match=rf"file/a/b: {tmp_path}/file: is a file"):
         check_folder(tmp_path / "file/a/b", force=True)
-    monkeypatch.setattr("os.access", lambda place, mode: place != tmp_path)  # root may write anywhere
+    with pytest.raises(ArtifactError, match="/proc cannot be written; give another path"):
+        check_folder(Path("/proc/x"), force=False)
+    with pytest.raises(ArtifactError, match=r"/proc/x\.json: /proc cannot be written; give another path"):
+        check_place(Path("/proc/x.json"), force=False)
+    written = tempfile.TemporaryFile
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda dir: written(dir="/proc" if dir == tmp_path else dir))
     for folder in (tmp_path, tmp_path / "new/runs"):
         with pytest.raises(ArtifactError, match=f"{folder}: {tmp_path} cannot be written; give another path"):
             check_folder(folder, force=True)
