@@ -7,6 +7,7 @@ to be kept are its own.
 
 import argparse
 import logging
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.outputs import check_folder, check_not_results
 from kareus.artifacts.records import suggest
+from kareus.artifacts.shipped import config_folder
 from kareus.cli.parser import steps_beside_answer
 from kareus.device.actuators import ACTUATOR_HELP, ActuatorKind, parse_actuator
 from kareus.errors import ConfigError, RefusedWorkloadError
@@ -191,7 +193,7 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
         written = [WorkloadPlans(workload=workload, name=name, planned=planned or frontiers, plans=plans)]
     for entry in written:
         for plan in entry.plans:
-            for line in _answer_lines(plan, entry.frontiers, entry.workload, locked, arguments.tokens):
+            for line in _answer_lines(plan, entry.frontiers, entry.workload, locked, arguments):
                 logger.info("%s", line)
         if arguments.output is not None:
             usual = full_power_baseline(entry.workload, *locked, name)
@@ -203,7 +205,7 @@ def _answer_lines(
     frontiers: "Frontiers",
     workload: Workload,
     locked: "tuple[Workload, Frontiers]",
-    tokens: float | None,
+    arguments: argparse.Namespace,
 ) -> Iterator[str]:
     """Yield what a plan saves, also over a whole run, and that its limit limits nothing.
 
@@ -212,11 +214,11 @@ def _answer_lines(
         frontiers: of the workload.
         workload: what is planned.
         locked: workload and frontiers at the GPU's own power limit, which savings are against.
-        tokens: of the whole run; None for no word of it.
+        arguments: what was asked for.
     """
     from kareus.plans.answer import answer_of, no_limit  # noqa: PLC0415
     from kareus.plans.grid_selection import grid_lines  # noqa: PLC0415
-    from kareus.plans.obeyed import asked, obeyed_lines, runner_of  # noqa: PLC0415
+    from kareus.plans.obeyed import obeyed_lines, runner_of  # noqa: PLC0415
     from kareus.prediction.errors import plan_error_words  # noqa: PLC0415 - bad overrides need not wait for numpy
     from kareus.runtime.engine_checks import engine_refusal  # noqa: PLC0415
     from kareus.workload.memory import estimate_memory, tightness  # noqa: PLC0415
@@ -227,9 +229,7 @@ def _answer_lines(
     yield f"{answer.sentence('' if refusal else runner.title)} [{frontiers.testbed.label}]"
     if refusal:
         yield f"not run by {runner.title}: {refusal}"
-    yield from obeyed_lines(
-        plan, workload, frontiers, lambda *what: f"the same command with --select {asked(*what)}", locked
-    )
+    yield from obeyed_lines(plan, workload, frontiers, lambda *what: _next_command(arguments, *what), locked)
     yield plan.changes
     if workload.testbed.kind is TestbedKind.SIMULATED:
         yield f"error: {plan_error_words(workload, runner)}"
@@ -241,9 +241,29 @@ def _answer_lines(
     beyond = no_limit(selector, frontiers.plans(plan.method))
     if beyond is not None:
         yield beyond
-    if tokens is not None:
-        yield run_totals(plan.prediction, workload, tokens, selector.prices)
-        yield run_savings(answer, workload, tokens, selector.prices)
+    if arguments.tokens is not None:
+        yield run_totals(plan.prediction, workload, arguments.tokens, selector.prices)
+        yield run_savings(answer, workload, arguments.tokens, selector.prices)
+
+
+def _next_command(arguments: argparse.Namespace, selector: str, method: str) -> str:
+    """Return what to type for another plan of the same workload, or that it is asked for already."""
+    from kareus.plans.obeyed import asked  # noqa: PLC0415 - the GPU model
+
+    if method == arguments.method and selector in arguments.select:
+        return "this command plans it, too"
+    config_dir = None if arguments.config_dir == config_folder() else arguments.config_dir
+    given = {
+        "--config-dir": [config_dir],
+        "--from": arguments.files or [],
+        "--trainer": [arguments.trainer],
+        "--measured": [arguments.measured],
+        "--tokens": [arguments.tokens and f"{arguments.tokens:g}"],
+        "--output": [arguments.output],
+    }
+    options = [str(word) for name, values in given.items() for value in values if value for word in (name, value)]
+    words = [*arguments.overrides, *options, *(["--force"] if arguments.force else [])]
+    return " ".join(("kareus plan", *map(shlex.quote, words), "--select", asked(selector, method)))
 
 
 def _write(folder: WorkloadFolder, planned: "WorkloadPlans", usual: "Plan | None", *, force: bool) -> None:

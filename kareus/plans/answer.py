@@ -7,7 +7,16 @@ import polars as pl
 from kareus.pareto import AS_FAST
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, max_throughput_plan
 from kareus.plans.document import Plan
-from kareus.plans.selectors import LIMITED, OVER_TIME, Goal, Selector, absolute_limit, fastest_plan, measures_of
+from kareus.plans.selectors import (
+    LIMITED,
+    OVER_TIME,
+    Goal,
+    Selector,
+    absolute_limit,
+    fastest_plan,
+    measures_of,
+    parse_selector,
+)
 from kareus.plans.units import common_scale, compared, less, scaled
 
 BASELINE = "the trainer's own execution"
@@ -89,9 +98,14 @@ def meaning(selector: str, limit_w: float = 0.0) -> str:
     Example:
         >>> meaning("fastest", 651.0)
         ' (least energy within 0.3 % of the least time at a limit of 651 W)'
+        >>> meaning("straggler=1.15x")
+        " (within 1.15 times its method's least time)"
     """
     at_limit = f" at a limit of {limit_w:.4g} W" if limit_w else ""
-    return f" ({AS_FAST_WORDS}{at_limit})" if selector == Goal.FASTEST else ""
+    parsed = parse_selector(selector)
+    if parsed.goal is Goal.STRAGGLER:
+        return f" (within {parsed.limit:g} times its method's least time{at_limit})"
+    return f" ({AS_FAST_WORDS}{at_limit})" if parsed.goal is Goal.FASTEST else ""
 
 
 def answer_of(plan: Plan, iteration: pl.DataFrame) -> Answer:
@@ -157,7 +171,7 @@ def little_to_gain(
     gained = " and ".join(f"{100 * share:.1f} % of {of}" for of, share in shares.items() if share >= SAME_SHARE)
     little = f"little to gain ({gained})" if gained else "nothing to gain"
     pace = "slower" if more_share > 0 else "faster"  # where the fastest plan takes less time than is compared with
-    more = f"{100 * abs(more_share):.1f} % {pace} saves {100 * slower_saved_share:.1f} % of energy"
+    more = f"{100 * abs(more_share):.1f} % {pace} saves {100 * slower_saved_share:z.1f} % of energy"
     return f"at full speed there is {little}; {more}"
 
 

@@ -88,8 +88,8 @@ class Goal(StrEnum):
 PLAIN = tuple(goal for goal in Goal if goal not in {*UNITS, Goal.COST})
 """Goals without a limit or a price."""
 ALLOWED = (
-    f"allowed: {', '.join(PLAIN)}, deadline=<time> (such as 4.6s or 900ms), straggler=<times the least "
-    "time> (such as 1.15x), energy=<energy> (such as 20kJ), power=<power of all GPUs> (such as 4kW), ramp=<change of "
+    f"allowed: {', '.join(PLAIN)}, deadline=<time> (such as 4.6s or 900ms), straggler=<times the method's least time> "
+    "(such as 1.15x), energy=<energy> (such as 20kJ), power=<power of all GPUs> (such as 4kW), ramp=<change of "
     "that from one second to the next> (such as 2kW/s), floor=<least power of a second> (such as 3kW), swing=<what "
     "seconds differ by, of the mean> (such as 25%), cost=<price>perkWh+<price>perGPUh (energy also as <price>perMWh)"
 )

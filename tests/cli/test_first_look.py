@@ -1,6 +1,7 @@
 """`kareus plan` and `kareus predict`: a first look at a workload, without the workflow."""
 
 import json
+import shlex
 
 import pytest
 from helpers.builders import CONFIG
@@ -50,6 +51,8 @@ def test_a_first_look_says_what_the_plan_saves(looked, caplog):
     answer = first.answer.sentence("Kareus' engine")
     assert lines[1] == f"{answer} [simulated testbed, A100-SXM4-40GB]"
     assert lines[2].startswith("in Megatron-Core, which obeys clocks of forwards, backwards and updates: ")
+    typed = shlex.join([*WORDS, "--tokens", "1e+09", "--select", "min-energy", "--method", "sequential+perseus"])
+    assert sorted(lines[2].partition(": kareus plan ")[2].split()) == sorted(typed.split())
     assert lines[3].startswith("changes of clock an iteration, stage by stage: ")
     assert lines[3].endswith(", taken to cost no time until `kareus doctor --measure` has measured them")
     assert lines[4].startswith("error: 9 of 10 ") and len(lines[4]) <= 160
