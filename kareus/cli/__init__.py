@@ -44,8 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         _drop_unwritten()
         return _refused(f"{called}: {refused_by_system(error)}")
-    except KeyboardInterrupt:
-        print(f"{called}: interrupted; run it again to go on.", file=sys.stderr)  # noqa: T201
+    except KeyboardInterrupt as interrupt:  # a command may say what is kept
+        print(f"{called}: interrupted; {interrupt or 'run it again to go on'}.", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     return code
 

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 PLAYED_BACK = "iterations.parquet"
 """Table in the output folder, for all ranks; a training on GPUs writes a table for each rank instead."""
+INTERRUPTED = "no iteration is kept, since they are written once all have run; run it again, or with fewer --iterations"
 MOST_LINES = 10
 """Iterations that are logged, beside the last."""
 
@@ -62,7 +63,10 @@ def play_back_training(plan: Plan, workload: Workload, folder: WorkloadFolder, s
     logger.info("%s: the plan is played back, nothing is trained; --communicator nccl or gloo trains", label)
     seed = workload.seed if settings.seed is None else settings.seed
     graphs, seeded = read_graphs(folder.segments), dataclasses.replace(workload, seed=seed)
-    frame = ITERATIONS.frame(play_back(plan, seeded, graphs, settings.iterations, KnownSteps()))
+    try:
+        frame = ITERATIONS.frame(play_back(plan, seeded, graphs, settings.iterations, KnownSteps()))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(INTERRUPTED) from None
     provenance = Provenance(
         config_hash=content_hash(workload), testbed=plan.testbed, seed=seed, subject=subject_of(workload)
     )

@@ -260,3 +260,17 @@ def test_what_is_played_back_writes_no_event_files(
         f"back and writes no event files; leave it out ({tmp_path / 'iterations.parquet'} has the iterations), or say "
         "how to train with --communicator.\n"
     )
+
+
+def test_an_interrupted_playback_says_what_is_kept_and_how_to_go_on(folder, tmp_path, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kareus.training.simulated.play_back", interrupted)
+    options = ["train", str(folder / "plan/fastest.json"), "--iterations", "5", "--output", str(tmp_path / "run")]
+    assert main(options) == 130
+    assert capsys.readouterr().err == (
+        "kareus train: interrupted; no iteration is kept, since they are written once all have run; run it again, or "
+        "with fewer --iterations.\n"
+    )
+    assert not (tmp_path / "run").exists()
