@@ -244,13 +244,13 @@ def _report(goal: str, job: StepCosts, chosen_mhz: int, *, is_power_limited: boo
     fastest_mhz = max(job)
     (time_s, energy_j), (least_s, most_j) = job[chosen_mhz], job[fastest_mhz]
     logger.info(
-        "%s: %d MHz from here on: %.4g s and %.4g J a step, %+.1f %% time and %+.1f %% energy against %d MHz%s",
+        "%s: %d MHz from here on: %.4g s and %.4g J a step, %s %% time and %s %% energy against %d MHz%s",
         goal,
         chosen_mhz,
         time_s,
         energy_j,
-        100 * (time_s / least_s - 1),
-        100 * (energy_j / most_j - 1),
+        f"{100 * (time_s / least_s - 1):+z.1f}",
+        f"{100 * (energy_j / most_j - 1):+z.1f}",
         fastest_mhz,
         "; the power limit keeps the GPU below that clock" if is_power_limited else "",
     )

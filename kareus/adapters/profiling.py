@@ -334,10 +334,10 @@ class ProfileChoice:
         except OSError as full:
             logger.warning("%s The job goes on; the frontiers were not written.", refused_by_system(full))
         logger.info(
-            "profile: %d visits of each clock, frontiers known to %.2f %%, %.1f %% more time than at %d MHz%s",
+            "profile: %d visits of each clock, frontiers known to %.2f %%, %s %% more time than at %d MHz%s",
             visits,
             100 * error,
-            100 * self._slowdown(),
+            f"{100 * self._slowdown():z.1f}",
             self._sweep.maximum_mhz,
             f"; the sweep has ended, plan with kareus plan --measured {self._folder}" if is_enough else "",
         )

@@ -68,7 +68,7 @@ def _collectives(measured: MeasuredChanges) -> Diagnosis:
     check = "collectives under locks"
     if not measured.delays:
         return Diagnosis(check=check, state=State.ABSENT, result="one GPU has none; two are needed to tell")
-    result = ", ".join(f"every {1e3 * period_s:.0f} ms: {delay:+.1%}" for period_s, delay in measured.delays)
+    result = ", ".join(f"every {1e3 * period_s:.0f} ms: {delay:+z.1%}" for period_s, delay in measured.delays)
     if measured.interval_s is None:
         remedy = f"change clocks less often than every {1e3 * max(PERIODS_S):.0f} ms: one clock for each phase or step"
         return Diagnosis(check=check, state=State.LIMITED, result=result, remedy=remedy)

@@ -91,6 +91,6 @@ def _lines(frontier: pl.DataFrame) -> list[str]:
         )
         saved = "" if method == THROUGHPUT_BASELINE else f"; {fastest_answer(frontier, str(method)).saved}"
         lines.append(
-            f"  {method}: fastest {time} with {energy} and {power}{saved}; largest gap {100 * max(plans['gap']):.2f} %"
+            f"  {method}: fastest {time} with {energy} and {power}{saved}; largest gap {100 * max(plans['gap']):z.2f} %"
         )
     return lines

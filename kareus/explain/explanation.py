@@ -184,11 +184,11 @@ def _rows(workload: Workload, explained: Explanation) -> Iterator[tuple[str, str
 def _verdict(explained: Explanation) -> str:
     slower, within = explained.slower_percent, f"the {explained.error_percent:.1f} % that predictions may be off"
     if explained.as_expected:
-        return f"as expected: {slower:+.1f} % of time, within {within}"
+        return f"as expected: {slower:+z.1f} % of time, within {within}"
     if slower > 0:
         nothing = "" if explained.causes else f"; {NO_CAUSE}"
-        return f"slower than expected: {slower:+.1f} % of time, more than {within}{nothing}"
+        return f"slower than expected: {slower:+z.1f} % of time, more than {within}{nothing}"
     return (
-        f"faster than expected: {slower:+.1f} % of time, more than {within}; check that the workload is the one that "
+        f"faster than expected: {slower:+z.1f} % of time, more than {within}; check that the workload is the one that "
         "ran (layers, sequence length, precision), or calibrate the software: kareus calibrate --trainer"
     )

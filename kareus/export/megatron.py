@@ -130,12 +130,12 @@ def _header(first: str, plan: Plan, counts: ConstantCounts, carries: list[str]) 
 def _against(cost: ComposedIteration, planned: ComposedIteration) -> str:
     """Return a cost and its distance from the plan in words."""
     time, energy = _percent(cost, planned)
-    return f"{cost.time_s:.4f} s ({time:+.2f} %), {cost.energy_j:.1f} J ({energy:+.2f} %)"
+    return f"{cost.time_s:.4f} s ({time:+z.2f} %), {cost.energy_j:.1f} J ({energy:+z.2f} %)"
 
 
 def _changes(cost: ComposedIteration, reference: ComposedIteration) -> str:
     time, energy = _percent(cost, reference)
-    return f"{time:+.2f} % time, {energy:+.2f} % energy"
+    return f"{time:+z.2f} % time, {energy:+z.2f} % energy"
 
 
 def _percent(cost: ComposedIteration, reference: ComposedIteration) -> tuple[float, float]:

@@ -32,7 +32,7 @@ def _summary(method: str, plans: pl.DataFrame) -> str:
     first, gaps = plans.row(0, named=True), plans["gap"].to_list()
     return (
         f"{method}: {len(plans)} plan{'s' * (len(plans) > 1)}, least time {first['time_s']:.4f} s with "
-        f"{first['energy_j']:.1f} J, largest gap {100 * max(gaps):.3f} %"
+        f"{first['energy_j']:.1f} J, largest gap {100 * max(gaps):z.3f} %"
     )
 
 

@@ -131,8 +131,8 @@ def _power_limit_lines(workload: Workload) -> Iterator[str]:
         best = predict(limited(workload, best_w))
         more, saved = 100 * (best.time_s / default.time_s - 1), 100 * (1 - best.energy_j / default.energy_j)
         yield (
-            f"where clocks may not be locked: a power limit of {best_w:.0f} W is {more:.1f} % slower and saves "
-            f"{saved:.1f} % of energy (kareus plan with --actuator power, nvidia-smi -pl {best_w:.0f}, or "
+            f"where clocks may not be locked: a power limit of {best_w:.0f} W is {more:z.1f} % slower and saves "
+            f"{saved:z.1f} % of energy (kareus plan with --actuator power, nvidia-smi -pl {best_w:.0f}, or "
             "kareus.adapters.power_cap in a loop of yours)"
         )
 

@@ -63,10 +63,10 @@ def run(arguments: argparse.Namespace) -> None:
     for line in obeyed_lines(plan, workload, frontiers, lambda *what: f"kareus select {asked(*what, place)}"):
         logger.info("%s", line)
     logger.info(
-        "%s of the energy is dynamic; certified gap to the least energy possible within %s: %.3f %%",
+        "%s of the energy is dynamic; certified gap to the least energy possible within %s: %s %%",
         scaled(plan.prediction.dynamic_energy_j, "J", digits=4),
         "the deadline" if selector.goal in (Goal.DEADLINE, Goal.STRAGGLER) else "its time",
-        100 * plan.prediction.gap,
+        f"{100 * plan.prediction.gap:z.3f}",
     )
     logger.info("%s", plan.changes)
     beyond = no_limit(selector, frontiers.plans(plan.method))

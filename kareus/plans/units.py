@@ -1,7 +1,7 @@
 """Numbers in words, the same on the terminal and on pages: units that scale to values, and what is saved.
 
-A cap of 0.008 MW reads 8 kW. `significant`, `scaled`, `duration`, `less` and `compared` have twins of
-these names in `report/static/page.js`.
+A cap of 0.008 MW reads 8 kW. What rounds to zero has no sign (`z` in formats). `significant`, `scaled`, `duration`,
+`less` and `compared` have twins of these names in `report/static/page.js`.
 """
 
 import math
@@ -22,7 +22,7 @@ WHOLE_PERCENT = 10
 def significant(value: float, digits: int = 4) -> str:
     """Return a value with at least `digits` significant digits and never an exponent, such as `18.00` or `12,345`."""
     decimals = digits - 1 - math.floor(math.log10(abs(value))) if value else digits - 1
-    return f"{value:,.{max(0, decimals)}f}"
+    return f"{value:z,.{max(0, decimals)}f}"
 
 
 def scaled(value: float, unit: str, *, digits: int = 3) -> str:
@@ -30,7 +30,7 @@ def scaled(value: float, unit: str, *, digits: int = 3) -> str:
     factor, prefix = _prefix(abs(value))
     shown = value / factor
     decimals = max(0, digits - len(f"{abs(shown):.0f}"))
-    return f"{shown:,.{decimals}f} {prefix}{unit}"
+    return f"{shown:z,.{decimals}f} {prefix}{unit}"
 
 
 def duration(time_s: float) -> str:
@@ -43,12 +43,12 @@ def duration(time_s: float) -> str:
         value, unit = days, "days"
     else:
         value, unit = hours, "h"
-    return f"{value:,.{max(0, 3 - len(f'{abs(value):.0f}'))}f} {unit}"
+    return f"{value:z,.{max(0, 3 - len(f'{abs(value):.0f}'))}f} {unit}"
 
 
 def money(amount: float, currency: str = "") -> str:
     """Return an amount, such as `12.50` or `12,345 EUR`; without a currency it is in that of the prices."""
-    return f"{amount:,.{2 if abs(amount) < FEW_MONEY else 0}f} {currency}".rstrip()
+    return f"{amount:z,.{2 if abs(amount) < FEW_MONEY else 0}f} {currency}".rstrip()
 
 
 def common_scale(values: list[float], unit: str) -> tuple[float, str]:
@@ -83,7 +83,7 @@ def compared(time: str, energy: str, baseline: str) -> str:
 
 def rounded(percent: float) -> str:
     """Return a percentage as `less` writes it."""
-    return f"{percent:.{0 if abs(percent) >= WHOLE_PERCENT - SAME_PERCENT else 1}f}"
+    return f"{percent:z.{0 if abs(percent) >= WHOLE_PERCENT - SAME_PERCENT else 1}f}"
 
 
 def _prefix(value: float) -> tuple[float, str]:

@@ -343,8 +343,8 @@ def cost_words(remedy: Remedy, misfit: Misfit) -> str:
     more = f", {remedy.gpus} GPUs instead of {gpus}" if remedy.gpus != gpus else ""
     tight = ", tight" if remedy.fit is MemoryFit.TIGHT else ""
     return (
-        f"{remedy.memory.total_gib:.1f} GiB{tight}, time {remedy.time_percent:+.1f} %, energy "
-        f"{remedy.energy_percent:+.1f} %{more}"
+        f"{remedy.memory.total_gib:.1f} GiB{tight}, time {remedy.time_percent:+z.1f} %, energy "
+        f"{remedy.energy_percent:+z.1f} %{more}"
     )
 
 

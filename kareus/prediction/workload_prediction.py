@@ -281,7 +281,7 @@ def _stages(
                 forward_s=forward_s,
                 backward_s=passes_s - forward_s,
                 update_s=update_s,
-                bubble_s=time_s - busy_s,
+                bubble_s=max(0.0, time_s - busy_s),  # a stage that never waits may round to less
                 energy_j=total_energy_j(effective_energy_j(busy_j, busy_s, waiting_w), time_s, waiting_w) * gpus,
             )
         )

@@ -146,7 +146,7 @@ def _parts(comparison: Comparison) -> Sheet:
 
 
 def _more(difference: float) -> str:
-    return f"{round(difference, 3) + 0.0:+.3f}"  # + 0.0 turns -0.0 into 0.0
+    return f"{difference:+z.3f}"
 
 
 def _changed(comparison: Comparison) -> Sheet:

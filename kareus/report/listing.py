@@ -178,7 +178,7 @@ def _plan_cells(plan: PlanOutcome) -> tuple[str, ...]:
 
 
 def _percent(value: float) -> str:
-    return f"{round(value, 1) + 0.0:.1f} %"  # a negative zero plus zero is a positive one
+    return f"{value:z.1f} %"
 
 
 def _summary(folder: Path, summary: str, listed: Listed) -> list[str]:

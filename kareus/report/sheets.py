@@ -138,4 +138,4 @@ def percent_within(value: float | None, error: float | None) -> str:
 
 def percent(value: float | None, *, digits: int = 1) -> str:
     """Return a percentage, or a dash if there is none."""
-    return DASH if value is None else f"{round(value, digits) + 0.0:.{digits}f} %"  # + 0.0 turns -0.0 into 0.0
+    return DASH if value is None else f"{value:z.{digits}f} %"

@@ -105,7 +105,7 @@ def candidate_program(partition: Partition, schedule: ExecutionSchedule) -> tupl
 def _log(round_: Round) -> None:
     progress = f"hypervolume {round_.hypervolume:.4f}"
     if round_.improvement is not None:
-        progress += f" ({round_.improvement:+.2%})"
+        progress += f" ({round_.improvement:+z.2%})"
     if round_.stop is not None:
         progress += f"; ends: {round_.stop.why}"
     logger.info("round %d: %d time-only, %d measured, %s", round_.round, round_.timed, round_.measured, progress)

@@ -66,12 +66,12 @@ def run(arguments: argparse.Namespace) -> None:
     write_table(arguments.output, frame, ITERATIONS, provenance)
     for row in compare_runs(frame, iteration):
         logger.info(
-            "%s: %.4f s, %+.2f %% of %.4f s as predicted%s [%s]",
+            "%s: %.4f s, %s %% of %.4f s as predicted%s [%s]",
             row.method,
             row.time_s,
-            row.time_percent,
+            f"{row.time_percent:+z.2f}",
             row.predicted_time_s,
-            "" if row.energy_j is None else f"; {row.energy_j:.1f} J, {row.energy_percent:+.2f} %",
+            "" if row.energy_j is None else f"; {row.energy_j:.1f} J, {row.energy_percent:+z.2f} %",
             provenance.testbed.label,
         )
 

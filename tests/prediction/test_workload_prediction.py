@@ -225,3 +225,15 @@ def test_energies_are_of_chips_that_train_for_long(default):
     expected_j = waits_j + sustained_j(default.gpu, worked_j, busy_s)
     assert found.energy_j / default.parallelism.gpus_per_stage == pytest.approx(expected_j, rel=1e-9)
     assert found.energy_j > 1.01 * at_reference.energy_j
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_the_only_stage_of_a_pipeline_never_waits(size):
+    layout = ["parallelism.pp=1", "parallelism.tp=1", "parallelism.dp=8", "parallelism.sharding=optimizer"]
+    gpu = ["gpu=h200", "recomputation=full", f"microbatch_size={size}"]
+    found = predict(resolved(*gpu, *layout, update=True))
+    (stage,) = found.stages
+    (waiting,) = [component for component in found.components if component.name == "waiting"]
+    assert 0 <= stage.bubble_s < 1e-9 * found.time_s
+    assert 0 <= waiting.energy_j < 1e-9 * found.energy_j
+    assert not any(str(value).startswith("-") for value in (stage.bubble_s, waiting.time_s, waiting.energy_j))

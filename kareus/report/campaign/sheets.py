@@ -304,7 +304,7 @@ def settling_sheet(profiler: pl.DataFrame) -> Sheet:
     """Bias of measured energies against a GPU that runs for long, and what a measurement takes."""
 
     def bias(row: Row, name: str) -> str:
-        return f"{100 * (row[name] / row['warm_reference_energy_j'] - 1):+.2f}"
+        return f"{100 * (row[name] / row['warm_reference_energy_j'] - 1):+z.2f}"
 
     return sheet_of(
         "Settling: mean energy against that of a GPU which stays warm",

@@ -263,14 +263,14 @@ function choose(plan) {
 /** A value with at least so many significant digits, as `significant` in units.py writes it. */
 function significant(value, digits) {
   const decimals = Math.max(0, digits - 1 - (value ? Math.floor(Math.log10(Math.abs(value))) : 0));
-  return value.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+  return value.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals, signDisplay: "negative" });
 }
 
 /** A value with a unit of its size, as `scaled` in units.py writes it. */
 function scaled(value, unit, significant = 4) {
   const [factor, prefix] = [[1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"]].find(([f]) => Math.abs(value) >= f) ?? [1, ""];
   const shown = value / factor, digits = Math.max(0, significant - Math.abs(shown).toFixed(0).length);
-  return `${shown.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })} ${prefix}${unit}`;
+  return `${shown.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits, signDisplay: "negative" })} ${prefix}${unit}`;
 }
 
 /** A duration of hours and more, as `duration` in units.py writes it. */
@@ -278,7 +278,7 @@ function duration(seconds) {
   const hours = seconds / 3600, days = hours / 24;
   const [value, unit] = Math.abs(days) >= 365.25 ? [days / 365.25, "years"] : Math.abs(hours) >= 48 ? [days, "days"] : [hours, "h"];
   const digits = Math.max(0, 3 - Math.abs(value).toFixed(0).length);
-  return `${value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })} ${unit}`;
+  return `${value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits, signDisplay: "negative" })} ${unit}`;
 }
 
 /** A plan of a fleet: what it takes, what it saves, and the clocks of every stage. */
