@@ -84,6 +84,8 @@ def refused_by_system(error: OSError) -> str:
     reason = error.strerror or " ".join(str(error).split())
     if isinstance(error, (ConnectionError, TimeoutError)):
         return one_line(f"{reason}; check that the other process runs, and that its machine can be reached.")
+    if isinstance(error, (FileExistsError, NotADirectoryError)):
+        return one_line(f"{f'{where}: ' if where else ''}{reason}; move what is there away, or give another path.")
     return one_line(
         f"{f'{where}: ' if where else ''}{reason}; check the path, its permissions and the space on its disk."
     )

@@ -53,7 +53,9 @@ def read_parts(name: str, config_dir: Path) -> dict[str, Campaign]:
 
 def _collect(name: str, above: tuple[str, ...], parts: dict[str, Campaign], config_dir: Path) -> None:
     if name in above:
-        raise ConfigError(f"campaign {name}: names itself ({' > '.join((*above, name))}); leave one of them out.")
+        raise ConfigError(
+            f"campaign {name}: names itself ({' > '.join((*above, name))}); take it out of {above[-1]}.yaml."
+        )
     if name not in parts:
         parts[name] = _read(name, config_dir)
         for other in parts[name].campaigns:

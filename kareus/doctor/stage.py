@@ -72,7 +72,7 @@ def _check(arguments: argparse.Namespace) -> None:
     """Check the arguments of measuring before anything is done."""
     given = [name for name in ("yes", "gpu", "output") if getattr(arguments, name)]
     if given and not arguments.measure:
-        raise ConfigError(f"--{given[0]}: goes with --measure.")
+        raise ConfigError(f"--{given[0]}: goes with --measure; give that, too, or leave it out.")
     if bool(arguments.gpu) != bool(arguments.output):
         raise ConfigError("--gpu, --output: go together; give both, the file to start from and the one to write.")
     if arguments.output:

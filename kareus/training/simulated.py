@@ -51,13 +51,13 @@ def play_back_training(plan: Plan, workload: Workload, folder: WorkloadFolder, s
     label = plan.testbed.label
     if settings.export is not None:
         raise ConfigError(
-            f"--export {settings.export}: a plan of the {label}, is played back and trains no weights; say how to "
-            "train with --communicator."
+            f"--export {settings.export}: a plan of the {label}, is played back and trains no weights; train "
+            "with --communicator gloo or nccl."
         )
     if settings.metrics is not None:
         raise ConfigError(
             f"--metrics {settings.metrics}: a plan of the {label}, is played back and writes no event files; leave it "
-            f"out ({settings.output / PLAYED_BACK} has the iterations), or say how to train with --communicator."
+            f"out ({settings.output / PLAYED_BACK} has the iterations), or train with --communicator gloo or nccl."
         )
     check_subject(subject_of(workload), {str(folder.segments): read_provenance(folder.segments, SEGMENTS)})
     logger.info("%s: the plan is played back, nothing is trained; --communicator nccl or gloo trains", label)

@@ -146,7 +146,7 @@ def test_a_model_of_ones_own_is_one_file(config: Path) -> None:
         ("workloads: ['microbatchsize=8']", "campaign mine: microbatchsize=8: unknown key; perhaps you meant"),
         ('workloads: ["model=\'qwen"]', "No closing quotation"),
         ("campaigns: [testbet]", "campaign testbet: not known; perhaps you meant testbed"),
-        ("campaigns: [mine]", "campaign mine: names itself (mine > mine)"),
+        ("campaigns: [mine]", "campaign mine: names itself (mine > mine); take it out of mine.yaml"),
         ("fleets: [emulation=3gpus]", "campaign mine: emulation=3gpus: unknown option"),
         ("sweeps: [sweep.partition=forward]", "not a partition of llama3.2-3b_pp2-tp8_mbs8_seq4096_a100"),
         ("sweeps: ['sweep.windows_s=[0]']", "windows_s: 0 must be 0.1 or more (seconds)"),

@@ -4,6 +4,7 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.cli import main
+from kareus.errors import refused_by_system
 
 ADVISE = ("advise", "model=llama3.2-3b", "--global-batch", "8")
 
@@ -74,3 +75,8 @@ def test_plan_names_the_command_of_another_plan_unless_this_one_makes_it(tmp_pat
         typed = f"kareus {' '.join(words[:-2])} --select straggler=1.05x --method sequential+perseus"
         assert line.endswith(f" of energy: {typed if said == 'typed' else said}")
     assert any("(within 1.05 times its method's least time)" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize("error", [FileExistsError(17, "File exists", "a/data"), NotADirectoryError(20, "x", "a/data")])
+def test_a_file_in_the_place_of_a_folder_is_to_be_moved_away(error):
+    assert refused_by_system(error) == f"a/data: {error.strerror}; move what is there away, or give another path."

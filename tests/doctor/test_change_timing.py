@@ -196,7 +196,7 @@ def test_a_load_that_cannot_run_says_why(monkeypatch):
     ("arguments", "message"),
     [
         (["--measure", "--gpu", "h900", "--output", "mine.yaml"], "h900"),
-        (["--yes"], "--yes: goes with --measure"),
+        (["--yes"], "--yes: goes with --measure; give that, too"),
         (["--measure", "--gpu", "h200"], "go together"),
         (["--measure", "--gpu", "h200", "--output", "h200.yaml"], "based on itself"),
     ],

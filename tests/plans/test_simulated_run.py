@@ -209,7 +209,7 @@ def test_what_is_played_back_trains_no_weights_to_export(
     assert main(["train", str(folder / "plan/fastest.json"), *options]) == 2
     assert capsys.readouterr().err == (
         f"kareus train: --export {tmp_path}/weights: a plan of the simulated testbed, A100-SXM4-40GB, is played back "
-        "and trains no weights; say how to train with --communicator.\n"
+        "and trains no weights; train with --communicator gloo or nccl.\n"
     )
     assert not (tmp_path / "iterations.parquet").exists()
 
@@ -257,8 +257,8 @@ def test_what_is_played_back_writes_no_event_files(
     assert main(["train", str(folder / "plan/fastest.json"), *options]) == 2
     assert capsys.readouterr().err == (
         f"kareus train: --metrics {tmp_path / 'events'}: a plan of the simulated testbed, A100-SXM4-40GB, is played "
-        f"back and writes no event files; leave it out ({tmp_path / 'iterations.parquet'} has the iterations), or say "
-        "how to train with --communicator.\n"
+        f"back and writes no event files; leave it out ({tmp_path / 'iterations.parquet'} has the iterations), or "
+        "train with --communicator gloo or nccl.\n"
     )
 
 

@@ -130,8 +130,8 @@ def test_a_file_refused_by_the_system_ends_all_in_one_line(two_stages: Path, tmp
     done = end_in_ranks(2, two_stages / "plan/fastest.json", "--iterations", 1, "--output", tmp_path)
     assert max(done.codes) == 2
     assert done.stderr == (
-        f"kareus train: rank 1: {table}: is no regular file, and stays as it is; check the path, its permissions "
-        "and the space on its disk.\n"
+        f"kareus train: rank 1: {table}: is no regular file, and stays as it is; move what is there away, or "
+        "give another path.\n"
     )
 
 
