@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_unwritten()
         return _refused(f"{called}: {refused_by_system(error)}")
     except KeyboardInterrupt as interrupt:  # a command may say what is kept
-        print(f"{called}: interrupted; {interrupt or 'run it again to go on'}.", file=sys.stderr)  # noqa: T201
+        print(f"{called}: interrupted; {str(interrupt) or 'run it again to go on'}.", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     return code
 

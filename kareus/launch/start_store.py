@@ -22,6 +22,8 @@ LOOK_S = 0.2
 _MOST_CHARACTERS = 8192
 """Characters of a failure that are told; the middle of a longer one is left out."""
 _MOST_FAILURES = 1000
+GOES_ON = "start it again to go on from the last checkpoint, if there is one"
+"""What is said of a training that was interrupted."""
 HELLO, WELCOME = "kareus-watch/hello-{}", "kareus-watch/welcome-{}-{}"
 FAILURES, ENDED, DONE, LEFT, BEAT, PROCESS = "failures", "ended", "done", "left", "beat-{}", "process-{}-{}"
 """Keys of a start."""
@@ -164,7 +166,7 @@ def failure_of(rank: int, error: BaseException) -> Failure:
     """Return an error as a failure; the message of one that a user cannot act on has its traceback."""
     urgency, message = Urgency.FATAL, str(error)
     if isinstance(error, (KeyboardInterrupt, SystemExit)):
-        message = "interrupted; start it again to go on from the last checkpoint, if there is one."
+        message = f"interrupted; {GOES_ON}."
     elif isinstance(error, OSError) and not isinstance(error, ConnectionError):  # which follows from a peer's end
         message = f"rank {rank}: {refused_by_system(error)}"
     elif not isinstance(error, KareusError):

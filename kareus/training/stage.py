@@ -16,6 +16,7 @@ from kareus.errors import ConfigError
 from kareus.launch.heartbeats import Patience
 from kareus.launch.machine import check_machine
 from kareus.launch.processes import is_rank, launch
+from kareus.launch.start_store import GOES_ON
 from kareus.launch.torch_version import check_torch_version
 from kareus.model.weight_files import check_weight_files
 from kareus.plans.check_stage import read_checked_plan, workload_folder
@@ -167,7 +168,10 @@ def run(arguments: argparse.Namespace) -> None:
     check_torch_version()  # a rank that torchrun started
     from kareus.training.rank import train  # noqa: PLC0415 - imports torch, which starting ranks does not need
 
-    train(lambda: _job_and_settings(arguments), arguments.communicator, _patience(arguments))
+    try:
+        train(lambda: _job_and_settings(arguments), arguments.communicator, _patience(arguments))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(GOES_ON) from None
 
 
 def _simulated(arguments: argparse.Namespace) -> tuple[Plan, Workload] | None:

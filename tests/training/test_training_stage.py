@@ -129,7 +129,11 @@ def test_a_world_of_another_size_is_refused(
             r"kareus train: --learning-rate -1.0: must be 0 or more.\n",
             marks=pytest.mark.acceptance,
         ),
-        (("--iteration", 1), 2, r"kareus train: --iterations: missing; see kareus train --help\.\n"),
+        (
+            ("--iteration", 1),
+            2,
+            r"kareus train: --iteration: unknown argument; perhaps you meant --iterations; see .*\n",
+        ),
         (("--help",), 0, r"usage: kareus train (?s:.*)--communicator(?s:.*)"),
     ],
 )
@@ -153,4 +157,16 @@ def test_a_wrong_world_size_ends_all_with_one_message(
     assert ended.value.code == 2
     assert capfd.readouterr().err == (
         "kareus train: world size 2: the workload runs on 1 ranks (dp 1 x pp 1 x cp 1 x tp 1); start as many.\n"
+    )
+
+
+def test_an_interrupted_rank_says_how_to_go_on(alone, tmp_path, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kareus.training.rank.train", interrupted)
+    options = ["--iterations", "1", "--output", str(tmp_path / "run"), "--communicator", "gloo"]
+    assert main(["train", str(alone / "plan/fastest.json"), *options]) == 130
+    assert capsys.readouterr().err == (
+        "kareus train: interrupted; start it again to go on from the last checkpoint, if there is one.\n"
     )
