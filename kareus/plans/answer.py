@@ -15,7 +15,6 @@ from kareus.plans.selectors import (
     absolute_limit,
     fastest_plan,
     measures_of,
-    parse_selector,
 )
 from kareus.plans.units import common_scale, compared, less, scaled
 
@@ -102,10 +101,10 @@ def meaning(selector: str, limit_w: float = 0.0) -> str:
         " (within 1.15 times its method's least time)"
     """
     at_limit = f" at a limit of {limit_w:.4g} W" if limit_w else ""
-    parsed = parse_selector(selector)
-    if parsed.goal is Goal.STRAGGLER:
-        return f" (within {parsed.limit:g} times its method's least time{at_limit})"
-    return f" ({AS_FAST_WORDS}{at_limit})" if parsed.goal is Goal.FASTEST else ""
+    goal, _, limit = selector.partition("=")
+    if goal == Goal.STRAGGLER:
+        return f" (within {limit.removesuffix('x')} times its method's least time{at_limit})"
+    return f" ({AS_FAST_WORDS}{at_limit})" if selector == Goal.FASTEST else ""
 
 
 def answer_of(plan: Plan, iteration: pl.DataFrame) -> Answer:

@@ -132,7 +132,7 @@ def test_a_world_of_another_size_is_refused(
         (
             ("--iteration", 1),
             2,
-            r"kareus train: --iteration: unknown argument; perhaps you meant --iterations; see .*\n",
+            r"kareus train: --iteration: unknown argument; perhaps you meant --iterations; .*\n",
         ),
         (("--help",), 0, r"usage: kareus train (?s:.*)--communicator(?s:.*)"),
     ],
