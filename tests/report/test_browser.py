@@ -199,7 +199,10 @@ def test_a_point_that_is_no_plan_yet_has_the_command_that_selects_it_at_the_head
     assert tiles[:2] == ["5.00", "10.0"]
     assert command == copied == f"kareus select deadline=5.0000s {shlex.quote(read['folder'])}"
     assert link is None
-    assert read["clicked"]["pace"].startswith("Stage 0 is the bottleneck")
+    pace = read["clicked"]["pace"]
+    assert pace.startswith("Stage 0 is the bottleneck")
+    clocks = r"(\d+ MHz|\d+ to \d+ MHz, for longest at \d+)"
+    assert re.search(rf" The plan runs its \d+ forwards and backwards at {clocks}\.$", pace)
 
 
 def test_the_table_behind_a_figure_serves_the_keyboard(read):

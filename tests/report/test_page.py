@@ -145,7 +145,21 @@ def test_the_bottleneck_waits_least_at_the_baseline_however_busy_a_plan_keeps_th
     slowed = paced(plan, (0.6947, 0.6868, 0.6917, 0.6806), [[1500, 1980], [1500], [1980], [1500]])
     text = bottleneck(slowed, baseline)
     assert text.startswith("Stage 2 is the bottleneck. At the baseline it is busy for 3.21 of 3.00 s and waits least.")
-    assert "The plan runs 4 of its 4 instructions at 1980 MHz; the other stages mostly run at 1500 MHz, sl" in text
+    assert "The plan runs its 4 forwards and backwards at 1980 MHz; the other stages run at 1500 to 1980 MHz" in text
+    assert text.endswith(", for longest at 1500, slowed down where they would only wait.")
+
+
+def test_of_a_stage_whose_clocks_vary_their_range_is_said_and_where_it_computes_for_longest(inputs):
+    """Three instructions of four are at one clock; of the clocks of the others the time decides, not the number."""
+    plan = inputs.plans["fastest"]
+    baseline = paced(plan, (0.7, 0.8), [[1410]] * 2)
+    varied = paced(plan, (0.7, 0.8), [[1110], [1155, 1410, 1410, 1410]])
+    first, *others = varied.stages[0].instructions
+    long = dataclasses.replace(first, frequency_mhz=930, time_s=9.0)
+    mixed = dataclasses.replace(varied.stages[0], instructions=(long, *others))
+    text = bottleneck(dataclasses.replace(varied, stages=(mixed, varied.stages[1])), baseline)
+    assert "forwards and backwards at 1155 to 1410 MHz, for longest at 1410; " in text
+    assert "; stage 0 runs at 930 to 1110 MHz, for longest at 930, slowed down where it would only wait." in text
 
 
 def test_beside_the_pace_stands_what_changes_of_clock_are_taken_to_cost(inputs):

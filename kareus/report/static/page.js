@@ -374,8 +374,11 @@ function pace({ rows }) {
   if (Object.keys(busy).length === 1) return "The pipeline has one stage, which is busy throughout.";
   const mean = (stage) => clocks[stage].reduce((sum, [mhz, ms]) => sum + mhz * ms, 0) / busy[stage];
   const first = data.baseline.waiting_least.reduce((a, b) => (mean(b) > mean(a) ? b : a));
-  const most = Math.max(...clocks[first].map(([mhz]) => mhz)), at = clocks[first].filter(([mhz]) => mhz === most).length;
-  return `Stage ${first} is the bottleneck: at the baseline it waits least. The plan runs ${at} of its ${clocks[first].length} instructions at ${most} MHz.`;
+  const seen = clocks[first].map(([mhz]) => mhz), [least, most] = [Math.min(...seen), Math.max(...seen)];
+  const lasts = (clock) => clocks[first].reduce((sum, [mhz, ms]) => sum + (mhz === clock ? ms : 0), 0);
+  const longest = seen.reduce((a, b) => (lasts(b) > lasts(a) || (lasts(b) === lasts(a) && b < a) ? b : a));
+  const range = least === most ? `${most} MHz` : `${least} to ${most} MHz, for longest at ${longest}`;
+  return `Stage ${first} is the bottleneck: at the baseline it waits least. The plan runs its ${seen.length} forwards and backwards at ${range}.`;
 }
 
 // What a whole run saves.

@@ -210,26 +210,29 @@ def _pace(plan: Plan, baseline: Plan) -> str:
     if slowest is plan.stages[-1]:
         reasons.append(f"it has the LM head beside its {slowest.layers} blocks")
     why = f": {' and '.join(reasons)}" if reasons else ""
-    at_most = sum(i.frequency_mhz == _highest_mhz(slowest) for i in slowest.passes)
     return (
         f"Stage {slowest.stage} is the bottleneck{why}. At the baseline it is busy for "
         f"{_busy_s(baseline.stages[slowest.stage]):.2f} of {baseline.prediction.time_s:.2f} s and waits least. The "
-        f"plan runs {at_most} of its {len(slowest.passes)} instructions at {_highest_mhz(slowest)} MHz; "
+        f"plan runs its {len(slowest.passes)} forwards and backwards {_clock_words([slowest])}; "
         f"{_others(others)}{_slowed(slowest, others)}."
     )
 
 
 def _others(stages: list[StagePlan]) -> str:
-    clocks = sorted(_clock_mhz(stage) for stage in stages)
-    if len(stages) == 1:
-        return f"stage {stages[0].stage} mostly runs at {clocks[0]} MHz"
-    run_at = f"{clocks[0]} to {clocks[-1]}" if clocks[0] != clocks[-1] else f"{clocks[0]}"
-    return f"the other stages mostly run at {run_at} MHz"
+    who = "the other stages run" if len(stages) > 1 else f"stage {stages[0].stage} runs"
+    return f"{who} {_clock_words(stages)}"
+
+
+def _clock_words(stages: list[StagePlan]) -> str:
+    """Return the range of clocks of stages, and at which they compute for longest."""
+    clocks = sorted({i.frequency_mhz for stage in stages for i in stage.passes})
+    longest = f", for longest at {_longest_mhz(stages)}" if len(clocks) > 1 else ""
+    return f"at {' to '.join(map(str, dict.fromkeys((clocks[0], clocks[-1]))))} MHz{longest}"
 
 
 def _slowed(slowest: StagePlan, others: list[StagePlan]) -> str:
     """Return why the others run at lower clocks, where all of them do."""
-    if any(_clock_mhz(stage) >= _highest_mhz(slowest) for stage in others):
+    if any(_longest_mhz([stage]) >= _highest_mhz(slowest) for stage in others):
         return ""
     return f", slowed down where {'they' if len(others) > 1 else 'it'} would only wait"
 
@@ -247,11 +250,9 @@ def _mean_mhz(stage: StagePlan) -> float:
     return sum(i.frequency_mhz * i.time_s for i in stage.passes) / _busy_s(stage)
 
 
-def _clock_mhz(stage: StagePlan) -> int:
-    """Clock at or below which the stage runs for half of the time that it computes."""
-    passed_s = 0.0
-    for i in sorted(stage.passes, key=lambda i: i.frequency_mhz):
-        passed_s += i.time_s
-        if passed_s >= _busy_s(stage) / 2:
-            return i.frequency_mhz
-    raise AssertionError  # the times add up to the whole
+def _longest_mhz(stages: list[StagePlan]) -> int:
+    """Clock at which stages compute for longest; of those alike, the lowest."""
+    times_s: dict[int, float] = {}
+    for i in (i for stage in stages for i in stage.passes):
+        times_s[i.frequency_mhz] = times_s.get(i.frequency_mhz, 0.0) + i.time_s
+    return max(times_s, key=lambda mhz: (times_s[mhz], -mhz))
