@@ -2,7 +2,7 @@
 
 import shlex
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from kareus.adviser.answers import (
@@ -39,6 +39,7 @@ from kareus.prediction.remedies import parts_words
 from kareus.runtime.engine_checks import engine_refusal
 from kareus.software.trainers import ENGINE, ClockPace, software_words, trainers
 from kareus.workload.config import Workload
+from kareus.workload.memory import MAY_FIT
 from kareus.workload.model_flops import mfu, tokens_per_iteration
 from kareus.workload.resolve import resolve
 
@@ -226,7 +227,7 @@ def frugal_lines(advice: Advice) -> Iterator[str]:
     )
     if said is not None:
         is_asked = advice.question.trainer.clocks is ClockPace.STEP
-        to_do = "what the line below asks for" if is_asked else f"plan it with --select {SLOWER} in the command below"
+        to_do = "what the line below asks for" if is_asked else f"plan it with `--select {SLOWER}` in the command below"
         yield f"{said} in this layout: {to_do}{_frugal_layout(advice, most_s, frugal)}"
 
 
@@ -237,7 +238,7 @@ def _frugal_layout(advice: Advice, most_s: float, frugal: LayoutCost) -> str:
     if best.layout.number == advice.chosen.layout.number or best.cost.energy_j > frugal.energy_j * (1 - SAME_SHARE):
         return ""
     saved, memory = _savings(advice, best.cost, BASELINE), f"{100 * memory_share(best.layout):.0f} % of a GPU's memory"
-    return f"; {best.layout.candidate.layout.words} saves more: {saved}, at {memory}"
+    return f"; {best.layout.candidate.layout.words} saves more: {saved}, at {memory}{_over_words(best.layout)}"
 
 
 FORMAT_HEADS = ("format", "s", "kJ", "mJ/token", "GiB", "% of memory", "measured")
@@ -319,6 +320,8 @@ def _size_lines(size: SizeAnswer, advice: Advice, columns: int | None) -> Iterat
         )
     on_frontier = {choice.layout.number for choice in size.frontier}
     yield from table_lines(shown(size), on_frontier, columns, advice.selector)
+    if why := full_note(shown(size)):
+        yield why
     ties = sum(answer.is_tied and answer.number not in on_frontier for answer in size.layouts)
     if ties:
         yield (
@@ -377,6 +380,16 @@ def full_words(layout: LayoutAnswer) -> str:
     return f", over {100 * FULL_SHARE:.0f} % of memory: try it first" if memory_share(layout) > FULL_SHARE else ""
 
 
+def full_note(layouts: Iterable[LayoutAnswer]) -> str:
+    """Return why layouts are listed that fill a GPU's memory by the estimate, where some of these do; or nothing."""
+    return f"memory: {MAY_FIT}" if any(map(full_words, layouts)) else ""
+
+
+def _over_words(layout: LayoutAnswer) -> str:
+    """Return why a layout is named that needs more than a GPU's memory by the estimate, or nothing."""
+    return f" ({MAY_FIT})" if memory_share(layout) > 1 else ""
+
+
 def full_line(advice: Advice) -> str:
     """Return a word on a chosen layout that fills a GPU's memory, with the fastest that does not; or nothing."""
     share = memory_share(advice.chosen.layout)
@@ -393,7 +406,8 @@ def full_line(advice: Advice) -> str:
         else f"the fastest below {100 * FULL_SHARE:.0f} % is {least.candidate.layout.words}, "
         f"{scaled(time_s, 's', digits=4)} and {100 * memory_share(least):.0f} %"
     )
-    return f"memory: {100 * share:.0f} % of a GPU's, so try it before a long training; {instead}"
+    over = _over_words(advice.chosen.layout)
+    return f"memory: {100 * share:.0f} % of a GPU's{over}, so try it before a long training; {instead}"
 
 
 def unset_line(advice: Advice) -> str:

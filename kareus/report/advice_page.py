@@ -13,6 +13,7 @@ from kareus.adviser.lines import (
     commands,
     frugal_lines,
     full_line,
+    full_note,
     full_words,
     gain_words,
     layout_settings,
@@ -102,14 +103,14 @@ def advice_text(advice: Advice) -> str:
 
 
 def _lead(advice: Advice) -> Iterator[str]:
-    """Yield what to mind, how wrong the answer may be, what the whole training costs, and the layout."""
-    yield from map(_sentence, frugal_lines(advice))
+    """Yield the layout, how wrong the answer may be, what to mind, what the whole training costs, and settings."""
+    yield _sentence(layout_words(advice))
     yield _sentence(f"simulated; error: {advice.ties.error}")
+    yield from map(_sentence, frugal_lines(advice))
     if full := full_line(advice):
         yield _sentence(full)
     if whole := training_line(advice):
         yield _sentence(whole)
-    yield _sentence(layout_words(advice))
     if settings := layout_settings(advice):
         name, _, values = settings.partition(": ")
         yield f"In {name}: `{values}`"
@@ -149,6 +150,7 @@ def _size(advice: Advice, size: SizeAnswer) -> list[Section]:
 
 def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer]) -> Sheet:
     on_frontier = {choice.layout.number for choice in size.frontier}
+    why = full_note(followed)
     rows = tuple(
         SheetRow(
             cells=(
@@ -167,7 +169,8 @@ def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer])
         rows=rows,
         source=ADVISED_LAYOUTS.name,
         note=f"Numbered by their fastest plans; bold: what is chosen, the best by `{advice.selector}`. Tied: on the "
-        f"frontier with {advice.ties.words}. Measure the fastest two or three before a long training.",
+        f"frontier with {advice.ties.words}. Measure the fastest two or three before a long training. "
+        f"{_sentence(why) if why else ''}",
     )
 
 

@@ -54,6 +54,8 @@ from kareus.workload.state_memory import state_bytes
 GIB = 2**30
 TIGHT = 0.05
 """Share of a GPU's memory about which an estimate may be off: what is so close to the limit is tight, not refused."""
+MAY_FIT = f"up to {100 * (1 + TIGHT):g} % may fit, since the estimate may be off by {100 * TIGHT:g} %"
+"""Why layouts are not refused whose estimate is above a GPU's memory."""
 MIB = 2**20
 _GRANULARITY = 2 * MIB
 _PROTOCOLS_BYTES = 4 * MIB + 120 * 640 * 8 * 8 + 8 * 512 * 8 * 16

@@ -104,7 +104,7 @@ def test_a_slower_plan_is_asked_for_by_what_is_printed(by_trainer):
     """One clock for a step is chosen by the line itself; a plan is made by the command that is printed."""
     for trainer, to_do in (
         ("nanotron", "what the line below asks for"),
-        ("hugging-face", "plan it with --select straggler="),
+        ("hugging-face", "plan it with `--select straggler="),
     ):
         chosen = by_trainer[trainer].chosen
         fastest = replace(chosen, cost=chosen.layout.fastest)

@@ -9,7 +9,7 @@ from helpers.builders import CONFIG
 
 import kareus
 from kareus.adviser.answers import Advice, LayoutChoice
-from kareus.adviser.lines import answer_lines, full_line, memory_share, table_lines, unset_line
+from kareus.adviser.lines import answer_lines, full_line, full_note, memory_share, table_lines, unset_line
 from kareus.adviser.order import TIED_SHARE
 from kareus.adviser.plain import plain
 from kareus.adviser.runs import LayoutRun, LayoutTimes, read_runs, runs_text
@@ -18,6 +18,7 @@ from kareus.errors import ArtifactError, ConfigError
 from kareus.pipeline.config import PipelineSchedule
 from kareus.software.record import driven, with_numbers
 from kareus.workload.compose import compose
+from kareus.workload.memory import MAY_FIT
 
 pytestmark = pytest.mark.slow
 
@@ -173,6 +174,23 @@ def test_a_chosen_layout_that_fills_the_memory_is_said_to(unmeasured: Advice) ->
     assert "the fastest below 95 % is" in full_line(planned), "whether it was planned or only predicted"
     alone = replace(advice, sizes=(replace(unmeasured.size, layouts=[full]),))
     assert "no other that was predicted needs less" in full_line(alone)
+    assert MAY_FIT not in full_line(advice)
+    assert full_note([full, others[0]]) == f"memory: {MAY_FIT}"
+    assert full_note(others) == ""
+
+
+def test_why_a_layout_is_listed_that_needs_more_than_a_gpu_has_is_said(unmeasured: Advice) -> None:
+    """5 % more is not refused (`kareus.workload.memory`); tables and the answer give one reason."""
+    chosen = unmeasured.chosen.layout
+    workload = chosen.candidate.workload
+    gpu = replace(workload.gpu, memory_gib=chosen.candidate.memory.total_gib / 1.04)
+    over = replace(chosen, candidate=replace(chosen.candidate, workload=replace(workload, gpu=gpu)))
+    size = replace(unmeasured.size, layouts=[over])
+    advice = replace(unmeasured, sizes=(size,), chosen=replace(unmeasured.chosen, layout=over))
+    reason = "up to 105 % may fit, since the estimate may be off by 5 %"
+    assert full_line(advice).startswith(f"memory: 104 % of a GPU's ({reason}), so try it before a long training; ")
+    assert f"memory: {reason}" in list(answer_lines(advice))
+    assert f"memory: {reason}" not in list(answer_lines(unmeasured))
 
 
 def test_layouts_that_other_software_cannot_run_are_not_asked_of_it() -> None:

@@ -2,6 +2,7 @@
 
 import html
 import re
+from dataclasses import replace
 
 import pytest
 from helpers.builders import CONFIG
@@ -10,7 +11,7 @@ from helpers.pages import Blocks, check_specifications
 from kareus.adviser.advice import answer
 from kareus.adviser.lines import commands, gain_words, layout_settings, layout_words
 from kareus.adviser.question import ask
-from kareus.report.advice_page import write_folder
+from kareus.report.advice_page import advice_page, write_folder
 
 FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=1,2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")
 
@@ -49,6 +50,23 @@ def test_the_chosen_layout_is_emphasised_among_all(written):
     table = next(t for t in Blocks(path.read_text()).tables if t.names[:3] == ["layout", "s", "kJ"])
     assert len(table.rows) == sum(bool(one.plans) for one in advice.size.layouts)
     assert table.ours.count(True) == 1
+
+
+def test_the_table_says_why_layouts_are_listed_that_need_more_than_a_gpu_has(written):
+    """It marks those of over 95 %, and the estimate may be off by 5 %."""
+    advice, _ = written
+
+    def note(share):
+        layouts = []
+        for one in advice.size.layouts:
+            workload = one.candidate.workload
+            gpu = replace(workload.gpu, memory_gib=one.candidate.memory.total_gib / share)
+            layouts.append(replace(one, candidate=replace(one.candidate, workload=replace(workload, gpu=gpu))))
+        shown = advice_page(replace(advice, sizes=(replace(advice.size, layouts=layouts),)))
+        return next(sheet.note for section in shown.sections for sheet in section.sheets if sheet.note)
+
+    assert note(1.04).endswith(" Memory: up to 105 % may fit, since the estimate may be off by 5 %.")
+    assert "may fit" not in note(0.9)
 
 
 def test_downloads_are_beside_the_page(written):
