@@ -8,6 +8,7 @@ import polars as pl
 from kareus.artifacts.tables import Row
 from kareus.emulate.tables import HOURS
 from kareus.model.config import model_words
+from kareus.pareto import AS_FAST
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
 from kareus.plans.answer import fastest_answer
 from kareus.plans.units import FEW_MONEY, less, scaled
@@ -51,7 +52,7 @@ def fleets_page(inputs: FleetInputs, trust: str) -> Page:
         summary=fleets_text(inputs, sections),
         template="fleets.html",
         extra={"headline": headline(inputs), "lead": (*most_saved(inputs), trust)},
-        data={"fleets": fleet_data(inputs)},
+        data={"fleets": fleet_data(inputs), "as_fast": AS_FAST},
     )
 
 
@@ -97,12 +98,13 @@ def _adapting(inputs: FleetInputs) -> Iterator[tuple[float, str]]:
         saved = _saved(row["energy_j"], base)
         if saved is not None:
             beside = f"a straggler of {row['slowdown']:g}x{of[row['fleet']]}"
-            yield saved, f"Most beside {beside}: {less(saved, 'energy')}."
+            yield saved, f"It saves most beside {beside}: {less(saved, 'energy')}."
     capped = {(r["fleet"], r["cap_w"]): r for r in _of(inputs.power_caps, THROUGHPUT_BASELINE)}
     for row in _of(inputs.power_caps, OURS):
         saved = _saved(row["time_s"], capped.get((row["fleet"], row["cap_w"]), {}).get("time_s"))
         if saved is not None:
-            yield saved, f"Most under a cap of {scaled(row['cap_w'], 'W')}{of[row['fleet']]}: {less(saved, 'time')}."
+            under = f"a cap of {scaled(row['cap_w'], 'W')}{of[row['fleet']]}"
+            yield saved, f"It saves most under {under}: {less(saved, 'time')}."
 
 
 def _of(table: pl.DataFrame, method: str) -> Iterator[Row]:

@@ -58,7 +58,7 @@ def frontier_panels(
         strokeWidth=alt.condition(f"datum.method === '{OURS}'", alt.value(2.6), alt.value(1.4)),
     )
     points = (
-        base.mark_point(filled=True, cursor="pointer" if keys else "default")
+        base.mark_point(filled=True, opacity=0.95, cursor="pointer" if keys else "default")
         .encode(
             shape=encodings["shape"],
             size=alt.condition(f"datum.method === '{THROUGHPUT_BASELINE}'", alt.value(90), alt.value(26)),  # one point

@@ -7,7 +7,7 @@ from kareus.plans.answer import AS_FAST_WORDS, BASELINE
 from kareus.plans.units import compared, less, rounded
 from kareus.software.trainers import ENGINE, trainers
 
-WHICH_PLAN = f"headlines of pages are of plans fastest instead: {AS_FAST_WORDS}"
+WHICH_PLAN = f"Headlines of pages are of plans `fastest` instead: {AS_FAST_WORDS}"
 """Note of a table of the least time of each method."""
 
 

@@ -171,7 +171,7 @@ def test_fleets_are_compared_as_the_paper_does(page):
 def test_passes_and_times_of_searches_add_up(page):
     first, other, together = sheet(page, "Searches").rows
     names = sheet(page, "Searches").names
-    assert [row[0] for row in (first, other)] == [WORKLOAD, OTHER]
+    assert [row[0] for row in (first, other)] == [f"tiny, pp2-tp8, {n}\u00d74,096, A100" for n in (8, 12)]
     found = dict(zip(names, together, strict=True))
     assert found["measured"] == str(4 * len(candidate_rows()))
     assert found["on the frontier"] == "12"
@@ -348,7 +348,8 @@ def test_searches_are_added_up_by_strategy_in_gpu_hours_and_shares_of_choices():
         | {"strategy": strategy, "gpu_s": 8 * 3600.0}
         for name, strategy in workloads.items()
     ]
-    sheet = search_sheet(PASSES.frame(passes), SEARCH_TIME.frame(times))
+    sheet = search_sheet(PASSES.frame(passes), SEARCH_TIME.frame(times), {name: name.upper() for name in workloads})
+    assert [row.cells[0] for row in sheet.rows[:3]] == ["ONE", "TWO", "THREE"]
     hours = [name for _, name in sheet.heads].index("GPU-hours")
     assert {row.cells[0]: (*row.cells[1:5], row.cells[hours]) for row in sheet.rows[3:]} == {
         "all workloads, search=informed": ("10", "3", "75", "25", "8.0"),

@@ -108,6 +108,8 @@ def test_a_title_names_what_departs_from_the_usual_pipeline(inputs):
     interleaved = replace(workload.pipeline, schedule=PipelineSchedule.INTERLEAVED, chunks=2)
     said = workload_words(replace(workload, parallelism=shared, pipeline=interleaved))
     assert said.endswith(", pipeline 2, tensor 8, schedule interleaved, sequence parallel")
+    experts = replace(workload, parallelism=replace(workload.parallelism, ep=4))
+    assert workload_words(experts).endswith(", pipeline 2, tensor 8, expert 4")
 
 
 def test_what_is_not_known_is_named_as_it_is(inputs):
@@ -219,7 +221,8 @@ def test_the_page_says_what_the_trainer_gets_and_what_turns_it_on(inputs, blocks
     rows = f"; vocabulary padded to {padding.model.vocab_size:,}, as megatron-paper pads it; software="
     assert rows in workload_page(replace(inputs, configured=padding)).extra["size"]
     shown = in_trainer(inputs, "fastest")
-    assert "".join(blocks.texts["in-trainer"]) == shown["words"]
+    assert "".join(blocks.texts["in-trainer"]) == shown["words"].partition("`")[0]
+    assert f": `{shown['lines'][0]}`." in shown["words"], "a command is code, which no full stop belongs to"
     assert "--method sequential+perseus" in shown["words"]
     select, *others = shown["lines"]
     assert any("plan/fastest_sequential+perseus.json" in line for line in others)
@@ -409,10 +412,11 @@ def test_the_page_asks_the_network_for_nothing(page, blocks):
     assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|import\(|innerHTML|eval\(", own)
 
 
-def test_names_cannot_end_the_data_block_or_become_markup(tmp_path, blocks):
+def test_names_cannot_end_the_data_block_or_become_markup(tmp_path):
     names = Names(workload=f"nasty {NASTY}", launch=NASTY, selector=NASTY)
     nasty = Blocks(page_of(load(names.workload, write_inputs(tmp_path, names))))
-    assert nasty.tags == blocks.tags
+    plain = Blocks(page_of(load(WORKLOAD, write_inputs(tmp_path / "plain", Names(selector="plain")))))
+    assert nasty.tags == plain.tags
     assert any(names.workload in text for texts in nasty.texts.values() for text in texts)
     assert nasty.data["chosen"][0]["selector"] == NASTY
 

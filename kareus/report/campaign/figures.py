@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import altair as alt
+import numpy as np
 import polars as pl
 
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
@@ -22,6 +23,13 @@ FEW_TIMES = 4
 """Ranges of fewer times than this are drawn linearly: a logarithmic axis would have one or two labels."""
 MOST_NAMES = 5
 """Workloads whose names have space in the figure."""
+SIZE_PX, PADDING_PX = (720, 380), 28
+"""Width and height of the figure, and what axes leave at their ends."""
+NAME_PX = (5.6, 10)
+"""Width of a letter of a name, about, and its height."""
+NAME_STEPS = (12, 24, 36, -12, -24)
+"""Distances below its point at which a name may stand, in pixels: above it are the other methods."""
+NO_SPACE = {"expr": "width < 560 ? 0 : 1"}
 OVERVIEW_TIPS: tuple[Tip, ...] = (
     ("workload", "workload", ""),
     ("method", "method", ""),
@@ -170,25 +178,58 @@ def _overview_chart(rows: pl.DataFrame, methods: list[str], *, has_names: bool) 
         .properties(name="overview_points")
         .add_params(selection)
     )
-    places = [float(place) for place in rows["tokens_per_s"]]
-    middle = (min(places) + max(places)) / 2  # names stand on the side with room
+    ends = _name_places(rows) if has_names else []
     names = [
-        base.transform_filter(f"datum.method === '{OURS}' && datum.tokens_per_s {side} {middle}")
-        .mark_text(align=align, dx=dx, dy=12, fontSize=10, opacity={"expr": "width < 560 ? 0 : 1"})
+        base.transform_filter(selection)
+        .transform_filter(f"datum.method === '{OURS}'")
+        .transform_filter(alt.FieldEqualPredicate(field="workload", equal=workload))
+        .mark_text(align=align, dx=11 if align == "left" else -11, dy=dy, fontSize=NAME_PX[1], opacity=NO_SPACE)
         .encode(text=alt.Text("workload:N"))
-        .properties(name=f"overview_names_{align}")
-        for side, align, dx in (("<", "left", 11), (">=", "right", -11))
+        .properties(name=f"overview_names_{n}")
+        for n, (workload, align, dy) in enumerate(ends)
     ]
-    layers = [lines, points, *(names if has_names else [])]
-    return alt.layer(*layers).properties(width=720, height=380)
+    return alt.layer(lines, points, *names).properties(width=SIZE_PX[0], height=SIZE_PX[1])
+
+
+def _name_places(rows: pl.DataFrame) -> list[tuple[str, str, int]]:
+    """Return of each workload on which side of its plan of `kareus` its name stands, and how far below, to be legible.
+
+    Pixels are those of files; pages are as wide or wider.
+    """
+    columns = zip(("tokens_per_s", "millijoules_per_token"), SIZE_PX, strict=True)
+    spots = [_pixels(rows[name], size_px) for name, size_px in columns]
+    taken: list[tuple[float, float, float]] = []
+    places = []
+    for workload, method, x, y in zip(rows["workload"], rows["method"], *spots, strict=True):
+        if method != OURS:
+            continue
+        is_left = x < SIZE_PX[0] / 2  # names stand on the side with room
+        width = NAME_PX[0] * len(workload)
+        start = x + 11 if is_left else x - 11 - width
+        over = [at for left, right, at in taken if start < right and start + width > left]
+        inside = [dy for dy in NAME_STEPS if dy < y]
+        free = (dy for dy in inside if all(abs(dy - y - at) > NAME_PX[1] for at in over))
+        dy = next(free, NAME_STEPS[0])
+        taken.append((start, start + width, dy - y))
+        places.append((workload, "left" if is_left else "right", dy))
+    return places
+
+
+def _pixels(values: pl.Series, size_px: int) -> list[float]:
+    """Return where values are on an axis of so many pixels, as `_scale` places them."""
+    places = values.to_numpy()
+    if places.max() >= FEW_TIMES * places.min():
+        places = np.log(places)
+    span = max(np.ptp(places), 1e-9)
+    return [float(PADDING_PX + (size_px - 2 * PADDING_PX) * (place - places.min()) / span) for place in places]
 
 
 def _scale(values: pl.Series) -> alt.Scale:
     """Return the scale of an axis: logarithmic where values differ much."""
     low, high = float(values.to_numpy().min()), float(values.to_numpy().max())
     if high < FEW_TIMES * low:
-        return alt.Scale(zero=False, nice=False, padding=28)
-    return alt.Scale(type="log", nice=False, padding=28)
+        return alt.Scale(zero=False, nice=False, padding=PADDING_PX)
+    return alt.Scale(type="log", nice=False, padding=PADDING_PX)
 
 
 def profiler_figure(inputs: CampaignInputs, profiler: pl.DataFrame) -> Figure:

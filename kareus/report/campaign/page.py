@@ -10,7 +10,7 @@ from kareus.pipeline.tables import ITERATION
 from kareus.profile.tables import TRIALS
 from kareus.report.campaign.figures import campaign_figures
 from kareus.report.campaign.inputs import CampaignInputs
-from kareus.report.campaign.overview import Overview, headlines, overview_rows, overview_sheet
+from kareus.report.campaign.overview import Overview, headlines, overview_rows, overview_sheet, short_labels
 from kareus.report.campaign.sheets import (
     ablation_sheet,
     fleet_sheets,
@@ -119,7 +119,8 @@ def _of_workloads(
         )
         parts.append(Section(title="Predicted and run", text=text, sheets=(runs_sheet(planned, comparison),)))
     if len(tables["passes"]):
-        sheet = search_sheet(tables["passes"], tables["search_time"])
+        labels = short_labels(list(inputs.of_kind("workload")))
+        sheet = search_sheet(tables["passes"], tables["search_time"], labels)
         parts.append(Section(title="Searches", sheets=(sheet,), figures=("passes",)))
     return parts
 

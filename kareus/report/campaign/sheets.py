@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import polars as pl
 
 from kareus.artifacts.tables import Row
+from kareus.model.config import model_words
 from kareus.plans.units import SECONDS_PER_HOUR
 from kareus.report.campaign.overview import fleet_labels, short_labels
 from kareus.report.sheets import Sheet, SheetRow, heads, percent, sheet_of
@@ -79,7 +80,7 @@ def improvement_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
         source=COMPARISON.name,
         note="; ".join(
             [
-                "of the planned points of each frontier; \u2013 no plan satisfies the constraint",
+                "Of the planned points of each frontier; \u2013 no plan satisfies the constraint",
                 *_errors_note(comparison, compared, ("iso_time_energy_reduction", "iso_energy_time_reduction")),
             ]
         ),
@@ -95,7 +96,7 @@ def _errors_note(comparison: pl.DataFrame, methods: Sequence[str], names: Sequen
     low, high = f"{min(percents):.1f}", f"{max(percents):.1f}"
     return [
         f"standard errors from the noise of measuring are {low if low == high else f'{low} to {high}'} points; table "
-        f"{COMPARISON.name} has each"
+        f"`{COMPARISON.name}` has each"
     ]
 
 
@@ -111,7 +112,7 @@ def ablation_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
             [(f"{cost}_increase_percent", method) for method in ablated for cost in ("time", "energy")],
         ),
         source=COMPARISON.name,
-        note="without its search of frequencies, without that of kernel schedules, and without both (N: nanobatching)",
+        note="Without its search of frequencies, without that of kernel schedules, and without both (N: nanobatching)",
     )
 
 
@@ -166,7 +167,7 @@ def number(row: Row | None, column: str) -> str:
 def fleet_sheets(fleets: pl.DataFrame) -> list[Sheet]:
     """Strong scaling, max throughput and frontier improvement of emulated fleets (paper, section 6.3)."""
     each = fleets.unique(("workload", "fleet"), maintain_order=True).rename({"fleet": "name"})
-    labels = fleet_labels(each.to_dicts(), lambda row: str(row["name"]))
+    labels = fleet_labels(each.to_dicts(), lambda row: f"{row['gpus']:,} GPUs")
     reduced, iso = ("sequential+perseus", "kareus"), ("kareus",)
     throughput = [(column, method) for column in _reductions("time", "energy") for method in reduced]
     improved = [(column, method) for column in _reductions("iso_time_energy", "iso_energy_time") for method in iso]
@@ -189,7 +190,7 @@ def fleet_sheets(fleets: pl.DataFrame) -> list[Sheet]:
             each.iter_rows(named=True),
             (
                 ("fleet", lambda row: labels[row["workload"], row["name"]]),
-                ("model", lambda row: row["model"]),
+                ("model", lambda row: model_words(row["model"])),
                 ("GPUs", lambda row: f"{row['gpus']:,}"),
                 ("pipelines", lambda row: f"{row['pipelines']:,}"),
                 ("microbatches of each", lambda row: f"{row['num_microbatches']:,}"),
@@ -216,11 +217,17 @@ def _fleet_rows(
     return tuple(rows)
 
 
-def search_sheet(passes: pl.DataFrame, times: pl.DataFrame) -> Sheet:
-    """Return the table of search passes and the time of searches (paper, section 6.6)."""
+def search_sheet(passes: pl.DataFrame, times: pl.DataFrame, labels: Mapping[str, str]) -> Sheet:
+    """Return the table of search passes and the time of searches (paper, section 6.6).
+
+    Args:
+        passes: a table `PASSES`.
+        times: a table `SEARCH_TIME`.
+        labels: short names of workloads.
+    """
     names = passes["chosen_by"].unique(maintain_order=True).to_list()
     workloads = passes["workload"].unique(maintain_order=True).to_list()
-    rows = [_search_row(name, names, _own(passes, name), _own(times, name)) for name in workloads]
+    rows = [_search_row(labels[name], names, _own(passes, name), _own(times, name)) for name in workloads]
     rows += [
         _search_row(name, names, passes.join(searches, on="workload", how="semi"), searches)
         for name, searches in _by_strategy(times)

@@ -28,6 +28,12 @@ function fitted(spec, width) {
     if (width < 700) spec.columns = 1;
     spec.spec.width = width / spec.columns - 78;
   } else Object.assign(spec, { width, autosize: { type: "fit-x", contains: "padding" } });
+  const named = spec.encoding?.y; // bars whose names would leave no space for them: names stand above
+  if (narrow && named?.type === "nominal") {
+    Object.assign(named.axis, { labelAlign: "left", labelPadding: -2, labelOffset: -17, labelLimit: width });
+    spec.mark.height.band = 0.4;
+    spec.height *= 1.7;
+  }
   const legend = { columns: narrow ? 1 : Math.floor(width / 220) };
   return JSON.parse(JSON.stringify(spec), (key, value) => (key === "legend" && value?.columns ? { ...value, ...legend } : value));
 }
@@ -206,7 +212,7 @@ function otherPlans(shown) {
 /** Put text into a paragraph, which is hidden without any. */
 function show(id, text) {
   const paragraph = document.getElementById(id);
-  paragraph.textContent = text ?? "";
+  paragraph.replaceChildren(...withCode(text ?? ""));
   paragraph.hidden = !text;
 }
 
@@ -412,7 +418,10 @@ document.addEventListener("click", async ({ target }) => {
 
 if (data.fleets) {
   const [fleet, { plans }] = Object.entries(data.fleets)[0], method = plans.kareus ? "kareus" : Object.keys(plans)[0];
-  chooseFleet({ fleet, method, plan: Object.keys(plans[method])[0] });
+  const all = Object.entries(plans[method]), least_s = Math.min(...all.map(([, { time_s }]) => time_s));
+  const fast = all.filter(([, { time_s }]) => time_s <= least_s * (1 + data.as_fast));
+  const [plan] = fast.reduce((a, b) => (b[1].energy_j < a[1].energy_j ? b : a)); // `fastest`, as in the headline
+  chooseFleet({ fleet, method, plan });
 }
 if (data.chosen) choose(planOfPlace(location.hash));
 addEventListener("hashchange", () => data.chosen && choose(planOfPlace(location.hash)));

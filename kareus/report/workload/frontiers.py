@@ -307,7 +307,7 @@ def microbatch_figure(microbatch: pl.DataFrame) -> Figure:
     )
     points = (
         base.transform_filter("!datum.is_line")
-        .mark_point(filled=True, size=34)
+        .mark_point(filled=True, size=34, opacity=0.95)
         .encode(shape=encodings["shape"], tooltip=tooltip(tips))
         .properties(name="microbatch_points")
         .add_params(selection)

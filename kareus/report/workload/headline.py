@@ -147,7 +147,7 @@ def headline_of(inputs: ReportInputs, plan: Plan) -> Headline:
 def workload_words(workload: Workload) -> str:
     """Return a workload in words, such as `Llama 3.2 3B on 16 A100-SXM4-40GB, pipeline 2`."""
     p, schedule = workload.parallelism, workload.pipeline.schedule
-    degrees = [("data", p.dp), ("pipeline", p.pp), ("context", p.cp), ("tensor", p.tp)]
+    degrees = [("data", p.dp), ("pipeline", p.pp), ("context", p.cp), ("tensor", p.tp), ("expert", p.ep)]
     shown = [f"{name} {degree}" for name, degree in degrees if degree > 1]
     if schedule is not PipelineSchedule.ONE_FORWARD_ONE_BACKWARD:
         shown.append(f"schedule {schedule}")

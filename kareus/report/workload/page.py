@@ -195,7 +195,7 @@ def in_trainer(inputs: ReportInputs, name: str) -> dict[str, Any]:
     trainer = trainer_of(configured.software.name)
     frontiers = Frontiers(iteration=inputs.iteration, microbatch=inputs.microbatch, testbed=inputs.testbed)
     place, method = shlex.quote(inputs.folder), obeyed_method(plan, trainer)
-    lines = obeyed_lines(plan, configured, frontiers, lambda *what: f"kareus select {asked(*what, place)}")
+    lines = obeyed_lines(plan, configured, frontiers, lambda *what: f"`kareus select {asked(*what, place)}`")
     file = name if method == plan.method else f"{name.partition('_')[0]}_{method}"
     is_other = trainer.follows_plans and method != plan.method
     there = alternative(plan, configured, frontiers, method) if is_other else ""
@@ -251,7 +251,7 @@ def _sections(inputs: ReportInputs, timeline: str) -> list[Section]:
         Section(title="Pipeline", text=_pipeline_words(inputs, first), figures=(timeline,)),
         Section(
             title="Methods",
-            text="; ".join([NO_PLAN, *notes(inputs)]),
+            text=f"{'; '.join([NO_PLAN, *notes(inputs)])}.",
             sheets=(plans_sheet(inputs), *method_sheets(inputs.savings)),
         ),
         *([runs] if runs.sheets else []),

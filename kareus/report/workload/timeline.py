@@ -134,6 +134,7 @@ def paired_figure(
         data=drawn[0].frames | drawn[1].frames,
         heads={name: title for name, title, _ in TIPS},
         zooms={"x": "start_s"},
+        note="Dashed: the mean power of the second before, of iterations that repeat.",
     )
 
 
