@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.browser import needs_chromium, probe
 
 from kareus.cli import EVERY
 from kareus.export.catalogue import CAMPAIGN_CATALOGUE, CATALOGUE
@@ -53,6 +54,15 @@ def test_every_key_of_the_configuration_has_a_meaning(site):
     }
     assert {"search.ensemble_size", "testbed.cuda.pool", "emulation.power_caps", "select"} <= {r[0] for r in rows}
     assert [key for key, default, meaning in rows if not default or not meaning] == []
+
+
+@needs_chromium
+def test_commands_and_answers_are_read_whole_on_a_telephone(site):
+    """Those of the first page, whose answer has lines of 200 letters."""
+    script = 'return all("pre > code").map((block) => [block.scrollWidth, block.clientWidth]);'
+    widths = probe(site, (site / "index.html").read_text(), script, width=400)
+    assert len(widths) > 4
+    assert [pair for pair in widths if pair[0] > pair[1]] == []
 
 
 def test_the_site_fetches_nothing_from_elsewhere(site):
