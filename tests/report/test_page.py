@@ -222,7 +222,7 @@ def test_the_page_says_what_the_trainer_gets_and_what_turns_it_on(inputs, blocks
     assert rows in workload_page(replace(inputs, configured=padding)).extra["size"]
     shown = in_trainer(inputs, "fastest")
     assert "".join(blocks.texts["in-trainer"]) == shown["words"].partition("`")[0]
-    assert f": `{shown['lines'][0]}`." in shown["words"], "a command is code, which no full stop belongs to"
+    assert shown["words"].endswith(f": `{shown['lines'][0]}`"), "a command is code, without a full stop behind it"
     assert "--method sequential+perseus" in shown["words"]
     select, *others = shown["lines"]
     assert any("plan/fastest_sequential+perseus.json" in line for line in others)
