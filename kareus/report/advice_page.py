@@ -183,12 +183,12 @@ def _refused(size: SizeAnswer) -> Sheet:
     """Reasons by which layouts cannot run, how many, and the first of each."""
     first = {str(refusal.reason): refusal for refusal in reversed(size.refusals)}
     rows = tuple(
-        SheetRow(cells=(reason, first[reason].layout.words, first[reason].message, f"{count:,}"))
+        SheetRow(cells=(reason, first[reason].message, first[reason].layout.words, f"{count:,}"))
         for reason, count in sorted(size.effort.refused.items(), key=lambda counted: -counted[1])
     )
     return Sheet(
         caption="Why layouts cannot run",
-        heads=(("", "reason"), ("", "for example"), ("", "what is wrong with it"), ("", "layouts")),
+        heads=(("", "reason"), ("", "what is wrong"), ("", "for example with"), ("", "layouts")),
         rows=rows,
         texts=3,
     )

@@ -20,7 +20,7 @@ from kareus.workload.tables import WORKLOADS
 
 CAMPAIGN_NAME = "mine"
 OTHER, REFUSED, EMULATED = "other_pp2-tp8", "huge_pp2-tp8", "fleets_pp2-tp8"
-REASON = "microbatch_size=16: out of memory, by 3.1 GiB"
+REASON = "microbatch_size=16: out of memory, by 3.1 GiB; `kareus resolve` says what would fit"
 PROVENANCE = Provenance(config_hash="0123456789abcdef", testbed=SIMULATED, seed=7)
 SHAPE = {"model": "tiny", "gpu": SIMULATED.gpu, "parallelism": "pp2-tp8", "sequence_length": 4096, "overrides": []}
 

@@ -73,7 +73,7 @@ class Blocks(HTMLParser):
             table.caption += data
         elif self._in("th") or self._in("td"):
             cells = table.names if self._in("thead") else table.rows[-1]
-            cells[-1] += data.strip()
+            cells[-1] += data if data.strip() else ""  # text beside code keeps its spaces
 
     def _in(self, tag: str) -> bool:
         return tag in self._stack

@@ -75,7 +75,7 @@ def search_figure(searches: Sequence[PartitionSearch]) -> Figure:
         spec=spec_of(facet_of("candidates", "partition", [search.partition for search in searches], frontier, points)),
         data={"candidates": rows},
         heads={"partition": "partition"} | {name: title for name, title, _ in TIPS},
-        note=f"{'; '.join(map(_note, searches))}.",
+        note="The line is the frontier of what was measured.",
         empty="" if searches else NOTHING,
     )
 
@@ -98,17 +98,6 @@ def _candidates(searches: Sequence[PartitionSearch]) -> pl.DataFrame:
         for search in searches
     ]
     return pl.concat(frames) if frames else pl.DataFrame()
-
-
-def _note(search: PartitionSearch) -> str:
-    minutes = search.rounds["measuring_s"].sum() / 60
-    clock = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"  # noqa: PLR2004
-    rounds, stop = len(search.rounds), search.rounds["stop"][-1]
-    said = (
-        f"{search.partition}: {len(search.candidates)} candidates in {rounds} round{'s'[: rounds != 1]}, {clock} of "
-        "the testbed's clock"
-    )
-    return f"{said} (ended: {stop})" if stop else said
 
 
 def passes_figure(efforts: Sequence[SearchEffort]) -> Figure:
