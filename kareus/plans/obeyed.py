@@ -156,7 +156,7 @@ def _one_clock_line(trainer: ObeyingTrainer, workload: Workload, frontiers: Fron
     line = trainer.turn_on("", SLOWER)[-1]
     return (
         f"{said} {at_full}; {compared(time, energy, BASELINE)} at {slower.frequency_mhz} MHz "
-        f"({scaled(slower.time_s, 's', digits=4)}, {scaled(slower.energy_j, 'J', digits=4)}); {trainer.where}: {line}"
+        f"({scaled(slower.time_s, 's', digits=4)}, {scaled(slower.energy_j, 'J', digits=4)}); {trainer.where}: `{line}`"
     )
 
 

@@ -83,6 +83,7 @@ def theme(scheme: str, weight: str = "bold") -> dict[str, Any]:
             "ink": {"color": inks["ink"], "stroke": PAPER[scheme]},
             "ink-line": {"color": inks["ink"]},
             "name": {"fontSize": 12, "fontWeight": weight},
+            "paper": {"stroke": PAPER[scheme], "strokeWidth": 5, "strokeJoin": "round"},
             "number": {"color": PAPER[scheme], "fontSize": 11, "fontWeight": weight},
             "waiting": {"color": inks["wait"]},
             "bar": {"stroke": PAPER[scheme]},

@@ -269,6 +269,22 @@ def test_names_of_methods_that_end_side_by_side_do_not_cross():
     assert places["sequential+perseus"] != places["nanobatching+perseus"]
 
 
+def test_names_of_methods_whose_ends_are_near_do_not_meet_between_them():
+    """Ends at 12.6, 12.67 and 12.81 kJ of a span of 2.2: a pixel is 0.006 kJ, and names are 13 from their ends."""
+    ends = {"kareus": (3.58, 12.6), "sequential+perseus": (3.64, 12.67), "nanobatching+perseus": (3.61, 12.81)}
+    rows = pl.DataFrame(
+        [(method, time_s, energy_kj) for method, end in ends.items() for time_s, energy_kj in ((2.96, 14.8), end)],
+        schema=["method", "time_s", "energy_kj"],
+        orient="row",
+    )
+    places = dict(method_ends(rows).select("method", "place").iter_rows())
+    signs = {"below": -1, "above": 1}
+    levels = [ends[method][1] + 13 * 0.006 * signs[place] for method, place in places.items() if place in signs]
+    assert len(levels) >= 2
+    assert min(abs(a - b) for n, a in enumerate(levels) for b in levels[n + 1 :]) > 12 * 0.006
+    assert places["kareus"] == "below"
+
+
 def test_names_of_methods_that_end_at_one_point_do_not_cross():
     """Where nothing overlaps, plans of `kareus` are those of `sequential+perseus`."""
     rows = pl.DataFrame(

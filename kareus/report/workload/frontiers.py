@@ -32,9 +32,11 @@ CALLOUT = 0.3
 HAS_SPACE = f"width >= 560 || datum.method === '{OURS}'"
 """Where the names of methods are written; elsewhere they would cross lines, and the legend has them."""
 PLACES = (("below", "right", 0, 13), ("above", "right", 0, -13), ("right", "left", 9, -2), ("left", "right", -9, -2))
-"""Where the name of a method is written beside its last point: alignment and distance."""
+"""Where the name of a method is written beside its last point: alignment and distance in pixels."""
+PIXEL = 1 / 360
+"""Share of the span of energies that a pixel is, about."""
 NEAR = (0.2, 0.06)
-"""Shares of the spans of both axes within which names of two methods would cross."""
+"""Shares of the spans of both axes within which names of two points would cross."""
 KINDS = {
     **{
         f"frontier of {method}": Look(METHODS[method].color, "stroke")
@@ -170,20 +172,25 @@ def _answer() -> list[alt.Chart]:
     tips = [("name", "chosen plan", ""), *(tip for tip in PLAN_TIPS if tip[0] in ("time_s", "energy_kj")),
             *(tip for tip in PLAN_TIPS if tip[0].endswith("reduction_percent"))]  # fmt: skip
     number = chart_of("chosen", "chosen_numbers").mark_text(style="number", clip=True)
-    words = first.properties(name="chosen_told").mark_text(
-        align="right",
-        dx=-15,
-        style="name",
-        lineBreak="|",
-        lineHeight=17,
-        clip=True,
-        opacity={"expr": "width < 560 ? 0 : 1"},  # no space for it; the page's first line says the same
-    )
+    words = [  # on paper of their own, since lines of other methods may pass there
+        first.properties(name=name)
+        .mark_text(
+            align="right",
+            dx=-15,
+            style=styles,
+            lineBreak="|",
+            lineHeight=17,
+            clip=True,
+            opacity={"expr": "width < 560 ? 0 : 1"},  # no space for it; the page's first line says the same
+        )
+        .encode(**place, text=alt.Text("told:N"))
+        for name, styles in (("chosen_paper", ["name", "paper"]), ("chosen_told", ["name"]))
+    ]
     return [
         arrow,
+        *words,
         disc.encode(**place, tooltip=tooltip(tips)),
         number.encode(**place, text=alt.Text("number:N")),
-        words.encode(**place, text=alt.Text("told:N")),
     ]
 
 
@@ -211,22 +218,35 @@ def method_ends(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the slowest plan of every method, and on which side of it its name is written, clear of others."""
     ends = rows.group_by("method", maintain_order=True).agg(pl.last("time_s"), pl.last("energy_kj"), pl.len())
     spans = [max(np.ptp(rows[name].to_numpy()), 1e-9) for name in ("time_s", "energy_kj")]
-    points = list(ends.select("method", "time_s", "energy_kj", "len").iter_rows())
-    places = []
-    for method, time_s, energy_kj, count in points:
-        others = [
-            (other_s, other_kj, other)
-            for other, other_s, other_kj, plans in points
-            if other != method and other not in ABLATIONS and (plans > 1) == (count > 1)
-            and abs(other_s - time_s) < NEAR[0] * spans[0] and abs(other_kj - energy_kj) < NEAR[1] * spans[1]
-        ]  # fmt: skip
-        if count > 1:
-            places.append(
-                "above" if any((kj, s, name) < (energy_kj, time_s, method) for s, kj, name in others) else "below"
-            )
-        else:
-            places.append("left" if any((s, name) > (time_s, method) for s, _, name in others) else "right")
-    return ends.drop("len").with_columns(place=pl.Series(places, dtype=pl.String))
+    scaled = [(name, s / spans[0], kj / spans[1], plans) for name, s, kj, plans in ends.iter_rows()]
+    places = _places_of_lines([(kj, s, name) for name, s, kj, plans in scaled if plans > 1])
+    points = [(kj, s, name) for name, s, kj, plans in scaled if plans == 1]
+    for kj, s, name in points:
+        others = [each for each in points if abs(each[1] - s) < NEAR[0] and abs(each[0] - kj) < NEAR[1]]
+        places[name] = "left" if any((other_s, other) > (s, name) for _, other_s, other in others) else "right"
+    return ends.drop("len").with_columns(place=pl.col("method").replace_strict(places, return_dtype=pl.String))
+
+
+def _places_of_lines(lines: Sequence[tuple[float, float, str]]) -> dict[str, str]:
+    """Return where the names of frontiers are written: below their ends, else above, else nowhere.
+
+    Args:
+        lines: energy and time of each end, in spans of the axes, and its method.
+    """
+    places: dict[str, str] = {}
+    names: list[tuple[float, float]] = []
+    for kj, s, method in sorted(lines, key=lambda line: (line[2] in ABLATIONS, *line)):
+        ends = [end for end, other_s, other in lines if other != method and abs(other_s - s) < NEAR[0]
+                and other not in ABLATIONS]  # fmt: skip
+        near = [level for level, other_s in names if abs(other_s - s) < NEAR[0]]
+        levels = {place: kj - dy * PIXEL for place, _, _, dy in PLACES[:2]}
+        free = [place for place, level in levels.items()
+                if all(abs(level - end) > 8 * PIXEL for end in ends)
+                and all(abs(level - name) > 12 * PIXEL for name in near)]  # fmt: skip
+        places[method] = free[0] if free else "nowhere"
+        if free:
+            names.append((levels[free[0]], s))
+    return places
 
 
 def _polygon(data: str, *, fill: str, opacity: float) -> alt.Chart:
