@@ -23,8 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model=... gpu=... software=... precision=..., and constraints of layouts: tp, pp, dp, cp, ep, chunks, "
         "microbatch_size, recompute, sharding, sequence_parallel, shards, schedule, such as tp=8 pp=2,4 recompute=none",
     )
-    parser.add_argument("--gpus", required=True, help="GPUs of the job, such as 64; 16,64; or a range: 16..256")
-    parser.add_argument("--global-batch", type=int, required=True, metavar="N", help="sequences of an iteration")
+    text = (
+        "file of your trainer that has model, software, GPUs and batch (see kareus help from); its layout is left out"
+    )
+    parser.add_argument("--from", dest="files", action="append", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--gpus", help="GPUs of the job, such as 64; 16,64; or a range: 16..256")
+    parser.add_argument("--global-batch", type=int, metavar="N", help="sequences of an iteration")
     parser.add_argument(
         "--sequence-length", type=int, metavar="N", help="tokens of a sequence (default: as configured)"
     )
@@ -60,17 +64,29 @@ def run(arguments: argparse.Namespace) -> None:
         check_folder(arguments.output, force=arguments.force)
         check_not_results(arguments.output)
     from kareus.adviser.advice import answer  # noqa: PLC0415 - the GPU model and the solver, for which errors need not wait
-    from kareus.adviser.goals import goals_of  # noqa: PLC0415 - as above
+    from kareus.adviser.from_files import asked_of  # noqa: PLC0415 - as above
+    from kareus.adviser.goals import goals_of  # noqa: PLC0415
     from kareus.adviser.lines import answer_lines, short_lines  # noqa: PLC0415
     from kareus.adviser.plain import plain  # noqa: PLC0415
     from kareus.adviser.question import ask  # noqa: PLC0415
     from kareus.adviser.unmeasured import with_measured  # noqa: PLC0415
 
-    question = ask(
+    asked = asked_of(
+        arguments.files or [],
         arguments.overrides,
         gpus=arguments.gpus,
         global_batch=arguments.global_batch,
         sequence_length=arguments.sequence_length,
+        config_dir=arguments.config_dir,
+    )
+    with steps_beside_answer(__name__):
+        for line in asked.left_out:
+            logger.info("%s", printable(line))
+    question = ask(
+        asked.overrides,
+        gpus=asked.gpus,
+        global_batch=asked.global_batch,
+        sequence_length=asked.sequence_length,
         goals=goals_of(
             least=arguments.least,
             tokens=arguments.tokens,

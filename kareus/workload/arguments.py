@@ -64,24 +64,29 @@ def described(arguments: argparse.Namespace) -> Described:
         if arguments.trainer is not None:
             raise ConfigError(f"--trainer {arguments.trainer}: tells whose files --from gives; give --from FILE.")
         return Described(overrides=tuple(given))
-    from kareus.interchange.reading import NO_GPU  # noqa: PLC0415 - most commands are given no file
-    from kareus.workload.compose import usual_option  # noqa: PLC0415 - Hydra, which is slow to import
-
     training, overrides = brought(arguments.files, arguments.trainer, given)
     check_has_model(arguments.files, training, overrides)
     has_gpu = any(key_of(text) == "gpu" for text in overrides)
-    taken = f"which GPU it is: {usual_option('gpu', arguments.config_dir)} is taken; give gpu=NAME, such as gpu=h200"
-    left_out = (
-        *(feature.lost_words for feature in training.lost),
-        *(f"not said: {taken if text == NO_GPU else text}" for text in unsaid(training, given)),
-    )
     place = " ".join(map(str, arguments.files))
     asked = "does not say which GPU it is, and the default one cannot run it; give gpu=NAME, such as gpu=h200."
     return Described(
         overrides=tuple(overrides),
-        left_out=tuple(f"{place}: {text}" for text in left_out),
+        left_out=left_out(arguments.files, training, given, arguments.config_dir),
         without_gpu="" if has_gpu else f"{place}: {asked}",
     )
+
+
+def left_out(files: Sequence[Path], training: "Training", given: Sequence[str], config_dir: Path) -> tuple[str, ...]:
+    """Return what of files is lost, and what neither they nor the keys of `given` say, as lines for people."""
+    from kareus.interchange.reading import NO_GPU  # noqa: PLC0415 - most commands are given no file
+    from kareus.workload.compose import usual_option  # noqa: PLC0415 - Hydra, which is slow to import
+
+    taken = f"which GPU it is: {usual_option('gpu', config_dir)} is taken; give gpu=NAME, such as gpu=h200"
+    lines = [
+        *(feature.lost_words for feature in training.lost),
+        *(f"not said: {taken if text == NO_GPU else text}" for text in unsaid(training, given)),
+    ]
+    return tuple(f"{' '.join(map(str, files))}: {line}" for line in lines)
 
 
 def unsaid(training: "Training", given: Sequence[str]) -> list[str]:
