@@ -497,7 +497,7 @@ def commands(advice: Advice) -> Iterator[str]:
     overrides = " ".join(shlex.quote(text) for text in advice.overrides)
     method = "" if advice.method == OURS else f" --method {advice.method}"
     output = shlex.quote(str(advice.output))
-    yield f"kareus plan {overrides} --select {plan_selector(advice)}{method} --output {output} --force"
+    yield f"kareus plan {overrides} --select {plan_selector(advice)}{method} --output {output}"
     yield f"kareus export {shlex.quote(str(plan_of(advice)))} --format {advice.question.trainer.export}"
 
 

@@ -260,9 +260,9 @@ def test_advice_and_plan_of_one_layout_save_the_same(default_layout, default_wor
 
 
 def test_the_commands_write_into_the_folder_of_the_answer(fastest):
-    assert next(iter(commands(fastest))).endswith(" --output advised --force")
+    assert next(iter(commands(fastest))).endswith(" --output advised")
     plan, export = commands(replace(fastest, output=Path("my answers")))
-    assert plan.endswith(" --output 'my answers' --force")
+    assert plan.endswith(" --output 'my answers'")
     assert export.startswith("kareus export 'my answers/qwen3-1.7b_")
 
 

@@ -114,6 +114,14 @@ def test_clocks_that_never_come_are_lost(device, monkeypatch):
     assert next(change_findings(measured)).state is State.LIMITED
 
 
+def test_a_host_that_hardly_gets_a_turn_still_reads_the_clock_at_the_limit(device, monkeypatch):
+    """Its only reading comes after the whole time."""
+    monkeypatch.setattr(change_timing, "POWER_S", -1.0)
+    device.cap(1200, "power-limit")
+    measured = measured_changes([device], lambda _: busy(device))
+    assert measured.limit_mhz == 1200
+
+
 def test_a_load_that_dies_ends_it_with_the_clock_restored(device):
     @contextlib.contextmanager
     def dying(_):
