@@ -19,7 +19,6 @@ from kareus.pareto import AS_FAST
 from kareus.plans.grid_power import WINDOW_S
 from kareus.prediction.errors import SHARE
 from kareus.progress.shows import Lines
-from kareus.workload.memory import TIGHT
 
 DOCS = Path(__file__).parents[2] / "docs"
 SLURM = (DOCS / "howto/slurm.md").read_text()
@@ -48,7 +47,6 @@ HELD = {
     ),
     "howto/advise.md": (
         f"where that saves {NEAR_LEAST}",
-        f"up to {100 * (1 + TIGHT):g} % of a GPU's memory",
         f"more than {100 * FULL_SHARE:g} % of a GPU's memory",
         "the first choice is 4.4 % slower than the best on average, the better of the first two 0.8 %",
     ),

@@ -246,5 +246,5 @@ def test_the_lists_of_exceptions_name_only_what_is_printed():
 def test_every_fenced_block_has_a_checked_language():
     for page in PAGES:
         fences = re.findall(r"^```(.*)$", page.read_text(), re.M)
-        assert set(fences[::2]) <= {"sh", "python", "text", "json", "yaml"}, page
+        assert set(fences[::2]) <= {"sh", "python", "text", "output", "json", "yaml"}, page
         assert set(fences[1::2]) <= {""}, page
