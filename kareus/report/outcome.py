@@ -1,6 +1,7 @@
 """The outcome of planning in short: answers of the plans in a folder, for the end of a run and `kareus results`."""
 
 import datetime
+import itertools
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -160,7 +161,7 @@ def _answers(folder: Path, plans: Sequence[Path], *, among: int) -> Iterator[str
     Args:
         folder: of the workload.
         plans: that were asked for, in this order; of several workloads the first of each is answered.
-        among: workloads that are answered; one alone also has what its trainer gets, its page and its plans.
+        among: workloads that are answered; one alone also has its page, its plans, and all that its trainer can do.
     """
     from kareus.prediction.errors import plan_error_words  # noqa: PLC0415 - a run that plans nothing need not wait for it
 
@@ -171,11 +172,10 @@ def _answers(folder: Path, plans: Sequence[Path], *, among: int) -> Iterator[str
     workload = load_slice(WorkloadFolder(folder).config("plan"), PlanSlice).workload
     yield f"{planned.workload} [{planned.plans[0].testbed}]"
     yield _sentence(answered[0], workload)
+    frontiers, place = read_frontiers(WorkloadFolder(folder), workload), shlex.quote(str(folder))
+    obeyed = obeyed_lines(answered[0].plan, workload, frontiers, lambda *what: f"kareus select {asked(*what, place)}")
+    yield from obeyed if among == 1 else itertools.islice(obeyed, 1)
     if among == 1:
-        frontiers, place = read_frontiers(WorkloadFolder(folder), workload), shlex.quote(str(folder))
-        yield from obeyed_lines(
-            answered[0].plan, workload, frontiers, lambda *what: f"kareus select {asked(*what, place)}"
-        )
         yield from (_sentence(plan, workload) for plan in answered[1:])
     if workload.testbed.kind is TestbedKind.SIMULATED:
         yield f"error: {plan_error_words(workload, runner_of(answered[0].plan, workload))}"

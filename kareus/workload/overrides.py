@@ -294,7 +294,10 @@ def _settings(override: Override, config_dir: Path, record: type[Workload]) -> l
         singles = [_parse(f"{override.key_or_group}={value}", config_dir, record) for value in values]
     if not singles:
         raise ConfigError(f"{override.input_line}: the sweep is empty; check its bounds.")
-    settings = [Setting(str(single.input_line), single.key_or_group, single.value()) for single in singles]
+    settings = [
+        _as_spelled(Setting(str(single.input_line), single.key_or_group, single.value()), config_dir, record)
+        for single in singles
+    ]
     for setting in settings:
         if setting.value == MISSING:
             raise ConfigError(f"{setting.text}: '{MISSING}' means that a value is missing; replace it with a value.")
@@ -303,6 +306,14 @@ def _settings(override: Override, config_dir: Path, record: type[Workload]) -> l
         if setting.key in groups(record):
             _check_option(setting, config_dir)
     return settings
+
+
+def _as_spelled(setting: Setting, config_dir: Path, record: type[Workload]) -> Setting:
+    """Return a setting with its option as the file spells it, such as of a name from an answer: gpu=H100-SXM5-80GB."""
+    group, option = setting.key, setting.value
+    if group not in groups(record) or not isinstance(option, str) or option.lower() not in options(group, config_dir):
+        return setting
+    return Setting(f"{group}={option.lower()}", group, option.lower())
 
 
 def _swept(override: Override, config_dir: Path, record: type[Workload]) -> list[str]:
@@ -354,4 +365,8 @@ def _check_option(setting: Setting, config_dir: Path) -> None:
             f"{setting.text}: unknown option; {likely}{'; ' if likely else ''}allowed: {', '.join(allowed)}{otherwise}."
         )
     if is_file(group, option):
+        likely = meant(Path(option).name, allowed)
+        if likely and not Path(option).expanduser().exists():
+            where = "else give the path of a config.json on this machine"
+            raise ConfigError(f"{setting.text}: no such file; {likely}; {where}.")
         check_path(option, group)

@@ -54,7 +54,8 @@ deadline=5.2s,6s
 """For `select`."""
 
 COMMANDS = """
-advise | advise --gpus 8 | advise --from {file} | advise --from README.md | advise --gpus 0 --global-batch 8 | advise --gpus 16..8 --global-batch 8
+advise | advise --gpus 8 | advise --from {file} | advise --from README.md
+advise --gpus 0 --global-batch 8 | advise --gpus 16..8 --global-batch 8
 advise tp=3 --gpus 8 --global-batch 8 | advise tpp=8 --gpus 8 --global-batch 8
 advise recompute=no --gpus 8 --global-batch 8
 advise --gpus 8 --global-batch 8 --max-power 9kw | advise --gpus 8 --global-batch 8 --max-power 90W

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 
 import pytest
 from helpers.builders import CONFIG
@@ -140,6 +141,14 @@ def test_a_run_ends_with_the_answers_of_its_plans(looked):
     assert lines[2].startswith("in Megatron-Core, which obeys ") and lines[2].endswith(" --method sequential+perseus")
     assert lines[3].startswith("error: 9 of 10 ")
     assert lines[4:] == [f"page  {looked / 'report/page.html'}", f"plan  {plan}"]
+
+
+def test_a_run_of_several_says_of_each_what_its_trainer_gets(looked, tmp_path):
+    again = tmp_path / looked.name
+    shutil.copytree(looked, again)
+    lines = run_lines(looked.parent, [folder / "plan/min-energy.json" for folder in (looked, again)], "mine")
+    assert [line.partition(" ")[0] for line in lines] == [looked.name, "plan", "in", "error:"] * 2
+    assert sum(line.startswith("in Megatron-Core, which obeys ") for line in lines) == 2
 
 
 def test_a_run_of_many_workloads_ends_with_one_line_on_all(tmp_path):

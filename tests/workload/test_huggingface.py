@@ -306,13 +306,32 @@ def test_a_corrupt_file_is_answered_in_one_line(content: bytes, message: str, tm
     assert str(raised.value) == f"{path}: {message}"
 
 
-def test_a_hugging_face_name_asks_for_a_local_file() -> None:
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "google/flan-t5-xl",
+            "google/flan-t5-xl: no such file; 'model' takes an option of config/model, or the path of a Hugging Face "
+            "config.json on this machine.",
+        ),
+        (
+            "meta-llama/Llama-3.2-3B",
+            "model=meta-llama/Llama-3.2-3B: no such file; perhaps you meant llama3.2-3b; else give the path of a "
+            "config.json on this machine.",
+        ),
+    ],
+)
+def test_a_hugging_face_name_asks_for_an_option_or_a_local_file(name: str, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        compose(["model=meta-llama/Llama-3.2-3B"], CONFIG)
-    assert str(raised.value) == (
-        "meta-llama/Llama-3.2-3B: no such file; 'model' takes an option of config/model, or the path of a Hugging Face "
-        "config.json on this machine."
-    )
+        compose([f"model={name}"], CONFIG)
+    assert str(raised.value).replace("'", "") == said.replace("'", "")
+
+
+def test_a_folder_named_like_an_option_is_that_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "llama3.2-3b-mine"
+    config_json(folder, MISTRAL)
+    (composition,) = compose([f"model={folder}"], CONFIG)
+    assert composition.workload.model.name == "llama3.2-3b-mine"
 
 
 def test_the_model_is_named_by_origin_then_folder_then_file(tmp_path: Path) -> None:

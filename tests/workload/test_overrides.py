@@ -142,6 +142,11 @@ def test_an_override_that_means_nothing_is_answered_in_one_line(override: str, m
     assert str(raised.value) == message
 
 
+def test_options_may_be_spelled_as_answers_print_them() -> None:
+    ((setting,),) = expand(["gpu=H100-SXM5-80GB"], CONFIG)
+    assert (setting.text, setting.value) == ("gpu=h100-sxm5-80gb", "h100-sxm5-80gb")
+
+
 def test_a_key_given_twice_is_refused() -> None:
     with pytest.raises(ConfigError) as raised:
         expand(["seed=1", "microbatch_size=8", "seed=2"], CONFIG)
