@@ -166,14 +166,14 @@ def test_plan_chooses_the_limit_and_compares_with_full_power(folder, workload, c
     page = (path.parent.parent / "report/page.html").read_text()
     (saved,) = re.findall(rf"limit of {plan.actuator.limit_w:g} W\), in Kareus' engine: (.*)own execution: ", out)
     saved = saved.replace("'", "&#39;")
-    assert f": {saved}own execution at full power: " in page
+    assert f": {saved}own execution at full power." in page
     assert f"All else here is at a power limit of {plan.actuator.limit_w:g} W" in page
     assert f"of the least time at a limit of {plan.actuator.limit_w:g} W" in page
     place = WorkloadFolder(path.parent.parent)
     again = ["stage", "report", "--title", place.name, "--config", place.config("plan"), "--plans", path]
     again += ["--iteration", place.iteration, "--microbatch", place.microbatch, "--output", tmp_path / "again"]
     assert main([str(part) for part in [*again, "--force"]]) == 0
-    assert f": {saved}own execution at full power: " in (tmp_path / "again/page.html").read_text()
+    assert f": {saved}own execution at full power." in (tmp_path / "again/page.html").read_text()
 
 
 def test_the_head_of_a_page_compares_with_full_power(folder, caplog, tmp_path):
