@@ -33,7 +33,7 @@ def layout_text(plan: Plan, workload: Workload, trainer: str, syntax: str) -> st
         f"Of a plan of {plan.gpus} GPUs for {plan.workload} ({plan.testbed.label}).",
         "Carries: parallelism, batch, what is recomputed and shared out, and the model as far as it has keys for it.",
         "Leaves out: clocks, SM counts, data and optimizer; what is not here is for you to add.",
-        "Of the layout these settings do not say:",
+        "Of layout and model these settings do not say:",
         *unsaid,
         *([f"Environment that belongs to it: {environment}"] if environment else []),
     ]

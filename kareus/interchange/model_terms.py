@@ -29,7 +29,14 @@ SIZES = ("hidden_size", "num_layers", "num_attention_heads", "vocab_size")
 """Fields without which there is no model."""
 OF_EXPERTS = "experts."
 LATENT = "latent_attention."
-"""Begin the fields of a model that are its experts' and its latent attention's."""
+ANGLES = "rotary_scaling."
+"""Begin the fields of a model that are its experts', its latent attention's and its stretched angles'."""
+ANGLES_USUAL: Mapping[str, Any] = {
+    "low_frequency_factor": 1.0,
+    "high_frequency_factor": 4.0,
+    "original_sequence_length": 8192,
+}
+"""What no key gives of angles stretched as Llama 3.1 does (Megatron Core, `rotary_pos_embedding.py`)."""
 LATENT_USUAL: Mapping[str, Any] = {"query_rank": None, "key_value_rank": 32, "rotary_dim": 64, "value_dim": 128}
 LATENT_HEAD_DIM = 128
 """Sizes of latent attention that no key gives (Megatron-LM, `megatron/training/arguments.py`)."""
@@ -63,6 +70,11 @@ def model_of(terms: TrainerTerms) -> Any:
         fields["intermediate_size"] = _width(hidden, expansion, fields.get("activation"))
     if fields.get("positions", "rope") != "learned":
         fields.pop("max_positions", None)
+    if fields.get("norm") != "layernorm" or fields.get("norm_bias") == fields.get("biases", False):
+        fields.pop("norm_bias", None)
+    fields, angles = _part(fields, ANGLES)
+    if angles:
+        fields["rotary_scaling"] = {**angles, **ANGLES_USUAL}
     fields = _with_experts(_with_latent_attention(fields, terms), terms)
     return {**LLAMA} | {name: value for name, value in fields.items() if value is not None or name in LLAMA}
 

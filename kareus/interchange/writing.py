@@ -1,20 +1,28 @@
 """Writers of a trainer's settings from a workload, by the table that reads them, and what they do not say of it.
 
-What is not said is found by reading the written text again: it is what comes back as something else.
+What is not said of layout and model is found by reading the written text again: it is what comes back as something
+else. A model that a trainer has by name alone is named where it is the one of that name.
 """
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from typing import Any
 
-from kareus.artifacts.configuration import to_yaml
+from kareus.artifacts.configuration import parse_yaml, to_yaml
+from kareus.artifacts.files import read_text
+from kareus.artifacts.records import leaves, to_plain
+from kareus.artifacts.shipped import shipped_folder
 from kareus.errors import ConfigError
 from kareus.interchange.meaning import DEGREES, OPTIONS, keys_of, terms_of
 from kareus.interchange.reading import terms_said
 from kareus.interchange.syntax import SHELL, parse_settings
 from kareus.interchange.table import TrainerTable, hub_name, model_names, trainer_of
+from kareus.model.config import Model, NormKind
+from kareus.model.experts import Experts
+from kareus.model.features import AngleScaling
 from kareus.pipeline.config import PipelineSchedule
 
 LAUNCHED = ("nodes", "gpus_per_node")
@@ -60,6 +68,13 @@ OF_LAYOUT = (
 """Beginnings of the terms that one line gives of a layout and of what runs beside what in it, without which it was not
 priced; names of all modules of a stage are not for one line."""
 
+NO_FUNCTION = ("model.name", "model.checkpoint", "model.layers_per_stage")
+"""Beginnings of keys of a model that say nothing of what it computes."""
+OF_POSITIONS = {"model.rotary_": "rope", "model.window_rotary_base": "rope", "model.max_positions": "learned"}
+"""Beginnings of those that mean nothing with other positions."""
+BY_NAME = ("model", "model.flavor")
+"""Terms by which trainers name models whose sizes they have."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
@@ -67,7 +82,7 @@ class Written:
 
     text: str
     unsaid: tuple[str, ...]
-    """Keys of the layout that reading the text does not give back, with what it gives."""
+    """Keys of layout and model that reading the text does not give back, with what it gives."""
 
 
 def written(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node: int, syntax: str) -> Written:
@@ -80,9 +95,11 @@ def written(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node: int
         syntax: `shell`, `toml` or `yaml`.
     """
     terms = terms_of(workload, gpus_per_node)
-    settings = _settings(table, terms | _named(table, terms), flags=syntax == SHELL)
+    settings = _settings(table, terms | _named(table, workload), flags=syntax == SHELL)
     text = WRITERS[syntax](table, settings)
-    return Written(text=text, unsaid=(*_unnamed(table, settings), *_unsaid(table, text, syntax, workload)))
+    said = layout_said(table, text, syntax, workload["model.num_layers"])
+    unsaid = (*_unnamed(table, settings), *_unsaid(said, workload), *_unsaid_of_model(said.get("model"), workload))
+    return Written(text=text, unsaid=unsaid)
 
 
 def layout_line(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node: int) -> str:
@@ -106,13 +123,19 @@ def layout_line(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node:
     return ", ".join(f"{key}={_toml(value)}" for key, value in shown.items())
 
 
-def _unnamed(table: TrainerTable, settings: Mapping[str, Any]) -> list[str]:
-    """Return that the model is not said, of a trainer that has it by name alone, where it has no name on the hub."""
-    named = [row.key for row in table.rows.values() if row.term == "model" and not row.alias]
-    by_sizes = any(row.term == "model.hidden_size" for row in table.rows.values())
-    if not named or by_sizes or named[0] in settings:
-        return []
-    return [f"the model, which has no name on the hub: set {named[0]} to its folder"]
+def _naming_key(table: TrainerTable) -> str | None:
+    """Return the key by which a trainer names a model, where it has no keys for sizes."""
+    rows = [row for row in table.rows.values() if not row.alias]
+    by_sizes = any(row.term == "model.hidden_size" for row in rows)
+    return None if by_sizes else next((row.key for row in rows if row.term in BY_NAME), None)
+
+
+def _unnamed(table: TrainerTable, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yield that the model is not said, of a trainer that has it by name alone, where it has no name there."""
+    key = _naming_key(table)
+    if key is not None and key not in settings:
+        place, what = ("on the hub", "its folder") if table.rows[key].term == "model" else ("there", "one of it")
+        yield f"the model, which has no name {place}: set {key} to {what}"
 
 
 def no_setting(
@@ -151,9 +174,7 @@ def layout_said(table: TrainerTable, text: str, syntax: str, num_layers: int) ->
     return keys
 
 
-def _unsaid(table: TrainerTable, text: str, syntax: str, workload: Mapping[str, Any]) -> list[str]:
-    said = layout_said(table, text, syntax, workload["model.num_layers"])
-    lines = list[str]()
+def _unsaid(said: Mapping[str, Any], workload: Mapping[str, Any]) -> Iterator[str]:
     for key in LAYOUT:
         value, back = workload.get(key), said.get(key)  # a plain workload has no `parallelism.shards` where all share
         if key == "parallelism.layers_per_stage":
@@ -161,8 +182,52 @@ def _unsaid(table: TrainerTable, text: str, syntax: str, workload: Mapping[str, 
         if key in OF_MORE and workload[OF_MORE[key]] == 1:
             continue
         if back != value:
-            lines.append(f"{key}={value}" + (f" (read as {back})" if back is not None else ""))
-    return lines
+            yield f"{key}={value}" + (f" (read as {back})" if back is not None else "")
+
+
+def _unsaid_of_model(said: Any, workload: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the keys of a model that are read otherwise, of settings that give its sizes."""
+    if isinstance(said, Mapping):
+        back = dict(leaves(said, "model."))
+        for key, value, other in _differing(workload, back):
+            yield f"{key}={value}" + (f" (read as {other})" if key in back else "")
+
+
+def _differing(model: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the keys of what two models compute that differ, with both values; what one leaves out has its default."""
+    ours, theirs = _whole(model), _whole(other)
+    apart = tuple(start for start, kind in OF_POSITIONS.items() if model["model.positions"] != kind)
+    for key in dict.fromkeys((*ours, *theirs)):
+        value, back = ours.get(key), theirs.get(key)
+        if value != back and not key.startswith((*NO_FUNCTION, *apart)):
+            yield key, value, back
+
+
+def _whole(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a model with its defaults, and whether norms have an offset where its biases say it."""
+    model = {key: value for key, value in values.items() if key.startswith("model.")}
+    whole = model | {key: value for key, value in _defaults().items() if key not in model}
+    if whole["model.norm_bias"] is None:
+        whole["model.norm_bias"] = whole["model.biases"] and whole["model.norm"] == NormKind.LAYERNORM
+    return whole
+
+
+@cache
+def _defaults() -> Mapping[str, Any]:
+    """Defaults of a model and its parts by dotted key."""
+    parts = {"": Model, "experts.": Experts, "rotary_scaling.": AngleScaling}
+    return {
+        f"model.{part}{each.name}": to_plain(each.default)
+        for part, record in parts.items()
+        for each in fields(record)
+        if each.default is not MISSING
+    }
+
+
+@cache
+def _shipped_model(option: str) -> Mapping[str, Any]:
+    """Return the option of the group `model` that comes with Kareus, by dotted key."""
+    return dict(leaves(parse_yaml(read_text(shipped_folder() / f"config/model/{option}.yaml")), "model."))
 
 
 def _settings(table: TrainerTable, terms: Mapping[str, Any], *, flags: bool) -> dict[str, Any]:
@@ -182,15 +247,22 @@ def _settings(table: TrainerTable, terms: Mapping[str, Any], *, flags: bool) -> 
     return settings
 
 
-def _named(table: TrainerTable, terms: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the name of the model among those that the trainer knows, where its table has one for it."""
-    names = [name for name, option in model_names().items() if option == terms.get("model.name")]
-    plain = [name.strip("*/") for name in names]
-    for name in plain:
-        family, _, flavor = name.partition(" ")
+def _named(table: TrainerTable, workload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a trainer that has models by name calls this one: of equal models, not of any by their name."""
+    option = workload.get("model.name")
+    if _naming_key(table) is None or option not in model_names().values():
+        return {}
+    published = _shipped_model(str(option))
+    rows, multiple = published["model.vocab_size"], workload["software.vocabulary_multiple"]
+    if abs(workload["model.vocab_size"] - rows) < workload["parallelism.tp"] * max(multiple, 1):  # padded by software
+        workload = {**workload, "model.vocab_size": rows}
+    if any(_differing(workload, published)):
+        return {}
+    for name in (pattern for pattern, named in model_names().items() if named == option):
+        family, _, flavor = name.strip("*/").partition(" ")
         if flavor and any(row.term == "model.flavor" for row in table.rows.values()):
             return {"model.family": family, "model.flavor": flavor.upper()}
-    hub = hub_name(str(terms.get("model.name")))
+    hub = hub_name(str(option))
     return {"model": hub} if hub else {}
 
 

@@ -54,11 +54,16 @@ def huggingface_config(model: Model, sequence_length: int, dtype: str) -> dict[s
         "max_position_embeddings": _most_positions(scaling, sequence_length),
         "hidden_act": "silu",
         "torch_dtype": dtype,
-    } | ({} if scaling is None else {"rope_scaling": _stretching(scaling)})
+    } | ({} if scaling is None else {"rope_scaling": _stretching(model.name, scaling)})
 
 
-def _stretching(scaling: RotaryScaling | AngleScaling) -> dict[str, Any]:
+def _stretching(name: str, scaling: RotaryScaling | AngleScaling) -> dict[str, Any]:
     if isinstance(scaling, AngleScaling):
+        if not scaling.has_angles or scaling.score_scale != 1:  # what more they follow from is nowhere in the record
+            raise ConfigError(
+                f"{name}: rotary_scaling.stretch={scaling.stretch}: no config.json is written of such angles; keep the "
+                "one that it was read from."
+            )
         usual = {"rope_type": str(scaling.stretch), "factor": scaling.stretch_factor}
         return usual | ({} if scaling.original_sequence_length is None else _yarn(scaling))
     return {

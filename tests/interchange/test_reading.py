@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kareus.artifacts.records import to_plain
 from kareus.artifacts.shipped import config_folder
 from kareus.errors import ConfigError
 from kareus.interchange.reading import override, read_training
@@ -47,6 +48,42 @@ def test_a_key_is_written_by_one_row_of_a_table(name):
         for one, other in row.words:
             if one != "*" and other is not None:
                 assert row.value(row.said(other)) == other, (row.key, other)
+
+
+SIZES = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 512}
+FLAGS = MINIMAL + " ".join(f"--{key.replace('_', '-')} {value}" for key, value in SIZES.items())
+FLAGS += " --position-embedding-type rope --attention-dropout 0 "
+RECIPE = "train: {global_batch_size: 8}\nmodel:\n  tensor_model_parallel_size: 2\n  position_embedding_type: rope\n"
+RECIPE += "".join(f"  {key}: {value}\n" for key, value in SIZES.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "factor"),
+    [
+        (FLAGS, None),
+        (FLAGS + "--use-rope-scaling", 8.0),
+        (FLAGS + "--use-rope-scaling --rope-scaling-factor 32", 32),
+        (FLAGS + "--rope-scaling-factor 32 --use-rope-scaling", 32),
+        (FLAGS + "--rope-scaling-factor 32", None),
+        (RECIPE + "  rope_scaling: true\n", 8.0),
+        (RECIPE + "  rope_scaling: true\n  rope_scaling_factor: 32.0\n", 32.0),
+        (RECIPE + "  rope_scaling: false\n  rope_scaling_factor: 1.0\n", None),
+    ],
+)
+def test_angles_stretched_as_llamas_are_read(read, text, factor):
+    said = read(text, "t.yaml" if text.startswith(RECIPE) else "train.sh")
+    (composition,) = compose(said.overrides, config_folder())
+    angles = composition.workload.model.rotary_scaling
+    usual = {"low_frequency_factor": 1.0, "high_frequency_factor": 4.0, "original_sequence_length": 8192}
+    assert to_plain(angles) == (None if factor is None else {"factor": factor, **usual})
+    assert not [setting for setting in said.lost if "angles" in setting.words]
+
+
+@pytest.mark.parametrize("flag", ["--position-embedding-type yarn", "--rotary-seq-len-interpolation-factor 4"])
+def test_angles_that_are_stretched_otherwise_are_lost(read, flag):
+    assert [setting.words for setting in read(FLAGS + flag).lost if "angles" in setting.words] == [
+        "angles of positions that are stretched: taken as plain, which costs the same; exports leave them out"
+    ]
 
 
 HF = "model_name_or_path: a/b\nbf16: true\n"

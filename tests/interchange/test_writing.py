@@ -110,7 +110,9 @@ def layouts(draw, trainer):
     sizes = {key: draw(st.integers(1, 64), label=key) for key in ("microbatch_size", "num_microbatches")}
     sizes["sequence_length"] = draw(st.sampled_from([1024, 4096, 131072]))
     layers = {"parallelism.layers_per_stage": split, "model.num_layers": sum(split), "pipeline.chunks": chunks}
-    return {**usual(), "pipeline.schedule": "1f1b", **chosen, **sizes, **layers}
+    plain_angles = {"model.rotary_scaling": None}  # which nanotron has no setting for
+    usual_values = {key: value for key, value in usual().items() if not key.startswith("model.rotary_scaling")}
+    return {**usual_values, **plain_angles, "pipeline.schedule": "1f1b", **chosen, **sizes, **layers}
 
 
 @pytest.mark.parametrize("trainer", SAYS)
@@ -118,7 +120,9 @@ def layouts(draw, trainer):
 def test_a_layout_is_read_as_it_was_written(trainer, data):
     workload = data.draw(layouts(trainer))
     own, syntax = settings_of(trainer, workload)
-    assert keys_unsaid(own) in ([], [COMPUTED] if trainer == "nanotron" else [])
+    drawn_model = [text for text in own.unsaid if text.startswith("the model, ")]  # has no name there
+    assert len(drawn_model) == (trainer in ("torchtitan", "axolotl"))
+    assert keys_unsaid(own) in (drawn_model, [*drawn_model, COMPUTED] if trainer == "nanotron" else [])
     said = layout_said(trainer_named(trainer), own.text, syntax, workload["model.num_layers"])
     for key in LAYOUT:
         meaningless = OF_MORE.get(key) and workload[OF_MORE[key]] == 1
@@ -127,6 +131,71 @@ def test_a_layout_is_read_as_it_was_written(trainer, data):
     assert math.prod(said[f"parallelism.{degree}"] for degree in ("dp", "pp", "cp", "tp")) == math.prod(
         workload[f"parallelism.{degree}"] for degree in ("dp", "pp", "cp", "tp")
     )
+
+
+LLAMA_3_1 = {"factor": 8.0, "low_frequency_factor": 1.0, "high_frequency_factor": 4.0, "original_sequence_length": 8192}
+OF_FUNCTION = (
+    ({"rotary_scaling": LLAMA_3_1}, False, True),
+    ({"rotary_scaling": {**LLAMA_3_1, "low_frequency_factor": 2.0}}, True, True),
+    ({"rotary_scaling": {"stretch": "linear", "stretch_factor": 4.0}}, True, True),
+    ({"rotary_scaling": {"stretch": "yarn", "stretch_factor": 4.0, "original_sequence_length": 4096}}, True, True),
+    ({"rotary_share": 0.5}, False, True),
+    ({"rotary_base": 10000.0}, False, False),
+    ({"unrotated_layers": [3, 7]}, True, True),
+    ({"window_tokens": 1024}, True, False),
+    ({"window_tokens": 1024, "windowed_layers": [0, 2]}, True, True),
+    ({"attention_softcap": 50.0}, True, True),
+    ({"attention_scale": 0.1}, True, True),
+    ({"attention_sinks": True}, True, True),
+    ({"logit_softcap": 30.0}, True, True),
+    ({"logit_scale": 0.25}, True, True),
+    ({"embedding_scale": 12.0}, True, True),
+    ({"embedding_norm": True}, True, True),
+    ({"residual_scale": 0.5}, True, True),
+    ({"qk_norm": True}, False, True),
+    ({"qk_norm": True, "qk_norm_scope": "token"}, True, True),
+    ({"qkv_bias": True}, False, False),
+    ({"biases": True}, False, True),
+    ({"mlp_bias": True}, True, True),
+    ({"head_bias": True}, True, True),
+    ({"norm_epsilon": 1e-6}, False, False),
+    ({"norm": "layernorm", "norm_bias": True}, False, True),
+    ({"norm": "layernorm"}, True, True),
+    ({"norm_placement": "around"}, True, True),
+    ({"branches": "parallel"}, True, True),
+    ({"tie_embeddings": True}, False, False),
+    ({"activation": "gelu-tanh"}, False, True),
+    ({"activation": "gelu"}, True, True),
+    ({"positions": "alibi"}, True, True),
+    ({"head_dim": 64}, False, True),
+)
+"""What changes what a model computes, and whether Megatron-LM and nanotron have no setting for it."""
+
+
+@pytest.mark.parametrize(("changes", "of_megatron", "of_nanotron"), OF_FUNCTION)
+def test_whatever_changes_what_a_model_computes_is_written_or_named(changes, of_megatron, of_nanotron):
+    """Each by itself, over a model that both can say; a trainer that has models by name alone has none for these."""
+    plain = usual("model=llama3.1-8b", "parallelism.tp=1", "parallelism.pp=1", "software=megatron-core")
+    plain = {key: value for key, value in plain.items() if not key.startswith("model.rotary_scaling.")}
+    workload = {**plain, "model.rotary_scaling": None} | dict(leaves({"model": changes}))
+    if "rotary_scaling" in changes:
+        del workload["model.rotary_scaling"]
+    for trainer, is_unsaid in (("megatron-lm", of_megatron), ("nanotron", of_nanotron)):
+        unsaid = [key for key in keys_unsaid(settings_of(trainer, workload)[0]) if key.startswith("model.")]
+        assert bool(unsaid) is is_unsaid, unsaid
+        assert {key.split(".")[1] for key in unsaid} <= changes.keys() | {"norm_bias"}
+    for trainer, key in (("torchtitan", "model.flavor"), ("axolotl", "base_model")):
+        own, _ = settings_of(trainer, workload)
+        has_name = changes == {"rotary_scaling": LLAMA_3_1}
+        assert (key.rpartition(".")[2] in own.text) is has_name
+        assert (f"set {key} to" in str(own.unsaid)) is not has_name
+
+
+def test_angles_of_llama_are_arguments_of_megatron_and_plain_ones_are_not():
+    for model, factor in (("llama3.1-8b", "8"), ("llama3.2-3b", "32"), ("qwen3-1.7b", None)):
+        own, _ = settings_of("megatron-lm", usual(f"model={model}", "parallelism.tp=1", "software=megatron-core"))
+        assert ("--use-rope-scaling\n" in own.text) is (factor is not None)
+        assert (f"--rope-scaling-factor {factor}\n" in own.text) is (factor is not None)
 
 
 WITH_EXPERTS = {
@@ -152,7 +221,11 @@ def test_arguments_of_megatron_give_back_the_whole_workload(model, tmp_path):
     again = usual(*read_training([path]).overrides)
     first = usual(*words)
     same = [key for key in first if key in LAYOUT or key.startswith(("model.", "software."))]
-    free = ("model.name", "model.checkpoint", "model.rotary", "model.layers_per_stage")  # names, angles, other splits
+    unsaid = keys_unsaid(own)
+    assert (
+        {key.rpartition(".")[0] for key in unsaid} <= {"model.rotary_scaling"} if model == "deepseek-v3" else not unsaid
+    )
+    free = ("model.name", "model.checkpoint", "model.layers_per_stage", *unsaid)  # names and other splits
     same = [key for key in same if not key.startswith(free)]
     assert {key: again.get(key) for key in same} == {key: first[key] for key in same}
 

@@ -7,7 +7,9 @@ import pytest
 from helpers.builders import CONFIG, config_json, read_model
 from hydra.core.config_store import ConfigStore
 
+from kareus.artifacts.records import from_plain
 from kareus.errors import ConfigError
+from kareus.model.features import AngleScaling
 from kareus.workload.architectures import GATED_ACTIVATIONS
 from kareus.workload.compose import compose
 from kareus.workload.huggingface_export import huggingface_config
@@ -386,6 +388,22 @@ def test_what_is_written_of_a_model_is_read_as_the_same_model(name, tmp_path):
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(json.dumps(huggingface_config(written, 4096, "bfloat16")))
         assert dataclasses.replace(read_model(folder), name=name) == written
+
+
+@pytest.mark.parametrize(
+    "angles",
+    [
+        {"stretch": "dynamic", "stretch_factor": 2.0},
+        {"stretch": "longrope", "stretch_factor": 2.0},
+        {"stretch": "yarn", "stretch_factor": 4.0},
+        {"stretch": "yarn", "stretch_factor": 4.0, "original_sequence_length": 4096, "score_scale": 1.5},
+    ],
+)
+def test_angles_that_the_record_does_not_say_are_not_written(angles):
+    (composition,) = compose(["model=qwen3-1.7b"], CONFIG)
+    scaling = from_plain(AngleScaling, angles)
+    with pytest.raises(ConfigError, match="is written of such angles; keep the one"):
+        huggingface_config(dataclasses.replace(composition.workload.model, rotary_scaling=scaling), 4096, "bfloat16")
 
 
 def test_a_model_that_transformers_lacks_cannot_be_written():
