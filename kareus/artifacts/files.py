@@ -167,8 +167,12 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, otherwise: str = "it is damaged, or another file was meant; rerun what makes it") -> Any:
     """Read a JSON file.
+
+    Args:
+        path: of the file.
+        otherwise: what is said to do about one that is no JSON.
 
     Raises:
         ArtifactError: the file is missing, is not whole JSON, or has a number that is not finite.
@@ -176,7 +180,7 @@ def read_json(path: Path) -> Any:
     try:
         return parse_json(read_text(path))
     except ConfigError as error:
-        raise ArtifactError(f"{path}: {error}; if a stage made it, delete it and rerun that stage.") from error
+        raise ArtifactError(f"{path}: {error}; {otherwise}.") from error
 
 
 def file_hash(path: Path) -> str:

@@ -1,8 +1,9 @@
 """Outputs of commands: what is replaced, and where folders are made, only with `--force`.
 
-A file may be replaced by one of its own kind: a plan by a plan, a table by one of the same schema. Any other existing
-file, above all an input of the same command, was named by mistake. What is no regular file, such as a device, a pipe or
-a link, is never replaced: writing renames a new file over what is there.
+A file may be replaced by one of its own kind: a plan by a plan, a table by one of the same schema, settings that people
+add to as long as they have not. Any other existing file, above all an input of the same command, was named by mistake.
+What is no regular file, such as a device, a pipe or a link, is never replaced: writing renames a new file over what is
+there.
 """
 
 import argparse
@@ -32,6 +33,8 @@ class OutputKind:
     """Name with its article, for messages: "a plan"."""
     recognises: Callable[[Path], bool]
     """Whether an existing file is of this kind."""
+    is_as_written: Callable[[Path], bool] = lambda _: True
+    """Whether one of this kind is as Kareus wrote it, where people are asked to add to it."""
 
 
 def table(schema: "TableSchema") -> OutputKind:
@@ -83,6 +86,11 @@ def check_outputs(
             raise ArtifactError(
                 f"{path}: there is a file that is not {kind.name}, or a damaged one; give another path, or --force to "
                 "replace it."
+            )
+        if path.is_file() and not kind.is_as_written(path):
+            raise ArtifactError(
+                f"{path}: was changed after Kareus wrote it; give another path (--output), or --force to replace it, "
+                "changes and all."
             )
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from kareus.artifacts.files import read_text
 from kareus.artifacts.records import leaves, to_plain
-from kareus.errors import ArtifactError, printable
+from kareus.artifacts.seals import check_text, sealed_text
+from kareus.errors import ArtifactError, ConfigError, printable
 from kareus.interchange.table import trainer_named
 from kareus.interchange.writing import written
 from kareus.plans.document import Plan
@@ -15,7 +16,7 @@ FIRST = "Layout for {}, by Kareus"
 
 
 def layout_text(plan: Plan, workload: Workload, trainer: str, syntax: str) -> str:
-    """Return a layout as settings, below comments on what they carry and what they leave out.
+    """Return a layout as settings, below comments on what they carry and what they leave out, and sealed.
 
     Args:
         plan: for the comments.
@@ -33,11 +34,12 @@ def layout_text(plan: Plan, workload: Workload, trainer: str, syntax: str) -> st
         f"Of a plan of {plan.gpus} GPUs for {plan.workload} ({plan.testbed.label}).",
         "Carries: parallelism, batch, what is recomputed and shared out, and the model as far as it has keys for it.",
         "Leaves out: clocks, SM counts, data and optimizer; what is not here is for you to add.",
+        "An export replaces this file only as it was written; once changed, only with --force.",
         "Of layout and model these settings do not say:",
         *unsaid,
         *([f"Environment that belongs to it: {environment}"] if environment else []),
     ]
-    return header(lines) + layout.text
+    return sealed_text(header(lines) + layout.text)
 
 
 MODEL_FIELDS = {"model.rotary_share": 1.0}
@@ -52,6 +54,15 @@ def header(lines: Sequence[str]) -> str:
 def ascii_only(text: str) -> str:
     """Return `text` on one line, in ASCII, so that no reader can take a part of it for content."""
     return printable(text).encode("ascii", "backslashreplace").decode()
+
+
+def is_sealed(path: Path) -> bool:
+    """Return whether a text file is as it was sealed."""
+    try:
+        check_text(read_text(path))
+    except (ArtifactError, ConfigError):
+        return False
+    return True
 
 
 def starts_with(path: Path, first: str) -> bool:

@@ -11,7 +11,7 @@ from kareus.artifacts.files import write_text
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.outputs import OutputKind, add_force, check_files
 from kareus.export.constant_counts import constant_counts, overlapping
-from kareus.export.layouts import FIRST, layout_text, starts_with
+from kareus.export.layouts import FIRST, is_sealed, layout_text, starts_with
 from kareus.export.listing import is_plan_csv, is_plan_markdown, plan_csv, plan_markdown
 from kareus.export.megatron import (
     communicator_config,
@@ -83,9 +83,13 @@ def _trace(exported: ExportedPlan) -> list[str | None]:
 
 def _layout(trainer: str, syntax: str, suffix: str) -> ExportFormat:
     """Return the format of a layout as the settings of a trainer."""
+
+    def is_layout(path: Path) -> bool:
+        return starts_with(path, FIRST.format(trainer))
+
     return ExportFormat(
         meaning=f"the layout alone, as settings of {trainer}, which kareus from reads as the same",
-        kinds={suffix: OutputKind(f"a layout for {trainer}", lambda path: starts_with(path, FIRST.format(trainer)))},
+        kinds={suffix: OutputKind(f"a layout for {trainer}", is_layout, is_as_written=is_sealed)},
         texts=lambda exported: [layout_text(exported.plan, exported.workload, trainer, syntax)],
     )
 

@@ -134,7 +134,7 @@ def _unnamed(table: TrainerTable, settings: Mapping[str, Any]) -> Iterator[str]:
     """Yield that the model is not said, of a trainer that has it by name alone, where it has no name there."""
     key = _naming_key(table)
     if key is not None and key not in settings:
-        place, what = ("on the hub", "its folder") if table.rows[key].term == "model" else ("there", "one of it")
+        place, what = ("on the hub", "its folder") if table.rows[key].term == "model" else ("there", "one of yours")
         yield f"the model, which has no name {place}: set {key} to {what}"
 
 

@@ -1,6 +1,7 @@
 """Plan files: sealed JSON after a published schema, so that an edited plan is told from one that was written."""
 
 from pathlib import Path
+from typing import Any
 
 from kareus.artifacts import records
 from kareus.artifacts.files import read_json, write_json
@@ -11,13 +12,18 @@ from kareus.errors import ArtifactError, ConfigError
 from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan
 from kareus.plans.selectors import parse_selector
 
+NO_PLAN = "not a plan; give the one that `kareus select` prints"
+
 
 def is_plan(path: Path) -> bool:
     """Return whether a file is a plan, of any version and whatever its seal."""
     try:
-        document = read_json(path)
+        return _is_of_plan(read_json(path))
     except ArtifactError:
         return False
+
+
+def _is_of_plan(document: Any) -> bool:
     return isinstance(document, dict) and {"schema_version", "workload_hash", "selector", "stages"} <= set(document)
 
 
@@ -48,8 +54,10 @@ def read_plan(path: Path) -> Plan:
         ArtifactError: missing, corrupt, of another schema version, edited since it was written, no plan, or named after
             another selector.
     """
-    document = read_json(path)
-    version = document.get("schema_version") if isinstance(document, dict) else None
+    document = read_json(path, NO_PLAN)
+    if not _is_of_plan(document):
+        raise ArtifactError(f"{path}: {NO_PLAN}.")
+    version = document["schema_version"]
     if version != PLAN_SCHEMA_VERSION:
         raise ArtifactError(
             f"{path}: plan schema version {version!r}, this Kareus reads {PLAN_SCHEMA_VERSION}; select the plan anew."

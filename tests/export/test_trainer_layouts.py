@@ -59,6 +59,24 @@ def test_a_layout_replaces_another_but_nothing_else(folder, capsys):
     assert path.read_text() == "mine: 1\n"
 
 
+@pytest.mark.parametrize("form", ARGUMENTS)
+def test_a_layout_that_was_added_to_is_kept_and_one_that_was_not_is_replaced(form, folder, tmp_path, capsys):
+    path = tmp_path / f"layout{ARGUMENTS[form][0]}"
+    command = ["export", str(folder), "--format", form, "--output", str(path)]
+    assert main(command) == 0
+    written = path.read_text()
+    assert main(command) == 0
+    for changed in (written + "# mine\n", written.replace("4", "2", 1), written.rpartition("# seal")[0]):
+        path.write_text(changed)
+        capsys.readouterr()
+        assert main(command) == 2
+        error = capsys.readouterr().err
+        assert f"{path}: was changed after Kareus wrote it; give another path (--output), or --force" in error
+        assert path.read_text() == changed
+    assert main([*command, "--force"]) == 0
+    assert path.read_text() == written
+
+
 def test_a_plan_as_csv_has_a_row_for_each_instruction(folder):
     export(folder, "csv")
     plan = read_plan(next((folder / "plan").glob("*.json")))

@@ -356,7 +356,19 @@ def test_a_broken_plan_is_refused_in_one_line_and_left_alone(planned, capsys, na
 def test_a_number_too_large_to_be_finite_is_refused(planned, capsys):
     planned[2].write_text(planned[2].read_text().replace('"start_s": 0.0', '"start_s": 1e999', 1))
     assert main(["check-plan", str(planned[2])]) == 2
-    assert "not valid JSON (1e999 is not a finite number); if a stage made it, delete it" in capsys.readouterr().err
+    assert "not valid JSON (1e999 is not a finite number); not a plan; give the one that" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["check-plan"], ["export", "--format", "csv"], ["compare"]])
+@pytest.mark.parametrize("text", ["#!/bin/bash\ntorchrun pretrain_gpt.py --bf16\n", '{"model_type": "llama"}'])
+def test_a_file_of_the_users_that_is_no_plan_is_not_to_be_deleted(command, text, planned, tmp_path, capsys):
+    path = tmp_path / "job.sh"
+    path.write_text(text)
+    assert main([*command, *[str(path)] * (2 if command == ["compare"] else 1)]) == 2
+    line = capsys.readouterr().err
+    assert f"{path}: " in line
+    assert line.endswith("not a plan; give the one that `kareus select` prints.\n")
+    assert "delete" not in line
 
 
 def test_overlap_is_refused_for_a_workload_without_nanobatches(planned, tmp_path):
