@@ -178,7 +178,7 @@ def trainer_named(name: str) -> TrainerTable:
 
 
 @cache
-def trainer_of(software: str) -> TrainerTable | None:
+def table_of(software: str) -> TrainerTable | None:
     """Return the table of the trainer that a profile is of; None where no table is of that very trainer."""
     tables = [table for table in map(trainer_named, trainers()) if table.software_note is None]
     return next((table for table in tables if software == table.name or software in table.profiles), None)

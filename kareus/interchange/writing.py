@@ -19,7 +19,7 @@ from kareus.errors import ConfigError
 from kareus.interchange.meaning import DEGREES, OPTIONS, keys_of, terms_of
 from kareus.interchange.reading import terms_said
 from kareus.interchange.syntax import SHELL, parse_settings
-from kareus.interchange.table import TrainerTable, hub_name, model_names, trainer_of
+from kareus.interchange.table import TrainerTable, hub_name, model_names, table_of
 from kareus.model.config import Model, NormKind
 from kareus.model.experts import Experts
 from kareus.model.features import AngleScaling
@@ -118,9 +118,32 @@ def layout_line(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node:
     }
     settings = _settings(table, terms, flags=is_flags)
     shown = {key: value for key, value in settings.items() if key not in table.always}
-    if is_flags:
-        return " ".join(_argument(key, value, launches=False) for key, value in shown.items())
-    return ", ".join(f"{key}={_toml(value)}" for key, value in shown.items())
+    priced = {key: value for key, value in table.always.items() if (row := table.row(key)) and row.term is None}
+    return (" " if is_flags else ", ").join(_shown(table, shown | priced))
+
+
+def settings_apart(table: TrainerTable, key: str, value: Any, usual: Any) -> tuple[list[str], list[str]]:
+    """Return a trainer's settings for a value of a key of a workload that the usual one has not, and its others.
+
+    Example:
+        >>> from kareus.interchange.table import trainer_named
+        >>> settings_apart(trainer_named("megatron-lm"), "software.reduction", "whole", "buckets")
+        ([], ['--overlap-grad-reduce'])
+    """
+    flags = table.syntaxes[0] == SHELL
+    ours, others = (_settings(table, {key: said}, flags=flags) for said in (value, usual))
+    apart = (
+        {k: said for k, said in one.items() if other.get(k) != said} for one, other in ((ours, others), (others, ours))
+    )
+    added, missing = (_shown(table, settings) for settings in apart)
+    return added, missing
+
+
+def _shown(table: TrainerTable, settings: Mapping[str, Any]) -> list[str]:
+    """Return settings as people type them: flags, or keys and values."""
+    if table.syntaxes[0] == SHELL:
+        return [_argument(key, value, launches=False) for key, value in settings.items()]
+    return [f"{key}={_toml(value)}" for key, value in settings.items()]
 
 
 def _naming_key(table: TrainerTable) -> str | None:
@@ -150,7 +173,7 @@ def no_setting(
         keys: those that count. Blocks of stages and the batch are not among the usual ones: trainers split blocks by
             rules of their own, and the job says the rest.
     """
-    table = trainer_of(software)
+    table = table_of(software)
     if table is None:
         return ()
     unsaid = written(table, workload, gpus_per_node, table.syntaxes[0]).unsaid

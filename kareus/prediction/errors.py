@@ -5,7 +5,7 @@ known. `kareus fit --software ... --errors ...` measures the errors of a softwar
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,8 @@ from kareus.artifacts.records import content_hash, leaves, to_plain
 from kareus.errors import ConfigError
 from kareus.gpu_model.trust import known_uncertainty, time_numbers_of, time_values, trust
 from kareus.graph.number_formats import Precision
+from kareus.interchange.table import table_of
+from kareus.interchange.writing import settings_apart
 from kareus.model.training_options import PLAIN
 from kareus.prediction.lines import read_lines, table_text
 from kareus.software.record import Software, of_times
@@ -30,7 +32,7 @@ SHARE = 0.9
 """Share of iterations that an interval holds."""
 DENSE, EXPERTS = "dense", "experts"
 """Models whose errors stand apart."""
-MOST_NAMED = 3
+MOST_NAMED = 4
 """Settings that a sentence names."""
 LEAST_ROWS = 10
 """Rows from which on a pair has a quantile of its own; of fewer the largest error counts."""
@@ -189,36 +191,39 @@ def spread_percent(models: str = DENSE) -> tuple[float, float]:
 def time_percent(workload: Workload) -> float:
     """Return the error of time that 90 % of predictions do not exceed; where it was not measured, the largest known."""
     planned, pair = known_uncertainty(workload.gpu), error_of(workload)
-    if planned is not None:
+    if planned is not None and not workload.training.unmeasured:
         return planned.time_percent
     return spread_percent(models_of(workload))[1] if pair is None else pair.percent_90
 
 
 def error_words(workload: Workload) -> str:
-    """Return in words how far predictions of a workload's time and energy are off, or what is known instead."""
-    if options := workload.training.unmeasured:
-        usual = error_words(replace(workload, training=PLAIN))
-        return f"not measured with training.{', training.'.join(options)}; without: {usual}"
-    if known_uncertainty(workload.gpu) is not None:
+    """Return in one sentence how far predictions of a workload's time and energy are off: the number, then of what."""
+    if known_uncertainty(workload.gpu) is not None and not workload.training.unmeasured:
         return trust(workload.gpu)
-    pair, models = error_of(workload), models_of(workload)
-    if pair is not None:
+    if (pair := error_of(workload)) is not None:
         return f"{_within(pair)}; energy was never measured"
-    what = f"{software_words(workload.software.name)} in {workload.precision}{_with(models)}"
+    energy = "" if known_uncertainty(workload.gpu) is not None else "; energy was never measured"
+    return f"take {time_percent(workload):g} % of time ({_never_measured(workload)}){energy}"
+
+
+def _never_measured(workload: Workload) -> str:
+    """Return what of a workload was never measured, and the error of what is nearest to it and was."""
+    models, precision, settings = models_of(workload), str(workload.precision), _unusual(workload)
+    usual = "with the usual settings " if settings else ""
+    if known_uncertainty(workload.gpu) is not None:
+        return f"never measured {settings}; {usual}{trust(workload.gpu)}"
     pairs = [row for row in pair_errors() if (row.gpu, row.software) == (workload.gpu.name, workload.software.name)]
-    kinds = ((models, str(workload.precision)), (models, str(Precision.BF16)), (DENSE, str(Precision.BF16)))
+    kinds = ((models, precision), (models, str(Precision.BF16)), (DENSE, str(Precision.BF16)))
     shipped = next((row for kind in kinds for row in pairs if (row.models, row.precision) == kind), None)
+    if shipped is not None and (shipped.models, shipped.precision) == (models, precision):
+        return f"never measured {settings or 'with your settings'}; {usual}{_share(shipped)}"
+    of = f"{software_words(workload.software.name)} in {precision}{_with(models)} on this GPU"
+    never = f"never measured: {of}" + f", {settings}" * bool(settings)
     if shipped is not None:
-        return (
-            f"never measured: {what} on this GPU{_unusual(workload)}; with usual settings {_within(shipped)}; "
-            f"take {time_percent(workload):g} %; energy was never measured"
-        )
+        return f"{never}; {usual}in {shipped.precision}{_with(shipped.models)} {_share(shipped)}"
     least, most = spread_percent(models)
     spread = f"{least:g} to {most:g} %" if least < most else f"{most:g} %"
-    return (
-        f"never measured: {what} on this GPU; elsewhere 9 of 10 measured iterations{_with(models)} are "
-        f"within {spread} of time: take {most:g} %; energy was never measured"
-    )
+    return f"{never}; elsewhere 9 of 10 measured iterations{_with(models)} are within {spread}"
 
 
 def plan_error_words(workload: Workload, runner: ObeyingTrainer) -> str:
@@ -231,18 +236,36 @@ def plan_error_words(workload: Workload, runner: ObeyingTrainer) -> str:
 
 
 def _unusual(workload: Workload) -> str:
-    """Return which settings of a GPU and a software are others than those that errors were measured with, in words."""
+    """Return which settings are others than those that errors were measured with, as the trainer says them."""
+    table = table_of(workload.software.name)
+    added, missing = list[str](), list[str]()
+    for key, (value, usual) in _apart(workload).items():
+        ours, others = ([], []) if table is None else settings_apart(table, key, value, usual)
+        added += ours if ours or others else [f"{key}={value}" + f" (usual: {usual})" * (usual is not None)]
+        missing += others
+    words = {"with": added, "without": missing}
+    return ", ".join(f"{word} {_first(dict.fromkeys(named))}" for word, named in words.items() if named)
+
+
+def _first(named: Collection[str]) -> str:
+    more = f" and {len(named) - MOST_NAMED} more" * (len(named) > MOST_NAMED)
+    return ", ".join(list(named)[:MOST_NAMED]) + more
+
+
+def _apart(workload: Workload) -> dict[str, tuple[Any, Any]]:
+    """Return the values of settings that are not the usual ones, and those, by the key that sets them."""
+    training, plain = to_plain(workload.training), to_plain(PLAIN)
+    names = workload.training.unmeasured
+    apart = {f"training.{name}": (training.get(name), plain.get(name)) for name in names}
     overrides = [f"gpu={workload.gpu.name.lower()}", f"software={workload.software.name}"]
     try:
         (usual,) = compose(overrides, None)
     except ConfigError:  # of a configuration of one's own, with other names
-        return " with your settings"
+        return apart
     left_out = {f"software.{f.name}": f.default for f in fields(Software)}
     values, others = ({**left_out, **_settings(side, models_of(workload))} for side in (workload, usual.workload))
     differ = sorted(key for key in {*values, *others} if values.get(key) != others.get(key))
-    named = ", ".join(f"{key}={values.get(key)} (usual: {others.get(key)})" for key in differ[:MOST_NAMED])
-    more = f" and {len(differ) - MOST_NAMED} more" * (len(differ) > MOST_NAMED)
-    return f" with {named}{more}" if differ else ""
+    return apart | {key: (values.get(key), others.get(key)) for key in differ}
 
 
 def _settings(workload: Workload, models: str) -> dict[str, Any]:
@@ -256,13 +279,14 @@ def _with(models: str) -> str:
     return "" if models == DENSE else f" with {models}"
 
 
-def _within(pair: PairError) -> str:
+def _share(pair: PairError) -> str:
     """Return the error of a pair in words; of few rows it is the largest."""
-    count = "9 of 10" if pair.rows >= LEAST_ROWS else "all"
+    return f"{'9 of 10' if pair.rows >= LEAST_ROWS else 'all'} measured iterations are within {pair.percent_90:g} %"
+
+
+def _within(pair: PairError) -> str:
+    """Return the error of a pair and what it is of."""
     is_usual = (pair.models, pair.precision) == (DENSE, Precision.BF16)
     of = software_words(pair.software) + ("" if is_usual else f" in {pair.precision}{_with(pair.models)}")
     unseen = "their models" if pair.groups else "each"
-    return (
-        f"{count} measured iterations are within {pair.percent_90:g} % of time ({pair.rows} of {of} on this GPU, "
-        f"{unseen} left out of the fit)"
-    )
+    return f"{_share(pair)} of time ({pair.rows} of {of} on this GPU, {unseen} left out of the fit)"

@@ -1,6 +1,7 @@
 """Layouts as settings of trainers, and read again: where both can say them, they are the same."""
 
 import math
+import re
 from functools import cache
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from kareus.artifacts.records import leaves, to_plain
 from kareus.export.layouts import MODEL_FIELDS
 from kareus.interchange.reading import read_training
-from kareus.interchange.table import trainer_named, trainer_of
+from kareus.interchange.table import table_of, trainer_named
 from kareus.interchange.writing import LAYOUT, OF_MORE, layout_line, layout_said, no_setting, written
 from kareus.pipeline.config import PipelineSchedule
 from kareus.workload.resolve import resolve
@@ -247,6 +248,14 @@ def test_one_line_of_arguments_says_how_tokens_are_exchanged(model, more):
     assert set(line.split()) <= set(exported)
 
 
+def test_one_line_of_arguments_has_every_dropout_that_the_file_has():
+    """Megatron-LM's are 0.1 where nothing is said."""
+    workload = usual("model=llama3.1-8b", "software=megatron-core", "parallelism.tp=1")
+    for said in (layout_line(trainer_named("megatron-lm"), workload, 8), settings_of("megatron-lm", workload)[0].text):
+        assert {"--hidden-dropout 0", "--attention-dropout 0"} <= set(re.findall(r"--\w+-dropout 0", said))
+    assert "dtype" not in layout_line(trainer_named("nanotron"), workload, 8)
+
+
 @pytest.mark.parametrize("software", ["torchtitan", "torchtitan-eager"])
 def test_files_of_torchtitan_say_whether_it_compiles(software, tmp_path):
     workload = usual("parallelism.sharding=full", "parallelism.pp=1", "parallelism.dp=2", f"software={software}")
@@ -315,10 +324,10 @@ def test_software_has_settings_for_what_its_trainer_can_do(software, layout, uns
 def test_a_profile_belongs_to_the_trainer_that_it_is_of():
     of = {"megatron-core": "megatron-lm", "nemo": "nemo", "torchtitan": "torchtitan", "torchtitan-eager": "torchtitan"}
     for software, trainer in of.items():
-        table = trainer_of(software)
+        table = table_of(software)
         assert table is not None
         assert table.name == trainer
-    assert trainer_of("kareus") is None
+    assert table_of("kareus") is None
 
 
 def test_a_model_without_a_name_on_the_hub_is_asked_for():

@@ -13,11 +13,20 @@ from hypothesis import strategies as st
 from kareus.cli import main
 from kareus.errors import RefusedWorkloadError
 from kareus.gpu_model.coefficients import LaunchesAhead
-from kareus.prediction.errors import error_of, error_words, numbers_for, plan_error_words, spread_percent
+from kareus.prediction.errors import (
+    error_of,
+    error_words,
+    numbers_for,
+    pair_errors,
+    plan_error_words,
+    spread_percent,
+    time_percent,
+)
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.workload_prediction import Prediction, predict, predict_time_s
 from kareus.software.record import TensorOverlap, driven
 from kareus.software.trainers import ENGINE, trainer_of
+from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 from kareus.workload.overrides import options
 from kareus.workload.resolve import resolve, resolve_accepted
@@ -249,8 +258,40 @@ def test_numbers_of_gpus_are_swept(capsys: pytest.CaptureFixture[str]) -> None:
     assert predicted("software=megatron-2022", "gpu.power_limit_w=300,700", "--json") == 0
     slow, fast = map(json.loads, capsys.readouterr().out.splitlines())
     assert slow["time_s"] > fast["time_s"]
-    assert slow["error"].startswith("never measured: Megatron-LM of 2022 in bf16 on this GPU")
+    assert "(never measured: Megatron-LM of 2022 in bf16 on this GPU, with gpu.power_limit_w=300.0 " in slow["error"]
     assert slow["workload"] != fast["workload"]
+
+
+ON_H100 = ("gpu=h100-sxm5-80gb", "software=megatron-core")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "never"),
+    [
+        ([*ON_H100, "software.tensor_overlap=none"], "without --tp-comm-overlap; with the usual settings 9 of 10"),
+        (
+            [*ON_H100, "training.gradients=bf16", "software.tensor_overlap=none", "software.loss_kernels=compiled"],
+            "with --grad-reduce-in-bf16, without --cross-entropy-fusion-impl te, --tp-comm-overlap; with the usual",
+        ),
+        ([*ON_H100, "training.lora_rank=8"], "with training.lora_rank=8; with the usual settings 9 of 10"),
+        ([*ON_H100, "precision=mxfp8"], ": Megatron-Core in mxfp8 on this GPU; in bf16 9 of 10"),
+        (
+            ["gpu=b200", "software=nanotron", "training.gradients=bf16"],
+            ": nanotron in bf16 on this GPU, with optimizer.accumulate_grad_in_fp32=false; elsewhere 9 of 10",
+        ),
+        (
+            ["gpu=a100-sxm4-40gb", "software=megatron-paper", "training.lora_rank=8"],
+            "with training.lora_rank=8; with the usual settings 9 of 10 planned iterations",
+        ),
+    ],
+)
+def test_an_error_that_was_not_measured_begins_with_the_number_to_take(overrides: list[str], never: str) -> None:
+    """It names what was not measured as the trainer's own settings, where it has some."""
+    (composed,) = compose(overrides, CONFIG)
+    largest = max(pair.percent_90 for pair in pair_errors() if (pair.models, pair.precision) == ("dense", "bf16"))
+    said = error_words(composed.workload)
+    assert said.startswith(f"take {largest:g} % of time (never measured{'' if never.startswith(':') else ' '}{never}")
+    assert time_percent(composed.workload) == largest
 
 
 def test_predict_refuses_what_no_software_can_run(capsys: pytest.CaptureFixture[str]) -> None:
