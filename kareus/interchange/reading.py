@@ -1,5 +1,6 @@
 """Readers of a trainer's files: overrides of a workload, with what was understood, lost, and no matter."""
 
+import difflib
 import fnmatch
 import re
 import shlex
@@ -26,6 +27,8 @@ SHORT = 48
 """Characters of a value that a line shows."""
 MARKED = 5
 """Rows that a key counts for which tells a trainer's files from others."""
+NEAR = 0.85
+"""Least likeness of a key that no table has and one that it may have been meant to be."""
 SHARDING = "parallelism.sharding"
 TARGETS = "training.lora_targets"
 AUTO = "auto"
@@ -244,6 +247,16 @@ class _Sorted:
         self.gives[term] = ReadSetting(key=key, value=value, words=f"{term}={meant}")
         self.understood.append(self.gives[term])
 
+    def name_near_misses(self, table: TrainerTable, values: Mapping[str, Any]) -> None:
+        """Count as lost, of the keys that the table has not, those that are nearly one of which nothing is said."""
+        unsaid = [row.key for row in table.rows.values() if row.key not in values and row.term not in self.terms]
+        for key in self.unread.copy():
+            leaf = key.rpartition(".")[2] if table.by_leaf else key
+            for near in difflib.get_close_matches(leaf, unsaid, 1, NEAR):
+                words = f"not known; perhaps {near} was meant"
+                self.lost.append(ReadSetting(key=key, value=values[key], words=words))
+                self.unread.remove(key)
+
     def _replaced(self, key: str, value: Any, said: Any, term: str, meant: Any) -> None:
         """Note a setting in whose place another one counts: that is lost where they differ."""
         if said == meant:
@@ -315,6 +328,7 @@ def _understood(table: TrainerTable, read: Sequence[tuple[Path, SettingsFile]], 
     parts = [settings for _, settings in (*further, *read)]
     values = _together([settings.values for settings in parts])
     by_kind, said = _Sorted.of(table, values), list[str]()
+    by_kind.name_near_misses(table, values)
     terms = _usual(table, by_kind.terms, given)
     if any(term in by_kind.unfollowed and term not in terms for term in JOB):
         terms.pop("gpus_per_node", None)  # of how many nodes is not said

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from kareus.artifacts.records import to_plain
 from kareus.artifacts.shipped import config_folder
+from kareus.cli import main
 from kareus.errors import ConfigError
 from kareus.interchange.reading import override, read_training
 from kareus.interchange.syntax import parse_settings, scalar
@@ -115,6 +116,33 @@ def test_names_of_models_stand_for_options():
 
 def test_a_key_that_no_table_has_is_named(read):
     assert read(MINIMAL + "--new-thing 3").unread == ("new_thing",)
+
+
+@pytest.mark.parametrize(
+    ("flag", "near"),
+    [
+        ("--micro-batchsize 2", "micro_batch_size"),
+        ("--global-batchsize 2", "global_batch_size"),
+        ("--num-layer 2", "num_layers"),
+        ("--context-paralel-size 2", "context_parallel_size"),
+    ],
+)
+def test_a_key_that_is_nearly_one_that_matters_is_lost_unless_that_is_said_too(read, flag, near):
+    alone = MINIMAL.replace("--micro-batch-size 1 ", "")
+    key = flag.split()[0].strip("-").replace("-", "_")
+    said = [setting.lost_words for setting in read(alone + flag).lost]
+    assert f"{key}=2: not known; perhaps {near} was meant" in said
+    both = read(f"{alone}{flag} --{near.replace('_', '-')} 2")
+    assert both.unread == (key,)
+    assert not [setting for setting in both.lost if setting.key == key]
+
+
+def test_every_command_names_a_key_that_is_nearly_one_that_matters(tmp_path, capsys):
+    path = tmp_path / "job.sh"
+    path.write_text(FLAGS.replace("--micro-batch-size 1 ", "--micro-batchsize 1 ") + "--global-batch-size 8\n")
+    assert main(["predict", "--from", str(path), "gpu=h100-sxm5-80gb"]) == 0
+    printed = capsys.readouterr()
+    assert f"{path}: micro_batchsize=1: not known; perhaps micro_batch_size was meant\n" in printed.out + printed.err
 
 
 def test_a_value_that_a_table_has_not_is_lost(read):
