@@ -1,7 +1,6 @@
 """Plan files: sealed JSON after a published schema, so that an edited plan is told from one that was written."""
 
 from pathlib import Path
-from typing import Any
 
 from kareus.artifacts import records
 from kareus.artifacts.files import read_json, write_json
@@ -18,12 +17,9 @@ NO_PLAN = "not a plan; give the one that `kareus select` prints"
 def is_plan(path: Path) -> bool:
     """Return whether a file is a plan, of any version and whatever its seal."""
     try:
-        return _is_of_plan(read_json(path))
+        document = read_json(path)
     except ArtifactError:
         return False
-
-
-def _is_of_plan(document: Any) -> bool:
     return isinstance(document, dict) and {"schema_version", "workload_hash", "selector", "stages"} <= set(document)
 
 
@@ -55,7 +51,7 @@ def read_plan(path: Path) -> Plan:
             another selector.
     """
     document = read_json(path, NO_PLAN)
-    if not _is_of_plan(document):
+    if not isinstance(document, dict) or "schema_version" not in document:
         raise ArtifactError(f"{path}: {NO_PLAN}.")
     version = document["schema_version"]
     if version != PLAN_SCHEMA_VERSION:

@@ -104,7 +104,7 @@ def test_dropout_is_left_out_and_said(tmp_path: Path) -> None:
         ("gpt2-xl", {"biases": False}, "biases=False: with positions=learned no architecture .* expected True"),
         ("gpt2-xl", {"num_key_value_heads": 5}, "num_key_value_heads=5: with positions=learned"),
         ("mpt-7b", {"intermediate_size": 64}, "intermediate_size=64: with positions=alibi .* expected 16384"),
-        ("nemotron4-15b", {}, "norm=layernorm: with positions=rope no architecture"),
+        ("nemotron4-15b", {"norm_bias": None}, "norm=layernorm: with positions=rope no architecture"),
     ],
 )
 def test_what_transformers_has_not_is_not_exported(option: str, changes: dict[str, Any], message: str) -> None:
