@@ -14,7 +14,7 @@ from typing import TextIO
 
 import kareus
 from kareus.artifacts.records import suggest
-from kareus.cli.commands import BUILT_IN, COMMANDS, EVERY, STAGE, STAGES
+from kareus.cli.commands import BUILT_IN, COMMANDS, EVERY, GO_ON, STAGE, STAGES
 from kareus.errors import ConfigError, KareusError, one_line, printable_lines, refused_by_system
 from kareus.processes import STANDARD_STREAMS, collect_rarely
 
@@ -45,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_unwritten()
         return _refused(f"{called}: {refused_by_system(error)}")
     except KeyboardInterrupt as interrupt:  # a command may say what is kept
-        print(f"{called}: interrupted; {str(interrupt) or 'run it again to go on'}.", file=sys.stderr)  # noqa: T201
+        again = f"run it again {'to go on' if words_of(argv) in GO_ON else 'from the start'}"
+        print(f"{called}: interrupted; {str(interrupt) or again}.", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     return code
 

@@ -90,3 +90,6 @@ BUILT_IN = {
 
 EVERY = COMMANDS | {f"{STAGE} {name}": stage for name, stage in STAGES.items()}
 """Commands and stages by what is typed after `kareus`, such as `select` or `stage search`."""
+
+GO_ON = frozenset({"train", "calibrate", *(f"{STAGE} {name}" for name in ("profile", "sweep", "search"))})
+"""What keeps measurements or checkpoints as it goes, so that the same command goes on where it was interrupted."""

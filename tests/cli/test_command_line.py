@@ -49,6 +49,26 @@ def test_every_command_says_what_it_takes(command: str, capsys: pytest.CaptureFi
         assert (f"usage: kareus {command}" if code == 0 else f"see kareus {command} --help.") in said.out + said.err
 
 
+@pytest.mark.parametrize(
+    ("words", "again"),
+    [
+        (["plan"], "from the start"),
+        (["advise"], "from the start"),
+        (["train"], "to go on"),
+        (["calibrate"], "to go on"),
+    ],
+)
+def test_an_interrupted_command_says_whether_it_goes_on(
+    words: list[str], again: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kareus.cli._run", interrupted)
+    assert main(words) == 130
+    assert capsys.readouterr().err == f"kareus {words[0]}: interrupted; run it again {again}.\n"
+
+
 def test_an_option_means_the_same_in_every_command() -> None:
     kinds: dict[str, set[object]] = {}
     for command in EVERY.values():

@@ -148,7 +148,7 @@ def test_ctrl_c_reaches_the_command_once(server):
         process, _ = said(running)
         for interrupted in (running.pid, process):  # as a terminal does to both
             os.kill(interrupted, signal.SIGINT)
-        assert running.communicate()[1] == "kareus resolve: interrupted; run it again to go on.\n"
+        assert running.communicate()[1] == "kareus resolve: interrupted; run it again from the start.\n"
     assert running.returncode == 130
 
 
