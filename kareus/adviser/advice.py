@@ -42,6 +42,7 @@ from kareus.software.record import driven
 from kareus.testbed.config import TestbedKind
 from kareus.workload.combinations import check_format
 from kareus.workload.config import Workload
+from kareus.workload.propose import nearest_batch
 
 logger = logging.getLogger(__name__)
 
@@ -254,9 +255,10 @@ def _without_layouts(question: Question, base: Workload, gpus: int) -> str:
     """Return why there is no layout at all: the constraints, or the batch, do not divide."""
     free = next(layouts_of(base, gpus, question.global_batch, Constraints()), None)
     if free is None:
+        replicas = {layout.dp for layout in layouts_of(base, gpus, gpus, Constraints())}  # `gpus` is always one
         return (
             f"--global-batch {question.global_batch}: no layout of {gpus} GPUs divides it; the nearest that does is "
-            f"{_nearest_batch(question, base, gpus)}."
+            f"{nearest_batch(question.global_batch, replicas)}."
         )
     for name in ("dp", "pp", "tp", "cp"):
         values = getattr(question.constraints, name)
@@ -266,12 +268,6 @@ def _without_layouts(question: Question, base: Workload, gpus: int) -> str:
             given, others = (",".join(map(str, each)) for each in (values, sorted(allowed)))
             return f"{name}={given}: no layout of {gpus} GPUs has that; allowed: {others}."
     return f"no layout of {gpus} GPUs keeps the constraints; one that lacks them is {free.words}."
-
-
-def _nearest_batch(question: Question, base: Workload, gpus: int) -> int:
-    """Return the batch nearest to the one asked for that the replicas of some layout divide; `gpus` is always one."""
-    batch, replicas = question.global_batch, {layout.dp for layout in layouts_of(base, gpus, gpus, Constraints())}
-    return min((max(1, round(batch / dp)) * dp for dp in sorted(replicas)), key=lambda near: abs(near - batch))
 
 
 def choose(question: Question, sizes: Sequence[SizeAnswer]) -> LayoutChoice:

@@ -1,6 +1,7 @@
 """Resolving: from overrides to named, feasible workloads, and the reasons why others were refused."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from pathlib import Path
@@ -16,13 +17,13 @@ from kareus.workload.combinations import check_combinations
 from kareus.workload.compose import ComposedWorkload, compose
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
-from kareus.workload.memory import MemoryEstimate, check_memory, estimate_memory, tightness
+from kareus.workload.memory import MemoryEstimate, MemoryFit, SharedMemory, check_memory, estimate_memory, fit_of
 from kareus.workload.naming import workload_name
 from kareus.workload.overrides import expand, key_of
 from kareus.workload.pipelining import check_pipeline
-from kareus.workload.propose import PROPOSED, layouts_on, smallest_layouts
+from kareus.workload.propose import NEUTRAL, PROPOSED, layouts_on, nearest_batch, smallest_layouts
 from kareus.workload.split import layers_per_stage
-from kareus.workload.words import ACCUMULATION, DEGREES, GLOBAL_BATCH, GPUS, SHARDING
+from kareus.workload.words import ACCUMULATION, DEGREES, DP, GLOBAL_BATCH, GPUS, MICROBATCH, MICROBATCHES, SHARDING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,34 +85,66 @@ def _layout_on_gpus(texts: Sequence[str], config_dir: Path) -> tuple[str, ...]:
     """Return the overrides of a layout that fits so many GPUs, for a combination that has them and no whole layout.
 
     Where nothing fits it is the one that needs least memory, so that the refusal says by how much.
+
+    Raises:
+        ConfigError: no layout has so many GPUs and divides the batch.
     """
     given = {key_of(text): text.partition("=")[2] for text in texts}
     if "parallelism" in given or all(key in given for key in DEGREES):
         return ()
     (base,) = compose([text for text in texts if key_of(text) not in (GPUS, GLOBAL_BATCH)], config_dir)
     counts = {word: int(given[word]) for word in (GPUS, GLOBAL_BATCH) if given.get(word, "").isdecimal()}
-    chosen_for = base.workload.parallelism.gpus
-    if GPUS not in counts or ("model" not in given and counts[GPUS] % chosen_for == 0):
+    if (
+        not counts.get(GPUS)
+        or counts.get(GLOBAL_BATCH) == 0
+        or ("model" not in given and _divides(base.workload, counts))
+    ):
         return ()  # composing says what is wrong; or the default model has a layout
-    chosen = last = tight = None
-    for last in layouts_on(base.workload, counts[GPUS], counts.get(GLOBAL_BATCH), given):
-        try:
-            checked = checked_but_for_memory(last)
-            memory = estimate_memory(checked)
-            check_memory(checked, memory)
-        except (RefusedWorkloadError, ConfigError):
-            continue
-        if not tightness(checked, memory):
-            chosen = last
-            break
-        tight = tight or last
-    chosen = chosen or tight or last
+    chosen = _best_fitting(layouts_on(base.workload, counts[GPUS], counts.get(GLOBAL_BATCH), given))
     if chosen is None:
-        return ()
+        raise ConfigError(_undivided(base.workload, counts, given))
     open_keys = [key for key in PROPOSED if key not in given]
     if "num_microbatches" in open_keys and (GLOBAL_BATCH in counts or ACCUMULATION in given):
         open_keys.remove("num_microbatches")  # follows
     return _overrides(base.workload, chosen, open_keys)
+
+
+def _divides(workload: Workload, counts: Mapping[str, int]) -> bool:
+    """Whether a workload's layout has so many GPUs by its replicas alone, and its microbatches make up the batch."""
+    replicas, rest = divmod(counts[GPUS], workload.parallelism.gpus)
+    return not rest and not counts.get(GLOBAL_BATCH, 0) % (replicas * workload.microbatch_size)
+
+
+def _best_fitting(layouts: Iterator[Workload]) -> Workload | None:
+    """Return the first that fits, else the first that is tight, else what needs least memory, else the last."""
+    last = tight = least = None
+    least_gib, shared = math.inf, SharedMemory()
+    for last in layouts:
+        try:
+            checked = checked_but_for_memory(last)
+        except ConfigError:
+            continue
+        memory = estimate_memory(checked, shared)
+        fit = fit_of(checked, memory)
+        if fit is MemoryFit.FITS:
+            return last
+        if fit is MemoryFit.TIGHT:
+            tight = tight or last
+        if memory.total_gib < least_gib:
+            least, least_gib = last, memory.total_gib
+    return tight or least or last
+
+
+def _undivided(workload: Workload, counts: Mapping[str, int], given: Mapping[str, str]) -> str:
+    """Return why no layout has so many GPUs and divides the batch: the batch, or what of the layout is named."""
+    gpus, batch = counts[GPUS], counts.get(GLOBAL_BATCH)
+    named = " ".join(f"{key}={value}" for key, value in given.items() if key in (*PROPOSED, ACCUMULATION))
+    layout = f"no layout of {gpus} GPUs{f' with {named}' if named else ''}"
+    parts = [DP, *(key for key in (MICROBATCH, MICROBATCHES) if key in given)]
+    units = {math.prod(_value(each, key) for key in parts) for each in layouts_on(workload, gpus, None, given)}
+    if batch is None or not units:
+        return f"{GPUS}={gpus}: there is {layout}; give another number{', or leave that out' if named else ''}."
+    return f"{GLOBAL_BATCH}={batch}: {layout} divides it; the nearest that one does is {nearest_batch(batch, units)}."
 
 
 def _as_recipes_share(resolved: Resolved, config_dir: Path) -> Resolved:
@@ -153,13 +186,13 @@ def with_proposal(resolved: Resolved, config_dir: Path) -> Resolved:
 
 
 def _overrides(before: Workload, after: Workload, keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the overrides of `keys` in which two workloads differ."""
+    """Return the overrides of `keys` in which a workload differs from another, and those that do something."""
+    values = {key: (_value(before, key), _value(after, key)) for key in keys}
+    return tuple(f"{key}={new}" for key, (old, new) in values.items() if old != new or new not in NEUTRAL)
 
-    def value(workload: Workload, key: str) -> Any:
-        return to_plain(reduce(getattr, key.split("."), workload))
 
-    changes = {key: (value(before, key), value(after, key)) for key in keys}
-    return tuple(f"{key}={new}" for key, (old, new) in changes.items() if old != new)
+def _value(workload: Workload, key: str) -> Any:
+    return to_plain(reduce(getattr, key.split("."), workload))
 
 
 def resolve_accepted(overrides: Sequence[str], config_dir: Path | None = None) -> dict[str, Workload]:

@@ -1,5 +1,7 @@
 """Words: the batch of all replicas, gradient accumulation, and GPUs of the job."""
 
+import re
+
 import pytest
 from helpers.builders import CONFIG
 from hypothesis import given
@@ -86,6 +88,67 @@ def test_a_number_of_gpus_proposes_a_layout_that_fits_them(model, gpus):
     assert workload.parallelism.dp * workload.microbatch_size * workload.num_microbatches == 512
     assert found.proposed
     assert set(found.proposed) <= set(found.overrides)
+
+
+@pytest.mark.parametrize("batch", [7, 64, 96])
+@pytest.mark.parametrize("gpus", [3, 12, 24, 37, 48, 62, 100])
+def test_a_layout_is_proposed_wherever_some_degrees_divide_gpus_and_batch(gpus, batch):
+    """A pipeline of Llama 3.1 8B has at most 32 stages; tp x cp fits a node of 8."""
+    replicas = [gpus // (inner * pp) for inner in (1, 2, 4, 8) for pp in range(1, 33) if gpus % (inner * pp) == 0]
+    words = ("model=llama3.1-8b", "gpu=h100-sxm5-80gb", f"gpus={gpus}", f"global_batch_size={batch}")
+    if not any(batch % dp == 0 for dp in replicas):
+        nearest = min(
+            (near for near in range(1, batch + gpus) if any(near % dp == 0 for dp in replicas)),
+            key=lambda near: abs(near - batch),
+        )
+        with pytest.raises(ConfigError, match=rf"no layout of {gpus} GPUs divides it; the nearest .* (\d+)\.$") as said:
+            one(*words)
+        assert abs(int(re.search(r"(\d+)\.$", str(said.value))[1]) - batch) == abs(nearest - batch)
+        return
+    workload = one(*words).workload
+    assert workload.parallelism.gpus == gpus
+    assert workload.parallelism.dp * workload.microbatch_size * workload.num_microbatches == batch
+
+
+def test_the_default_model_gets_another_layout_where_its_own_divides_nothing():
+    for words in (("gpus=16", "global_batch_size=63"), ("gpus=12",), ("gpus=48", "global_batch_size=64")):
+        found = one(*words, "gpu=h100-sxm5-80gb")
+        assert found.workload is not None, words
+        assert found.proposed
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        (("gpus=12", "parallelism.tp=8"), "no layout of 12 GPUs with parallelism.tp=8"),
+        (
+            ("gpus=8", "parallelism.tp=8", "microbatch_size=5", "global_batch_size=64"),
+            "the nearest that one does is 65",
+        ),
+        (("gpus=8", "num_microbatches=5", "global_batch_size=64"), "the nearest that one does is 65"),
+    ],
+)
+def test_what_is_named_is_said_where_no_layout_keeps_it(named, said):
+    with pytest.raises(ConfigError, match=said):
+        one("model=llama3.1-8b", "gpu=h100-sxm5-80gb", *named)
+
+
+def test_a_proposal_cuts_a_batch_into_the_microbatches_that_are_named():
+    found = one("model=llama3.1-8b", "gpu=h100-sxm5-80gb", "gpus=8", "num_microbatches=4", "global_batch_size=64")
+    assert (found.workload.num_microbatches, found.workload.parallelism.dp * found.workload.microbatch_size) == (4, 16)
+
+
+def test_a_proposal_names_all_that_it_runs():
+    found = one("model=llama3.1-8b", "gpu=h100-sxm5-80gb", "gpus=8", "global_batch_size=63")
+    degrees = found.workload.parallelism
+    assert f"parallelism.tp={degrees.tp}" in found.proposed
+    assert f"microbatch_size={found.workload.microbatch_size}" in found.proposed
+    assert degrees.tp * degrees.pp * degrees.dp == 8
+
+
+def test_weights_are_shared_out_where_nothing_else_fits():
+    found = one("model=llama3.1-8b", "gpu=a100-sxm4-40gb", "gpus=37", "global_batch_size=37")
+    assert found.workload.parallelism.sharding == "full"
 
 
 def test_a_proposal_keeps_what_is_named():
