@@ -1,7 +1,7 @@
 """Resolving: from overrides to named, feasible workloads, and the reasons why others were refused."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from pathlib import Path
@@ -24,6 +24,9 @@ from kareus.workload.pipelining import check_pipeline
 from kareus.workload.propose import NEUTRAL, PROPOSED, layouts_on, nearest_batch, smallest_layouts
 from kareus.workload.split import layers_per_stage
 from kareus.workload.words import ACCUMULATION, DEGREES, DP, GLOBAL_BATCH, GPUS, MICROBATCH, MICROBATCHES, SHARDING
+
+MODEL_AND_COUNTS = frozenset({"model", "gpu", "software", GPUS, GLOBAL_BATCH})
+"""Keys that are no part of a layout, nor of what a layout has to divide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +103,10 @@ def _layout_on_gpus(texts: Sequence[str], config_dir: Path) -> tuple[str, ...]:
         or ("model" not in given and _divides(base.workload, counts))
     ):
         return ()  # composing says what is wrong; or the default model has a layout
-    chosen = _best_fitting(layouts_on(base.workload, counts[GPUS], counts.get(GLOBAL_BATCH), given))
+    layouts = list(layouts_on(base.workload, counts[GPUS], counts.get(GLOBAL_BATCH), given))
+    chosen = _best_fitting(layouts)
+    if chosen is None and layouts and not MODEL_AND_COUNTS.issuperset(given):
+        chosen = layouts[0]  # its refusal says what is wrong with that which is named
     if chosen is None:
         raise ConfigError(_undivided(base.workload, counts, given))
     open_keys = [key for key in PROPOSED if key not in given]
@@ -115,33 +121,40 @@ def _divides(workload: Workload, counts: Mapping[str, int]) -> bool:
     return not rest and not counts.get(GLOBAL_BATCH, 0) % (replicas * workload.microbatch_size)
 
 
-def _best_fitting(layouts: Iterator[Workload]) -> Workload | None:
-    """Return the first that fits, else the first that is tight, else what needs least memory, else the last."""
-    last = tight = least = None
+def _best_fitting(layouts: Iterable[Workload]) -> Workload | None:
+    """Return the first that fits, else the first that is tight, else what needs least memory; None: none can run."""
+    tight = least = None
     least_gib, shared = math.inf, SharedMemory()
-    for last in layouts:
-        try:
-            checked = checked_but_for_memory(last)
-        except ConfigError:
+    for layout in layouts:
+        if (checked := _checked(layout)) is None:
             continue
         memory = estimate_memory(checked, shared)
         fit = fit_of(checked, memory)
         if fit is MemoryFit.FITS:
-            return last
+            return layout
         if fit is MemoryFit.TIGHT:
-            tight = tight or last
+            tight = tight or layout
         if memory.total_gib < least_gib:
-            least, least_gib = last, memory.total_gib
-    return tight or least or last
+            least, least_gib = layout, memory.total_gib
+    return tight or least
+
+
+def _checked(layout: Workload) -> Workload | None:
+    """Return a layout with what is filled in; None where something other than memory refuses it."""
+    try:
+        return checked_but_for_memory(layout)
+    except ConfigError:
+        return None
 
 
 def _undivided(workload: Workload, counts: Mapping[str, int], given: Mapping[str, str]) -> str:
-    """Return why no layout has so many GPUs and divides the batch: the batch, or what of the layout is named."""
+    """Return why no layout has so many GPUs and divides the batch: the batch, or what else is named."""
     gpus, batch = counts[GPUS], counts.get(GLOBAL_BATCH)
-    named = " ".join(f"{key}={value}" for key, value in given.items() if key in (*PROPOSED, ACCUMULATION))
+    named = " ".join(f"{key}={value}" for key, value in given.items() if key not in MODEL_AND_COUNTS)
     layout = f"no layout of {gpus} GPUs{f' with {named}' if named else ''}"
     parts = [DP, *(key for key in (MICROBATCH, MICROBATCHES) if key in given)]
-    units = {math.prod(_value(each, key) for key in parts) for each in layouts_on(workload, gpus, None, given)}
+    can_run = (each for each in layouts_on(workload, gpus, None, given) if _checked(each) is not None)
+    units = {math.prod(_value(each, key) for key in parts) for each in can_run}
     if batch is None or not units:
         return f"{GPUS}={gpus}: there is {layout}; give another number{', or leave that out' if named else ''}."
     return f"{GLOBAL_BATCH}={batch}: {layout} divides it; the nearest that one does is {nearest_batch(batch, units)}."
@@ -180,7 +193,7 @@ def with_proposal(resolved: Resolved, config_dir: Path) -> Resolved:
             check_workload(laid_out)
         except (RefusedWorkloadError, ConfigError):
             continue
-        proposed = _overrides(resolved.composed, laid_out, PROPOSED)
+        proposed = _overrides(resolved.composed, laid_out, [key for key in PROPOSED if key.startswith("parallelism.")])
         return replace(resolve([*resolved.overrides, *proposed], config_dir)[0], proposed=proposed)
     return resolved
 
