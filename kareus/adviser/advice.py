@@ -227,11 +227,12 @@ def _check_any(question: Question, base: Workload, gpus: int, layouts: Sorted) -
     if nearest:
         layout, _ = nearest
         misfit = why_not(layout.workload(base))
-        remedies = [f"{' '.join(remedy.overrides)} ({cost_words(remedy, misfit)})" for remedy in misfit.remedies]
+        remedies = [f"{' '.join(remedy.overrides)}: {cost_words(remedy, misfit)}" for remedy in misfit.remedies]
+        sure = "would" if remedies and not misfit.remedies[0].is_tight else "may"
         raise RefusedWorkloadError(
             f"none of {len(layouts.refusals):,} layouts can run on {gpus} GPUs ({counted(layouts.reasons)}); "
             f"the nearest, {layout.words}: {misfit_words(misfit)}; "
-            + (f"what would fit: {' or '.join(remedies)}; " if remedies else "")
+            + (f"what {sure} fit: {', or '.join(remedies)}; " if remedies else "")
             + "give more GPUs or fewer constraints."
         )
     raise RefusedWorkloadError(

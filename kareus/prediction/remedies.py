@@ -3,7 +3,7 @@
 A change is one choice of the layout: what is recomputed, what replicas share out, how the batch is cut, one more step
 of a degree of parallelism; or one option of the training, which Kareus' engine has none of. The batch of an iteration
 stays what it is, and so does the number of GPUs where a degree can take its GPUs from the replicas. Where no change is
-enough, two or three are put together.
+enough, two or three are put together. What is only tight stands behind what fits, and never in its place.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,6 +54,11 @@ class Remedy:
     energy_percent: float
     """The same of energy, of all GPUs."""
 
+    @property
+    def is_tight(self) -> bool:
+        """Whether it may fit or not, by less than the estimate may be off."""
+        return self.fit is MemoryFit.TIGHT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
@@ -62,8 +67,8 @@ class Misfit:
     workload: Workload
     memory: MemoryEstimate
     remedies: tuple[Remedy, ...]
-    """By rising number of GPUs, then by rising time. None takes more of GPUs, changes, time or energy than another, and
-    no less of the others."""
+    """Those that fit, then those that are tight, each by rising number of GPUs and time. None takes more of GPUs,
+    changes, time or energy than another that fits as well, and no less of the others."""
 
     @property
     def ranks(self) -> range:
@@ -80,11 +85,13 @@ class _Changed:
     steps: int
     workload: Workload
     memory: MemoryEstimate
+    fit: MemoryFit
 
     @property
     def likely_cost(self) -> tuple[float, ...]:
-        """Few GPUs, few changes and little memory left unused come first."""
-        return self.workload.parallelism.gpus, self.steps, -self.memory.total_gib
+        """What fits, few GPUs, few changes and little memory left unused come first."""
+        gpus, is_tight = self.workload.parallelism.gpus, self.fit is MemoryFit.TIGHT
+        return is_tight, gpus, self.steps, -self.memory.total_gib
 
     @property
     def instructions(self) -> int:
@@ -109,8 +116,19 @@ def why_not(composed: Workload) -> Misfit:
         remedy = _priced(misfitting, usual)
         if not any(_beats(other, remedy) for other in cheapest):
             cheapest = [*(other for other in cheapest if not _beats(remedy, other)), remedy]
-    cheapest.sort(key=lambda misfitting: (misfitting.gpus, misfitting.time_percent))
-    return Misfit(workload=workload, memory=estimate_memory(workload), remedies=tuple(cheapest[:MOST_SHOWN]))
+    return Misfit(workload=workload, memory=estimate_memory(workload), remedies=_shown(cheapest))
+
+
+def _shown(remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
+    """Return of remedies those of few GPUs and few changes, in the order in which they are shown.
+
+    Those that fit come first; one place is left for the simplest that is tight, and more where others leave them.
+    """
+    simplest = sorted(remedies, key=lambda remedy: (remedy.gpus, remedy.steps, remedy.time_percent))
+    tight = [remedy for remedy in simplest if remedy.is_tight]
+    fitting = [remedy for remedy in simplest if not remedy.is_tight][: MOST_SHOWN - bool(tight)]
+    shown = (*fitting, *tight[: MOST_SHOWN - len(fitting)])
+    return tuple(sorted(shown, key=lambda remedy: (remedy.is_tight, remedy.gpus, remedy.time_percent)))
 
 
 def _priced(changed: _Changed, usual: Prediction) -> Remedy:
@@ -121,17 +139,17 @@ def _priced(changed: _Changed, usual: Prediction) -> Remedy:
         steps=changed.steps,
         gpus=changed.workload.parallelism.gpus,
         memory=changed.memory,
-        fit=fit_of(changed.workload, changed.memory),
+        fit=changed.fit,
         time_percent=100 * (predicted.time_s / usual.time_s - 1),
         energy_percent=100 * (predicted.energy_j / usual.energy_j - 1),
     )
 
 
 def _beats(other: Remedy, remedy: Remedy) -> bool:
-    """Whether another costs no more of anything; one that trains otherwise beats none that does not."""
+    """Whether another fits as well and costs no more; one that trains otherwise beats none that does not."""
     if not set(_options_of(other.overrides)) <= set(_options_of(remedy.overrides)):
         return False
-    costs = [(r.gpus, r.steps, r.time_percent, r.energy_percent) for r in (other, remedy)]
+    costs = [(r.is_tight, r.gpus, r.steps, r.time_percent, r.energy_percent) for r in (other, remedy)]
     return all(a <= b for a, b in zip(*costs, strict=True))
 
 
@@ -141,7 +159,7 @@ def _options_of(overrides: Sequence[str]) -> tuple[str, ...]:
 
 
 def _fitting(composed: Workload) -> list[_Changed]:
-    """Return changes that make a workload fit: those that are likely to cost least.
+    """Return changes that make a workload fit, or nearly so: those that are likely to cost least.
 
     As few changes as can be, and one more: two may cost less than one. What fits is not changed further.
     """
@@ -162,16 +180,22 @@ def _fitting(composed: Workload) -> list[_Changed]:
             except ConfigError:
                 continue
             memory = estimate_memory(workload)
-            if fit_of(workload, memory) is MemoryFit.REFUSED:
+            fit = fit_of(workload, memory)
+            if fit is not MemoryFit.FITS:
                 level[overrides] = changed
-            else:
-                fitting = _Changed(overrides=overrides, steps=steps, workload=workload, memory=memory)
-                fits.setdefault(overrides, fitting)
-        if fits and not last:
+            if fit is not MemoryFit.REFUSED:
+                near = _Changed(overrides=overrides, steps=steps, workload=workload, memory=memory, fit=fit)
+                fits.setdefault(overrides, near)
+        if not last and any(near.fit is MemoryFit.FITS for near in fits.values()):
             last = min(steps + 1, MOST_CHANGES)
-    without = {key: tuple(text for text in key if text not in _options_of(key)) for key in fits}
-    needed = [fit for key, fit in fits.items() if without[key] == key or without[key] not in fits]
-    return _likely(composed.parallelism.gpus, needed)
+    return _likely(composed.parallelism.gpus, [near for near in fits.values() if not _idle_options(near, fits)])
+
+
+def _idle_options(near: _Changed, fits: Mapping[tuple[str, ...], _Changed]) -> bool:
+    """Whether a change has options of the training without which it fits as well."""
+    options = _options_of(near.overrides)
+    without = fits.get(tuple(text for text in near.overrides if text not in options))
+    return bool(options) and without is not None and without.fit in (near.fit, MemoryFit.FITS)
 
 
 def _likely(gpus: int, fits: Sequence[_Changed]) -> list[_Changed]:
@@ -179,7 +203,8 @@ def _likely(gpus: int, fits: Sequence[_Changed]) -> list[_Changed]:
 
     Those with an option of the training have turns of their own. Where more GPUs help, the fewest that do.
     """
-    fewest = min((fit.workload.parallelism.gpus for fit in fits if fit.workload.parallelism.gpus > gpus), default=gpus)
+    counts = {near.workload.parallelism.gpus for near in fits if near.fit is MemoryFit.FITS}
+    fewest = min((count for count in counts if count > gpus), default=gpus)
     by_kind: dict[tuple[Any, ...], list[_Changed]] = {}
     for fit in fits:
         by_kind.setdefault(_options_of(fit.overrides) or (fit.workload.recomputation,), []).append(fit)
@@ -341,7 +366,7 @@ def cost_words(remedy: Remedy, misfit: Misfit) -> str:
     """Return what a remedy leaves and costs."""
     gpus = misfit.workload.parallelism.gpus
     more = f", {remedy.gpus} GPUs instead of {gpus}" if remedy.gpus != gpus else ""
-    tight = ", tight" if remedy.fit is MemoryFit.TIGHT else ""
+    tight = " (may fit, try it first)" if remedy.is_tight else ""
     return (
         f"{remedy.memory.total_gib:.1f} GiB{tight}, time {remedy.time_percent:+z.1f} %, energy "
         f"{remedy.energy_percent:+z.1f} %{more}"
@@ -351,10 +376,12 @@ def cost_words(remedy: Remedy, misfit: Misfit) -> str:
 def misfit_lines(name: str, misfit: Misfit) -> Iterator[str]:
     """Yield why a workload does not fit and what it costs to make it fit, for a terminal."""
     yield f"{name}: {misfit_words(misfit)}"
+    if not misfit.remedies or misfit.remedies[0].is_tight:
+        yield f"no {MOST_CHANGES} changes of the layout make it fit{' for sure' if misfit.remedies else ''}"
     if not misfit.remedies:
-        yield f"no {MOST_CHANGES} changes of the layout make it fit"
         return
-    yield "cheapest changes that make it fit, with their predicted cost against the same layout if it did fit:"
+    cheapest = "cheapest changes that " + ("may do so" if misfit.remedies[0].is_tight else "make it fit")
+    yield f"{cheapest}, with their predicted cost against the same layout if it did fit:"
     width = max(len(" ".join(remedy.overrides)) for remedy in misfit.remedies)
     for remedy in misfit.remedies:
         yield f"  {' '.join(remedy.overrides):<{width}}  {cost_words(remedy, misfit)}"

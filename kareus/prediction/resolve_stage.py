@@ -3,13 +3,14 @@
 import argparse
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
 from kareus.errors import RefusedWorkloadError
 from kareus.workload.arguments import add_from, add_overrides, described
 from kareus.workload.config import nothing_to_overlap
-from kareus.workload.memory import tightness
+from kareus.workload.memory import WHO_SAYS_MORE, tightness
 from kareus.workload.model_flops import engine_words, size_words
 from kareus.workload.resolve import Resolved, check_any_accepted, resolve, with_proposal
 from kareus.workload.words import SHARDING
@@ -41,6 +42,9 @@ def run(arguments: argparse.Namespace) -> None:
     for line in given.left_out:
         logger.info("%s", line)
     resolved = [with_proposal(entry, arguments.config_dir) for entry in resolve(given.overrides, arguments.config_dir)]
+    resolved = [
+        replace(entry, refusal=entry.refusal and entry.refusal.replace(WHO_SAYS_MORE, "")) for entry in resolved
+    ]
     for line in proposals(resolved):
         logger.info("%s", line)
     if len(resolved) > 1 or resolved[0].refusal is None:  # else the error says it all

@@ -97,6 +97,10 @@ RAN_OVER = 0.1
 by 5.7 % (Llama 3.1 405B; benchmarks of NVIDIA that say no memory)."""
 
 
+WHO_SAYS_MORE = "; `kareus resolve` with the same words says what would fit"
+"""End of a refusal for memory."""
+
+
 class MemoryFit(StrEnum):
     """Whether a workload fits its GPU."""
 
@@ -277,8 +281,7 @@ def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
             f"microbatch_size={workload.microbatch_size}, sequence_length={workload.sequence_length}: out of memory, "
             f"needs {estimate.total_gib:.1f} GiB on stage {estimate.stage} (model states {states:.1f}, activations "
             f"{activations:.1f}, communicators {estimate.communicators_gib:.1f}, reserve {estimate.reserve_gib:.1f}) "
-            f"but gpu.memory_gib is {limit_gib:.1f}; use smaller ones, or more of parallelism.{degrees}; "
-            "`kareus resolve` with the same words says what would fit."
+            f"but gpu.memory_gib is {limit_gib:.1f}; use smaller ones, or more of parallelism.{degrees}{WHO_SAYS_MORE}."
         )
 
 

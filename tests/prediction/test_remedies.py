@@ -103,13 +103,46 @@ def test_experts_are_shared_out_where_that_saves_memory() -> None:
 
 def test_no_remedy_is_beaten_by_another(misfit: tuple[str, Misfit]) -> None:
     _, found = misfit
-    costs = [(one.gpus, one.steps, one.time_percent, one.energy_percent) for one in found.remedies]
-    assert costs == sorted(costs, key=lambda cost: (cost[0], cost[2]))
+    costs = [(one.is_tight, one.gpus, one.steps, one.time_percent, one.energy_percent) for one in found.remedies]
+    assert costs == sorted(costs, key=lambda cost: (*cost[:2], cost[3]))
     options = [{text for text in one.overrides if text.startswith("training.")} for one in found.remedies]
     for one, trained in zip(costs, options, strict=True):
         alike = [other for other, others in zip(costs, options, strict=True) if others <= trained]
         assert not any(other != one and all(map(float.__le__, map(float, other), map(float, one))) for other in alike)
     assert all(one.fit is not MemoryFit.REFUSED for one in found.remedies)
+
+
+SHORT = (*EIGHT, "parallelism.tp=1", "parallelism.dp=8", "parallelism.sharding=optimizer", "microbatch_size=1")
+
+
+@pytest.mark.parametrize("memory_gib", [15, 18, 24, 26, 30, 34, 40])
+def test_what_fits_for_sure_comes_first_and_what_may_fit_says_so(memory_gib: int) -> None:
+    """Of whatever size the GPU is: what is tight is never first where something fits, nor in its place."""
+    (one,) = resolve([*SHORT, f"gpu.memory_gib={memory_gib}"], CONFIG)
+    assert one.workload is None
+    found = why_not(one.composed)
+    shares = [remedy.memory.total_gib / memory_gib for remedy in found.remedies]
+    assert shares[0] < 0.95
+    assert [share >= 0.95 for share in shares] == sorted(share >= 0.95 for share in shares)
+    lines = list(misfit_lines("some", found))[2:]
+    assert [" GiB (may fit, try it first), time " in line for line in lines] == [share >= 0.95 for share in shares]
+
+
+def test_a_change_alone_is_named_beside_faster_ones_of_several() -> None:
+    """Microbatches of 1 fit a pipeline of 16 GPUs of 15 GiB; faster changes of more than that do not hide it."""
+    layout = ("parallelism.tp=1", "parallelism.pp=4", "parallelism.dp=4", "parallelism.cp=1", "recomputation=none")
+    model = ("model=llama3.2-3b", "model.num_layers=16", "model.hidden_size=2048", "model.head_dim=64")
+    batch = ("microbatch_size=2", "num_microbatches=8", "parallelism.sharding=optimizer", "gpu.memory_gib=16")
+    (one,) = resolve([*model, "gpu=h100-sxm5-80gb", *layout, *batch], CONFIG)
+    found = why_not(one.composed)
+    assert ("microbatch_size=1", "num_microbatches=16") in [remedy.overrides for remedy in found.remedies]
+    assert found.remedies[0].time_percent == min(remedy.time_percent for remedy in found.remedies)
+
+
+def test_resolve_does_not_refer_to_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["resolve", "microbatch_size=16", "--config-dir", str(CONFIG)]) == 2
+    assert "out of memory" in (said := capsys.readouterr().err)
+    assert "kareus resolve` with" not in said
 
 
 def test_options_of_a_training_are_proposed_with_their_cost() -> None:
