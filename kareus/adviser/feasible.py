@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kareus.adviser.layouts import Layout
@@ -39,6 +39,12 @@ class Candidate:
     """The layout's workload, with its layers split over stages."""
     memory: MemoryEstimate
     """Of the fullest GPU."""
+
+    @property
+    def words(self) -> str:
+        """The layout in words, with the blocks on its stages where these are not as many on each."""
+        placed = self.workload.parallelism.placed
+        return (self.layout if len(set(placed)) == 1 else replace(self.layout, layers_per_stage=placed)).words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

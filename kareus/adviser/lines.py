@@ -145,9 +145,9 @@ def layout_text(advice: Advice) -> str:
 
 def layout_words(advice: Advice) -> str:
     """Return the chosen layout in words, and which one its savings are against."""
-    fastest = advice.size.baseline.layout.candidate.layout.words
+    fastest = advice.size.baseline.layout.candidate.words
     other = "" if _is_baseline(advice) else f"; the fastest without a plan, which it is compared with: {fastest}"
-    return f"layout: {advice.chosen.layout.candidate.layout.words}{other}"
+    return f"layout: {advice.chosen.layout.candidate.words}{other}"
 
 
 def layout_settings(advice: Advice) -> str:
@@ -228,17 +228,29 @@ def frugal_lines(advice: Advice) -> Iterator[str]:
     if said is not None:
         is_asked = advice.question.trainer.clocks is ClockPace.STEP
         to_do = "what the line below asks for" if is_asked else f"plan it with `--select {SLOWER}` in the command below"
-        yield f"{said} in this layout: {to_do}{_frugal_layout(advice, most_s, frugal)}"
+        yield f"{said} in this layout: {to_do}{_frugal_layouts(advice, most_s, frugal)}"
 
 
-def _frugal_layout(advice: Advice, most_s: float, frugal: LayoutCost) -> str:
-    """Return the layout that saves most within a time, where the chosen one saves plainly less; or nothing."""
-    within = [choice for choice in advice.size.frontier if choice.cost.time_s <= most_s]
-    best = min(within, key=lambda choice: choice.cost.energy_j, default=advice.chosen)
-    if best.layout.number == advice.chosen.layout.number or best.cost.energy_j > frugal.energy_j * (1 - SAME_SHARE):
-        return ""
-    saved, memory = _savings(advice, best.cost, BASELINE), f"{100 * memory_share(best.layout):.0f} % of a GPU's memory"
-    return f"; {best.layout.candidate.layout.words} saves more: {saved}, at {memory}{_over_words(best.layout)}"
+def _frugal_layouts(advice: Advice, most_s: float, frugal: LayoutCost) -> str:
+    """Return the layouts that save most within a time: of those with room in memory, and of the others.
+
+    Each is named where it saves plainly more than the chosen one, and than the one before.
+    """
+    plans = [LayoutChoice(layout=layout, cost=plan) for layout in advice.size.layouts for plan in layout.plans]
+    most_j, said = frugal.energy_j * (1 - SAME_SHARE), ""
+    for is_full in (False, True):
+        within = [plan for plan in plans if plan.cost.time_s <= most_s and is_nearly_full(plan.layout) is is_full]
+        best = min(within, key=lambda plan: plan.cost.energy_j, default=advice.chosen)
+        if best.layout.number == advice.chosen.layout.number or best.cost.energy_j > most_j:
+            continue
+        most_j = best.cost.energy_j * (1 - SAME_SHARE)
+        saved, memory = (
+            _savings(advice, best.cost, BASELINE),
+            f"{100 * memory_share(best.layout):.0f} % of a GPU's memory",
+        )
+        said += f"; {best.layout.candidate.words} saves {'still ' if said else ''}more: {saved}, at {memory}"
+        said += f"{_over_words(best.layout)}, so try it first" if is_full else ""
+    return said
 
 
 FORMAT_HEADS = ("format", "s", "kJ", "mJ/token", "GiB", "% of memory", "measured")
@@ -253,11 +265,7 @@ def format_lines(advice: Advice) -> Iterator[str]:
     rows = [FORMAT_HEADS, *map(_format_cells, advice.formats)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row, answer in zip(rows, [None, *advice.formats], strict=True):
-        words = (
-            answer.choice.layout.candidate.layout.words
-            if answer is not None and answer.choice is not None
-            else "layout"
-        )
+        words = answer.choice.layout.candidate.words if answer is not None and answer.choice is not None else "layout"
         last = words if answer is None else answer.refusal or words
         yield "  " + "  ".join(map(str.rjust, row, widths)) + f"  {last}"
 
@@ -375,9 +383,14 @@ def memory_share(layout: LayoutAnswer) -> float:
     return layout.candidate.memory.total_gib / layout.candidate.workload.gpu.memory_gib
 
 
+def is_nearly_full(layout: LayoutAnswer) -> bool:
+    """Whether a layout fills a GPU's memory by the estimate, so that it has to be tried first."""
+    return memory_share(layout) > FULL_SHARE
+
+
 def full_words(layout: LayoutAnswer) -> str:
     """Return a warning behind a layout that fills a GPU's memory by the estimate, or nothing."""
-    return f", over {100 * FULL_SHARE:.0f} % of memory: try it first" if memory_share(layout) > FULL_SHARE else ""
+    return f", over {100 * FULL_SHARE:.0f} % of memory: try it first" if is_nearly_full(layout) else ""
 
 
 def full_note(layouts: Iterable[LayoutAnswer]) -> str:
@@ -392,22 +405,19 @@ def _over_words(layout: LayoutAnswer) -> str:
 
 def full_line(advice: Advice) -> str:
     """Return a word on a chosen layout that fills a GPU's memory, with the fastest that does not; or nothing."""
-    share = memory_share(advice.chosen.layout)
-    if share <= FULL_SHARE:
+    if not is_nearly_full(advice.chosen.layout):
         return ""
     costs_of = [(layout.fastest if layout.plans else layout.sequential, layout) for layout in advice.size.layouts]
-    others = [
-        (cost.time_s, layout) for cost, layout in costs_of if cost is not None and memory_share(layout) <= FULL_SHARE
-    ]
+    others = [(cost.time_s, layout) for cost, layout in costs_of if cost is not None and not is_nearly_full(layout)]
     time_s, least = min(others, key=lambda pair: pair[0], default=(0.0, None))
     instead = (
         "no other that was predicted needs less"
         if least is None
-        else f"the fastest below {100 * FULL_SHARE:.0f} % is {least.candidate.layout.words}, "
+        else f"the fastest below {100 * FULL_SHARE:.0f} % is {least.candidate.words}, "
         f"{scaled(time_s, 's', digits=4)} and {100 * memory_share(least):.0f} %"
     )
-    over = _over_words(advice.chosen.layout)
-    return f"memory: {100 * share:.0f} % of a GPU's{over}, so try it before a long training; {instead}"
+    share, over = f"{100 * memory_share(advice.chosen.layout):.0f} %", _over_words(advice.chosen.layout)
+    return f"memory: {share} of a GPU's{over}, so try it before a long training; {instead}"
 
 
 def unset_line(advice: Advice) -> str:
@@ -446,7 +456,7 @@ def order_lines(advice: Advice) -> Iterator[str]:
         time_s = layout.sequential.time_s if layout.sequential else float("nan")
         yield (
             f"  {significant(time_s)} s, {100 * memory_share(layout):.0f} % of memory{full_words(layout)}: "
-            f"{layout.candidate.layout.words}"
+            f"{layout.candidate.words}"
         )
 
 
@@ -475,7 +485,7 @@ def table_lines(
     rows = [cells(layout, selector) for layout in layouts]
     widths = {head: max(map(len, column)) for head, *column in zip(HEADS, *rows, strict=True)}
     widths = {head: max(width, len(head)) for head, width in widths.items()}
-    words = [f"{layout.candidate.layout.words}{full_words(layout)}" for layout in layouts]
+    words = [f"{layout.candidate.words}{full_words(layout)}" for layout in layouts]
     if columns is not None:
         room = min(LEAST_ROOM, max(map(len, words), default=0))
         for head in LESS_TELLING:

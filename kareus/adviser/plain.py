@@ -97,7 +97,7 @@ def _size(advice: Advice, size: SizeAnswer) -> dict[str, Any]:
 def _by_itself(layout: LayoutAnswer) -> dict[str, Any]:
     return {
         "layout": to_plain(layout.candidate.layout),
-        "words": layout.candidate.layout.words,
+        "words": layout.candidate.words,
         "number": layout.number,
         "time_s": None if layout.sequential is None else layout.sequential.time_s,
         "memory_share": memory_share(layout),
@@ -107,7 +107,7 @@ def _by_itself(layout: LayoutAnswer) -> dict[str, Any]:
 def _choice(choice: LayoutChoice) -> dict[str, Any]:
     return {
         "layout": to_plain(choice.layout.candidate.layout),
-        "words": choice.layout.candidate.layout.words,
+        "words": choice.layout.candidate.words,
         "number": choice.layout.number,
         "time_s": choice.cost.time_s,
         "energy_j": choice.cost.energy_j,

@@ -69,7 +69,7 @@ def _points(advice: Advice, size: SizeAnswer) -> pl.DataFrame:
             rows.append(
                 {
                     "layout": short_name(answer) if is_planned else TIES,
-                    "words": f"#{answer.number} {answer.candidate.layout.words}",
+                    "words": f"#{answer.number} {answer.candidate.words}",
                     "state": "planned" if is_planned else "tied" if answer.is_tied else "behind others",
                     "tokens_per_s": tokens / plan.time_s,
                     "millijoules_per_token": millijoules,

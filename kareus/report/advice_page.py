@@ -154,7 +154,7 @@ def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer])
     rows = tuple(
         SheetRow(
             cells=(
-                f"{figures[0]} {layout.candidate.layout.words} ({_state(layout, on_frontier)})",
+                f"{figures[0]} {layout.candidate.words} ({_state(layout, on_frontier)})",
                 *figures[1:],
             ),
             is_ours=layout.number == advice.chosen.layout.number and size.gpus == advice.chosen_gpus,

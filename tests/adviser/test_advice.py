@@ -159,7 +159,17 @@ def test_a_table_fits_its_terminal(fastest, columns):
     else:
         assert max(map(len, lines)) <= columns
     words = " ".join(" ".join(line[lines[0].index("layout") :].split()) for line in lines[1:])
-    assert words == " ".join(one.candidate.layout.words for one in shown(fastest.size))
+    assert words == " ".join(one.candidate.words for one in shown(fastest.size))
+
+
+def test_a_layout_names_its_blocks_wherever_stages_differ(fastest):
+    uneven = 0
+    for layout in fastest.size.layouts:
+        blocks = layout.candidate.workload.parallelism.placed
+        uneven += len(set(blocks)) > 1
+        assert ("blocks " in layout.candidate.words) == (len(set(blocks)) > 1)
+        assert layout.candidate.layout.degrees_words in layout.candidate.words
+    assert uneven
 
 
 def test_tables_follow_their_schemas(fastest):

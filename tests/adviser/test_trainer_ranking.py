@@ -113,6 +113,25 @@ def test_a_slower_plan_is_asked_for_by_what_is_printed(by_trainer):
         assert to_do in line
 
 
+def slower_beside(advice, *others):
+    """An advice whose first layout saves 2 % at 4 % more time, beside others: time and energy, and share of memory."""
+    layout, another = advice.size.layouts[:2]
+    fastest, slower, *costs = (
+        replace(advice.chosen.cost, time_s=time_s, energy_j=energy_j)
+        for time_s, energy_j in ((1.0, 1000.0), (1.04, 980.0), *(cost for cost, _ in others))
+    )
+    chosen = LayoutChoice(layout=replace(layout, plans=(fastest, slower)), cost=fastest)
+    layouts, gpu_gib = [chosen.layout], another.candidate.workload.gpu.memory_gib
+    for number, (cost, (_, share)) in enumerate(zip(costs, others, strict=True), another.number):
+        states_gib = another.candidate.memory.optimizer_gib + share * gpu_gib - another.candidate.memory.total_gib
+        memory = replace(another.candidate.memory, optimizer_gib=states_gib)
+        candidate = replace(another.candidate, memory=memory)
+        layouts.append(replace(another, number=number, plans=(cost,), candidate=candidate))
+    size = replace(advice.size, baseline=chosen, layouts=tuple(layouts))
+    (line,) = frugal_lines(replace(advice, sizes=(size,), chosen=chosen))
+    return line
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [((1.03, 950.0), "3.0 % more time and 5.0 % less energy"), ((1.03, 979.5), ""), ((1.06, 900.0), "")],
@@ -120,18 +139,23 @@ def test_a_slower_plan_is_asked_for_by_what_is_printed(by_trainer):
 )
 def test_another_layout_is_named_where_it_saves_more_at_that_pace(by_trainer, other, said):
     advice = by_trainer["hugging-face"]
-    layout, another = advice.size.layouts[:2]
-    fastest, slower, others = (
-        replace(advice.chosen.cost, time_s=time_s, energy_j=energy_j)
-        for time_s, energy_j in ((1.0, 1000.0), (1.04, 980.0), other)
-    )
-    chosen = LayoutChoice(layout=replace(layout, plans=(fastest, slower)), cost=fastest)
-    frontier = (chosen, replace(chosen, cost=slower), LayoutChoice(layout=another, cost=others))
-    size = replace(advice.size, baseline=chosen, frontier=frontier)
-    (line,) = frugal_lines(replace(advice, sizes=(size,), chosen=chosen))
+    line = slower_beside(advice, (other, 0.5))
     assert "4.0 % slower saves 2.0 % of energy in this layout" in line
-    assert (f"; {another.candidate.layout.words} saves more: {said}" in line) == bool(said)
+    assert (f"; {advice.size.layouts[1].candidate.words} saves more: {said}" in line) == bool(said)
     assert ("saves more" in line) == bool(said)
+
+
+def test_a_layout_with_room_in_memory_is_named_before_a_full_one_that_saves_more(by_trainer):
+    advice = by_trainer["hugging-face"]
+    both = slower_beside(advice, ((1.02, 930.0), 1.0), ((1.03, 950.0), 0.86), ((1.03, 960.0), 0.8))
+    safe, full = both.split("; ")[-2:]
+    assert "saves more: 3.0 % more time and 5.0 % less energy" in safe
+    assert safe.endswith(", at 86 % of a GPU's memory")
+    assert "saves still more: 2.0 % more time and 7.0 % less energy" in full
+    assert full.endswith(", at 100 % of a GPU's memory, so try it first")
+    alone = slower_beside(advice, ((1.02, 950.0), 1.0), ((1.03, 930.0), 0.86))
+    assert "saves more: 3.0 % more time and 7.0 % less energy" in alone
+    assert "try it first" not in alone
 
 
 def test_what_the_engine_would_do_is_said_beside(by_trainer):
