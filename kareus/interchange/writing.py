@@ -94,12 +94,18 @@ def written(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node: int
         gpus_per_node: GPUs of a node.
         syntax: `shell`, `toml` or `yaml`.
     """
-    terms = terms_of(workload, gpus_per_node)
-    settings = _settings(table, terms | _named(table, workload), flags=syntax == SHELL)
-    text = WRITERS[syntax](table, settings)
-    said = layout_said(table, text, syntax, workload["model.num_layers"])
-    unsaid = (*_unnamed(table, settings), *_unsaid(said, workload), *_unsaid_of_model(said.get("model"), workload))
+    terms = terms_of(workload, gpus_per_node) | _named(table, workload)
+    text, said = _read_again(table, terms, workload, syntax)
+    unsaid = (*_unnamed(table, terms), *_unsaid(said, workload), *_unsaid_of_model(said.get("model"), workload))
     return Written(text=text, unsaid=unsaid)
+
+
+def _read_again(
+    table: TrainerTable, terms: Mapping[str, Any], workload: Mapping[str, Any], syntax: str
+) -> tuple[str, dict[str, Any]]:
+    """Return terms as settings, and the keys of a workload that these say."""
+    text = WRITERS[syntax](table, _settings(table, terms, flags=syntax == SHELL))
+    return text, layout_said(table, text, syntax, workload["model.num_layers"])
 
 
 def layout_line(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node: int) -> str:
@@ -153,10 +159,10 @@ def _naming_key(table: TrainerTable) -> str | None:
     return None if by_sizes else next((row.key for row in rows if row.term in BY_NAME), None)
 
 
-def _unnamed(table: TrainerTable, settings: Mapping[str, Any]) -> Iterator[str]:
+def _unnamed(table: TrainerTable, terms: Mapping[str, Any]) -> Iterator[str]:
     """Yield that the model is not said, of a trainer that has it by name alone, where it has no name there."""
     key = _naming_key(table)
-    if key is not None and key not in settings:
+    if key is not None and terms.get(str(table.rows[key].term)) is None:
         place, what = ("on the hub", "its folder") if table.rows[key].term == "model" else ("there", "one of yours")
         yield f"the model, which has no name {place}: set {key} to {what}"
 
@@ -176,7 +182,8 @@ def no_setting(
     table = table_of(software)
     if table is None:
         return ()
-    unsaid = written(table, workload, gpus_per_node, table.syntaxes[0]).unsaid
+    _, said = _read_again(table, terms_of(workload, gpus_per_node), workload, table.syntaxes[0])
+    unsaid = _unsaid(said, workload)
     return tuple(text.partition(" ")[0] for text in unsaid if text.partition("=")[0] in keys)
 
 
