@@ -316,7 +316,7 @@ def _size_lines(size: SizeAnswer, advice: Advice, columns: int | None) -> Iterat
     effort = size.effort
     yield (
         f"{effort.configurations:,} layouts of {size.gpus} GPUs: {effort.bounded:,} can run, {effort.predicted:,} "
-        f"predicted, {effort.planned_words}; {effort.total_s:.1f} s"
+        f"predicted with plans, {effort.planned_words}; {effort.total_s:.1f} s"
     )
     yield f"refused: {counted(effort.refused) or 'none'}"
     nearest = nearest_to_fit(size.refusals)
@@ -437,7 +437,7 @@ def unset_line(advice: Advice) -> str:
 
 
 def order_lines(advice: Advice) -> Iterator[str]:
-    """Yield the first layouts to take where the software runs them by itself, without a plan."""
+    """Yield the first layouts to take where the software runs them by itself, without a plan, and those to measure."""
     measured = advice.question.base.software.measured
     if measured is not None:
         yield (
@@ -452,10 +452,13 @@ def order_lines(advice: Advice) -> Iterator[str]:
     order = sorted_by_trainer(advice.size.layouts)
     if not order:
         yield "  none of those that were predicted has a setting there for all of it"
-    for layout in order[:FIRST_BY_ITSELF]:
+    to_measure = () if advice.unmeasured is None else advice.unmeasured.measure_first
+    for place, layout in enumerate(order, 1):
+        if place > FIRST_BY_ITSELF and layout.candidate.layout not in to_measure:
+            continue
         time_s = layout.sequential.time_s if layout.sequential else float("nan")
         yield (
-            f"  {significant(time_s)} s, {100 * memory_share(layout):.0f} % of memory{full_words(layout)}: "
+            f"  {place}. {significant(time_s)} s, {100 * memory_share(layout):.0f} % of memory{full_words(layout)}: "
             f"{layout.candidate.words}"
         )
 
@@ -464,9 +467,9 @@ def unmeasured_lines(unmeasured: Unmeasured) -> Iterator[str]:
     """Yield what a wrong order may cost, and the file of layouts to measure first."""
     yield ""
     yield (
-        f"{unmeasured.software} was never measured on this GPU: were it like {unmeasured.most_unlike}, the first of "
-        f"these {unmeasured.compared} layouts would be {unmeasured.wrong_order_percent:.0f} % slower than the best of "
-        f"them. Measure these {len(unmeasured.measure_first)}, which tell most, write the seconds of an iteration "
+        f"{unmeasured.software} was never measured on this GPU: were it like {unmeasured.most_unlike}, of the first "
+        f"{unmeasured.compared} in this order number 1 would be {unmeasured.wrong_order_percent:.0f} % slower than the best. "
+        f"Measure these {len(unmeasured.measure_first)} of them, which tell most, write the seconds of an iteration "
         "behind the last comma, and ask again with --measured FILE:"
     )
     yield from runs_text([LayoutRun(layout=layout) for layout in unmeasured.measure_first]).splitlines()

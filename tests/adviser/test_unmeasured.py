@@ -67,6 +67,17 @@ def test_five_layouts_to_measure_are_printed_as_a_file_of_runs(unmeasured: Advic
     assert all(run.time_s is None for run in runs)
 
 
+def test_layouts_to_measure_are_listed_by_their_place_in_the_order(unmeasured: Advice) -> None:
+    known = unmeasured.unmeasured
+    assert known is not None
+    lines = list(answer_lines(unmeasured))
+    order = sorted_by_trainer(unmeasured.size.layouts)
+    for place, one in enumerate(order, 1):
+        is_listed = any(line.startswith(f"  {place}. ") and line.endswith(one.candidate.words) for line in lines)
+        assert is_listed == (place <= 3 or one.candidate.layout in known.measure_first)
+    assert max(map([one.candidate.layout for one in order].index, known.measure_first)) < known.compared
+
+
 def test_software_that_was_measured_is_not_asked_for() -> None:
     assert advised("megatron-core").unmeasured is None
 
