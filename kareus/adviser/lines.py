@@ -469,8 +469,8 @@ def unmeasured_lines(unmeasured: Unmeasured) -> Iterator[str]:
     yield (
         f"{unmeasured.software} was never measured on this GPU: were it like {unmeasured.most_unlike}, of the first "
         f"{unmeasured.compared} in this order number 1 would be {unmeasured.wrong_order_percent:.0f} % slower than the "
-        f"best. Measure these {len(unmeasured.measure_first)} of them, which tell most, write the seconds of an iteration "
-        "behind the last comma, and ask again with --measured FILE:"
+        f"best. Measure these {len(unmeasured.measure_first)} of them, which tell most, write the seconds of an "
+        "iteration behind the last comma, and ask again with --measured FILE:"
     )
     yield from runs_text([LayoutRun(layout=layout) for layout in unmeasured.measure_first]).splitlines()
 

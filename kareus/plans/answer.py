@@ -20,7 +20,7 @@ from kareus.plans.units import common_scale, compared, less, scaled
 
 BASELINE = "the trainer's own execution"
 """What the method `sequential` is, to people who do not know its name."""
-AS_FAST_WORDS = f"least energy within {100 * AS_FAST:.4g} % of the least time"
+AS_FAST_WORDS = f"least energy within {100 * AS_FAST:g} % of the least time"
 """What `fastest` means."""
 LITTLE_SLOWER = 1.05
 """Of how much slower a plan is spoken where there is little to gain at full speed."""
