@@ -12,6 +12,7 @@ of rings, LL of trees).
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -45,8 +46,8 @@ class Placement:
 
 def placement_of(ranks: Collection[int], linked_gpus: int) -> Placement:
     """Return the placement of ranks; links connect every `linked_gpus` consecutive ones, as of `Gpu.linked_gpus`."""
-    nodes = [rank // linked_gpus for rank in ranks]
-    return Placement(nodes=len(set(nodes)), per_node=min(map(nodes.count, set(nodes))))
+    on_node = Counter(rank // linked_gpus for rank in ranks)
+    return Placement(nodes=len(on_node), per_node=min(on_node.values()))
 
 
 def placed_collective_s(

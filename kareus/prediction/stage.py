@@ -58,7 +58,8 @@ def run(arguments: argparse.Namespace) -> None:
             if arguments.json:
                 model = sizes(entry.composed.model, workload.sequence_length)
                 unusual = left_out | refused | ({"proposed": list(entry.proposed)} if entry.proposed else {})
-                plain = {**model, "error": error_words(workload), **to_plain(answer)}
+                memory = {**to_plain(answer.memory), "total_gib": answer.memory.total_gib}
+                plain = {**model, "error": error_words(workload), **to_plain(answer), "memory": memory}
                 lines = [json.dumps({"workload": entry.name, **unusual, **plain}, allow_nan=False)]
             else:
                 before = [*([""] if number else []), *proposals([entry])]

@@ -131,6 +131,7 @@ def test_programs_get_the_whole_prediction(capsys):
     assert told["workload"] == "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100"
     assert told["parameters"] == told["active_parameters"] == 3_212_749_824
     assert len(told["stages"]) == 2
+    assert told["memory"]["total_gib"] == found.memory.total_gib
 
 
 def test_a_run_ends_with_the_answers_of_its_plans(looked):
