@@ -131,7 +131,7 @@ def ask(
     counts = gpu_counts(gpus)
     composition, *more = compose(others, config_dir)
     if more:
-        raise ConfigError(f"{' '.join(others)}: is {1 + len(more)} workloads; give one value for each key.")
+        raise ConfigError(f"{' '.join(others)}: is {1 + len(more)} workloads; give one value for each key, and ask once for each.")
     base = composition.workload
     check_options(base.training)
     if formats == EVERY_FORMAT:

@@ -218,7 +218,8 @@ def test_the_page_says_what_the_trainer_gets_and_what_turns_it_on(inputs, blocks
     assert "".join(blocks.texts["size"]).endswith("; software=megatron-paper")
     assert "padded" not in "".join(blocks.texts["size"])
     padding = replace(inputs.configured, software=replace(inputs.configured.software, vocabulary_multiple=128))
-    rows = f"; vocabulary padded to {padding.model.vocab_size:,}, as megatron-paper pads it; software="
+    multiple = 128 * padding.parallelism.tp
+    rows = f"; vocabulary padded to {padding.model.vocab_size:,}, a multiple of {multiple:,}; software="
     assert rows in workload_page(replace(inputs, configured=padding)).extra["size"]
     shown = in_trainer(inputs, "fastest")
     assert "".join(blocks.texts["in-trainer"]) == shown["words"].partition("`")[0]

@@ -133,8 +133,9 @@ def _limit_note(inputs: ReportInputs) -> list[str]:
 def _size_text(workload: Workload) -> str:
     """Return how large the model is as it trains: with the rows to which its software pads the vocabulary."""
     model, software = workload.model, workload.software
-    pads = software.vocabulary_multiple > 1
-    rows = f"; vocabulary padded to {model.vocab_size:,}, as {software.name} pads it" if pads else ""
+    multiple = software.vocabulary_multiple * workload.parallelism.tp
+    pads = f"; vocabulary padded to {model.vocab_size:,}, a multiple of {multiple:,}"
+    rows = pads if software.vocabulary_multiple > 1 else ""
     return f"{size_words(model, workload.sequence_length)}{rows}; software={software.name}"
 
 
