@@ -15,14 +15,10 @@ from kareus.adviser.answers import (
     LayoutChoice,
     SizeAnswer,
     Unmeasured,
-    iterations_of,
-    limits_of,
-    plan_by,
-    selectors_of,
 )
+from kareus.adviser.choosing import by_selector, choices_of, choose
 from kareus.adviser.feasible import Sorted, nearest_to_fit, sort_layouts
 from kareus.adviser.following import baseline_of, by_bound, follow, layout_answers, nearest_fitting, plans_frontier
-from kareus.adviser.goals import Least
 from kareus.adviser.layouts import Constraints, counted, layouts_of
 from kareus.adviser.order import trainable, with_setting
 from kareus.adviser.planning import plan_layout
@@ -34,8 +30,8 @@ from kareus.adviser.unmeasured import unmeasured_of
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.gpu_model.waiting import least_waiting_w
 from kareus.graph.number_formats import Precision
-from kareus.pareto import AS_FAST, as_fast_s
-from kareus.plans.units import duration, scaled
+from kareus.pareto import as_fast_s
+from kareus.plans.units import scaled
 from kareus.prediction.remedies import cost_words, misfit_words, why_not
 from kareus.runtime.engine_checks import engine_refusal
 from kareus.software.record import driven
@@ -70,8 +66,8 @@ def answer(question: Question) -> Advice:
     if not sizes:
         gpus, reason = next(iter(left_out.items()))
         raise RefusedWorkloadError(f"--gpus: none of {', '.join(map(str, left_out))} will do; {gpus} GPUs: {reason}")
-    frontier = [choice for size in sizes for choice in size.frontier]
-    chosen = _by_selector(question, choose(question, sizes), frontier)
+    choices = [choice for size in sizes for choice in choices_of(question, size)]
+    chosen = by_selector(question, choose(question, sizes), choices)
     with threadpool_limits(limits=1):
         engine = None if question.trainer.overlaps else _in_engine(base, chosen)
     chosen_gpus = chosen.layout.candidate.layout.gpus
@@ -269,80 +265,3 @@ def _without_layouts(question: Question, base: Workload, gpus: int) -> str:
             given, others = (",".join(map(str, each)) for each in (values, sorted(allowed)))
             return f"{name}={given}: no layout of {gpus} GPUs has that; allowed: {others}."
     return f"no layout of {gpus} GPUs keeps the constraints; one that lacks them is {free.words}."
-
-
-def choose(question: Question, sizes: Sequence[SizeAnswer]) -> LayoutChoice:
-    """Return the plan that a question asks for.
-
-    Raises:
-        ConfigError: no plan keeps its limits; with the nearest.
-    """
-    goals = question.goals
-    all_choices = [choice for size in sizes for choice in size.frontier]
-    kept = [choice for choice in all_choices if _keeps(question, choice)]
-    if not kept:
-        raise ConfigError(_nearest(question, all_choices))
-    if goals.minimised is Least.TIME:
-        within_s = as_fast_s(choice.cost.time_s for choice in kept)
-        kept = [choice for choice in kept if choice.cost.time_s <= within_s]
-    within = min(_measures(question, choice)[0] for choice in kept) * (1 + AS_FAST)
-    tied = [choice for choice in kept if _measures(question, choice)[0] <= within]
-    return min(tied, key=lambda choice: (choice.layout.candidate.memory.total_gib, *_measures(question, choice)))
-
-
-def _by_selector(question: Question, choice: LayoutChoice, frontier: Sequence[LayoutChoice]) -> LayoutChoice:
-    """Return what a plain selector of `kareus plan` gives in the layout of a choice, if it is as good; else the choice.
-
-    So an answer has the figures of the plan that its command makes.
-    """
-    others = {other.cost: other for other in frontier if other.layout is choice.layout}
-    most_s, most = choice.cost.time_s * (1 + AS_FAST), _measures(question, choice)[0] * (1 + AS_FAST)
-    for selector in selectors_of(question, choice):
-        plan = plan_by(selector, choice.layout)
-        if plan is None or (other := others.get(plan)) is None:
-            continue
-        is_fast = plan.time_s <= most_s or question.goals.minimised is not Least.TIME
-        if is_fast and _keeps(question, other) and _measures(question, other)[0] <= most:
-            return other
-    return choice
-
-
-def _keeps(question: Question, choice: LayoutChoice) -> bool:
-    """Whether a plan keeps the limits of a question."""
-    (cap_w, most_s), cost = limits_of(question, choice.layout), choice.cost
-    return (cap_w is None or cost.energy_j / cost.time_s <= cap_w) and (most_s is None or cost.time_s <= most_s)
-
-
-def _measures(question: Question, choice: LayoutChoice) -> tuple[float, ...]:
-    """Return what the chosen plan has the least of, and what decides between equal ones."""
-    energy_j, time_s = choice.cost.energy_j, choice.cost.time_s
-    match question.goals.minimised:
-        case Least.EDP:
-            return (energy_j * time_s,)
-        case Least.COST:
-            return (cost_of(question, choice),)
-        case _:
-            return energy_j, time_s
-
-
-def cost_of(question: Question, choice: LayoutChoice) -> float:
-    """Return what an iteration costs, at the mean prices of the whole training."""
-    gpus = choice.layout.candidate.layout.gpus
-    run = iterations_of(question, choice)
-    money = question.goals.money(run * choice.cost.time_s, run * choice.cost.energy_j, gpus)
-    return 0.0 if money is None else money / run
-
-
-def _nearest(question: Question, choices: Sequence[LayoutChoice]) -> str:
-    """Return that no plan keeps the limits, and what comes nearest to them."""
-    fastest = min(choices, key=lambda c: c.cost.time_s)
-    frugal = min(choices, key=lambda c: c.cost.energy_j / c.cost.time_s)
-    least_w = frugal.cost.energy_j / frugal.cost.time_s
-    nearest = f"the fastest takes {scaled(fastest.cost.time_s, 's')} an iteration"
-    if question.goals.deadline_s is not None:
-        nearest += f", {duration(iterations_of(question, fastest) * fastest.cost.time_s)} in all"
-    return (
-        f"no plan keeps the limits ({', '.join(question.goals.limits)}): {nearest}, and the least power of a plan is "
-        f"{scaled(least_w, 'W')} on {frugal.layout.candidate.layout.gpus} GPUs; allow more time or power, or give "
-        "other --gpus."
-    )

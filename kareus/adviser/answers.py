@@ -15,7 +15,7 @@ from kareus.adviser.ties import TieMargin
 from kareus.artifacts.shown import Shown
 from kareus.errors import ConfigError
 from kareus.graph.number_formats import Precision
-from kareus.pareto import as_fast_s
+from kareus.pareto import as_fast_s, pareto_order
 from kareus.plans.selectors import Goal, parse_selector, select
 from kareus.workload.model_flops import tokens_per_iteration
 
@@ -218,6 +218,11 @@ def iterations_of(question: Question, choice: LayoutChoice) -> float:
     """Return the iterations of the training; 1 where its tokens are not known."""
     tokens = question.goals.tokens
     return 1.0 if tokens is None else tokens / tokens_per_iteration(choice.layout.candidate.workload)
+
+
+def undominated(choices: Sequence[LayoutChoice]) -> list[LayoutChoice]:
+    """Return the plans that no other dominates, by rising time."""
+    return [choices[n] for n in pareto_order([(choice.cost.time_s, choice.cost.energy_j) for choice in choices])]
 
 
 def limits_of(question: Question, layout: LayoutAnswer) -> tuple[float | None, float | None]:

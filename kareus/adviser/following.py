@@ -8,7 +8,7 @@ import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from kareus.adviser.answers import Depth, LayoutAnswer, LayoutChoice
+from kareus.adviser.answers import Depth, LayoutAnswer, LayoutChoice, undominated
 from kareus.adviser.bounds import Bound, KnownPlans, compute_together, computing_bound
 from kareus.adviser.feasible import Candidate
 from kareus.adviser.order import COMPARED, TIED_SHARE
@@ -17,7 +17,6 @@ from kareus.adviser.predictions import LayoutCost, LayoutPrediction, LayoutPredi
 from kareus.adviser.prices import InstructionPrices
 from kareus.adviser.stages import Unsplit, better_split, fitting_split
 from kareus.adviser.ties import TieMargin
-from kareus.pareto import pareto_order
 from kareus.software.trainers import ObeyingTrainer
 
 MOST_SPLIT = 3
@@ -203,13 +202,8 @@ def _is_tied(plans: Iterable[LayoutCost], front: Sequence[LayoutCost], margin: T
 
 def plans_frontier(layouts: Sequence[LayoutAnswer]) -> list[LayoutChoice]:
     """Return the plans of all layouts that no other dominates, by rising time."""
-    choices = [
-        LayoutChoice(layout=layout, cost=plan)
-        for layout in layouts
-        if layout.depth is Depth.PLANNED
-        for plan in layout.plans
-    ]
-    return [choices[n] for n in pareto_order([(choice.cost.time_s, choice.cost.energy_j) for choice in choices])]
+    planned = [layout for layout in layouts if layout.depth is Depth.PLANNED]
+    return undominated([LayoutChoice(layout=layout, cost=plan) for layout in planned for plan in layout.plans])
 
 
 def baseline_of(layouts: Sequence[LayoutAnswer]) -> LayoutChoice:

@@ -75,9 +75,14 @@ class Goals:
     @property
     def limits(self) -> list[str]:
         """The limits that a plan has to keep, as options with their values."""
-        caps = {"--max-power": self.site_w, "--max-node-power": self.node_w, "--max-gpu-power": self.gpu_w}
         deadline = [] if self.deadline_s is None else [f"--deadline {_span(self.deadline_s)}"]
-        return deadline + [f"{option} {scaled(cap_w, 'W')}" for option, cap_w in caps.items() if cap_w is not None]
+        return deadline + self.caps
+
+    @property
+    def caps(self) -> list[str]:
+        """The limits on power, as options with their values."""
+        caps = {"--max-power": self.site_w, "--max-node-power": self.node_w, "--max-gpu-power": self.gpu_w}
+        return [f"{option} {scaled(cap_w, 'W')}" for option, cap_w in caps.items() if cap_w is not None]
 
     @property
     def understood(self) -> list[str]:

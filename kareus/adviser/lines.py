@@ -15,7 +15,9 @@ from kareus.adviser.answers import (
     iterations_of,
     plan_by,
 )
+from kareus.adviser.choosing import best_of, keeps, plan_asked, plans_of
 from kareus.adviser.feasible import nearest_to_fit
+from kareus.adviser.goals import Least
 from kareus.adviser.layouts import counted
 from kareus.adviser.order import FULL_SHARE, TIED_SHARE, without_setting
 from kareus.adviser.predictions import LayoutCost
@@ -217,8 +219,11 @@ def frugal_lines(advice: Advice) -> Iterator[str]:
     if advice.chosen.cost != first:
         return
     most_s = first.time_s * LITTLE_SLOWER
-    slower = [plan for plan in advice.chosen.layout.plans if plan.time_s <= most_s]
-    frugal = min(slower, key=lambda plan: plan.energy_j)
+    slower = [choice for choice in plans_of([advice.chosen.layout]) if choice.cost.time_s <= most_s]
+    slowest = min(slower, key=lambda choice: choice.cost.energy_j)
+    if not keeps(advice.question, slowest):
+        return
+    frugal = slowest.cost
     said = little_to_gain(
         1 - first.time_s / baseline.time_s,
         1 - first.energy_j / baseline.energy_j,
@@ -236,10 +241,11 @@ def _frugal_layouts(advice: Advice, most_s: float, frugal: LayoutCost) -> str:
 
     Each is named where it saves plainly more than the chosen one, and than the one before.
     """
-    plans = [LayoutChoice(layout=layout, cost=plan) for layout in advice.size.layouts for plan in layout.plans]
+    plans = [plan for plan in plans_of(advice.size.layouts) if plan.cost.time_s <= most_s]
+    plans = [plan for plan in plans if keeps(advice.question, plan)]
     most_j, said = frugal.energy_j * (1 - SAME_SHARE), ""
     for is_full in (False, True):
-        within = [plan for plan in plans if plan.cost.time_s <= most_s and is_nearly_full(plan.layout) is is_full]
+        within = [plan for plan in plans if is_nearly_full(plan.layout) is is_full]
         best = min(within, key=lambda plan: plan.cost.energy_j, default=advice.chosen)
         if best.layout.number == advice.chosen.layout.number or best.cost.energy_j > most_j:
             continue
@@ -404,17 +410,23 @@ def _over_words(layout: LayoutAnswer) -> str:
 
 
 def full_line(advice: Advice) -> str:
-    """Return a word on a chosen layout that fills a GPU's memory, with the fastest that does not; or nothing."""
+    """Return a word on a chosen layout that fills a GPU's memory, with the best that does not; or nothing."""
     if not is_nearly_full(advice.chosen.layout):
         return ""
-    costs_of = [(layout.fastest if layout.plans else layout.sequential, layout) for layout in advice.size.layouts]
-    others = [(cost.time_s, layout) for cost, layout in costs_of if cost is not None and not is_nearly_full(layout)]
-    time_s, least = min(others, key=lambda pair: pair[0], default=(0.0, None))
+    goals, selector = advice.question.goals, advice.selector
+    costs_of = [
+        (plan_asked(advice.question, selector, layout) if layout.plans else layout.sequential, layout)
+        for layout in advice.size.layouts
+        if not is_nearly_full(layout)
+    ]
+    others = [LayoutChoice(layout=layout, cost=cost) for cost, layout in costs_of if cost is not None]
+    best = best_of(advice.question, others)
     instead = (
-        "no other that was predicted needs less"
-        if least is None
-        else f"the fastest below {100 * FULL_SHARE:.0f} % is {least.candidate.words}, "
-        f"{scaled(time_s, 's', digits=4)} and {100 * memory_share(least):.0f} %"
+        f"no other that was predicted needs less{' and keeps the limits' if goals.limits else ''}"
+        if best is None
+        else f"the {'fastest' if goals.minimised is Least.TIME else 'best'} below {100 * FULL_SHARE:.0f} % "
+        f"{'that keeps the limits ' if goals.limits else ''}is {best.layout.candidate.words}, {_iteration(best.cost)}, "
+        f"at {100 * memory_share(best.layout):.0f} %"
     )
     share, over = f"{100 * memory_share(advice.chosen.layout):.0f} %", _over_words(advice.chosen.layout)
     return f"memory: {share} of a GPU's{over}, so try it before a long training; {instead}"

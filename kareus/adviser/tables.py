@@ -154,7 +154,7 @@ def plans_frame(advice: Advice) -> pl.DataFrame:
                     "tokens_per_s": tokens / choice.cost.time_s,
                     "joules_per_token": choice.cost.energy_j / tokens,
                     "power_w": choice.cost.energy_j / choice.cost.time_s,
-                    "is_chosen": choice is advice.chosen,
+                    "is_chosen": choice == advice.chosen,
                 }
             )
     return ADVISED_PLANS.frame(rows)

@@ -10,8 +10,9 @@ from helpers.builders import CONFIG
 from helpers.default_workload import NAME
 
 import kareus
-from kareus.adviser.advice import answer, choose
+from kareus.adviser.advice import answer
 from kareus.adviser.answers import plan_by
+from kareus.adviser.choosing import choose
 from kareus.adviser.goals import goals_of
 from kareus.adviser.lines import HEADS, MOST_ROWS, answer_lines, cells, commands, short_lines, shown, table_lines
 from kareus.adviser.planning import DEADLINES, layout_problem
