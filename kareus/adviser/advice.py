@@ -20,6 +20,7 @@ from kareus.adviser.choosing import by_selector, choices_of, choose
 from kareus.adviser.feasible import Sorted, nearest_to_fit, sort_layouts
 from kareus.adviser.following import baseline_of, by_bound, follow, layout_answers, nearest_fitting, plans_frontier
 from kareus.adviser.layouts import Constraints, counted, layouts_of
+from kareus.adviser.limits import check_cap, limited
 from kareus.adviser.order import trainable, with_setting
 from kareus.adviser.planning import plan_layout
 from kareus.adviser.predictions import LayoutCost, LayoutPredictor
@@ -28,14 +29,11 @@ from kareus.adviser.question import Question
 from kareus.adviser.ties import tie_margin
 from kareus.adviser.unmeasured import unmeasured_of
 from kareus.errors import ConfigError, RefusedWorkloadError
-from kareus.gpu_model.waiting import least_waiting_w
 from kareus.graph.number_formats import Precision
 from kareus.pareto import as_fast_s
-from kareus.plans.units import scaled
 from kareus.prediction.remedies import cost_words, misfit_words, why_not
 from kareus.runtime.engine_checks import engine_refusal
 from kareus.software.record import driven
-from kareus.testbed.config import TestbedKind
 from kareus.workload.combinations import check_format
 from kareus.workload.config import Workload
 from kareus.workload.propose import nearest_batch
@@ -115,33 +113,10 @@ def _unmeasured(
     return unmeasured_of(base, size.layouts, question.config_dir)
 
 
-def limited(question: Question) -> Workload:
-    """Return what is trained, on GPUs whose driver keeps the cap of each GPU.
-
-    Raises:
-        ConfigError: the testbed is not simulated, or a cap is below the power of a GPU that does nothing.
-    """
-    base, goals = question.base, question.goals
-    if base.testbed.kind is not TestbedKind.SIMULATED:
-        raise ConfigError(
-            f"testbed.kind={base.testbed.kind}: must be simulated; layouts are compared by the GPU model."
-        )
-    gpu = base.gpu
-    if goals.gpu_w is None:
-        return base
-    if goals.gpu_w <= least_waiting_w(gpu):
-        raise ConfigError(
-            f"--max-gpu-power {goals.gpu_w:g}W: must be more than the {least_waiting_w(gpu):.3g} W that a waiting "
-            f"{gpu.name} takes."
-        )
-    capped = replace(gpu, power_limit_w=min(goals.gpu_w, gpu.power_limit_w))
-    return replace(base, gpu=driven(capped, base.software, base.parallelism.gpus))
-
-
 def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: int) -> SizeAnswer:
     """Answer for one number of GPUs."""
     base = replace(base, gpu=driven(base.gpu, base.software, gpus))
-    _check_cap(question, base, gpus)
+    check_cap(question, base, gpus)
     begin = time.perf_counter()
     logger.info("%s in %s on %d GPUs: listing layouts", base.model.name, base.precision, gpus)
     enumerated = sort_layouts(base, layouts_of(base, gpus, question.global_batch, question.constraints))
@@ -186,27 +161,6 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
             plan_s=done - predicted,
         ),
     )
-
-
-def _check_cap(question: Question, base: Workload, gpus: int) -> None:
-    """Check that GPUs which only wait keep the caps; all plans take more.
-
-    Raises:
-        ConfigError: they do not; with what is nearest.
-    """
-    goals, waiting_w = question.goals, least_waiting_w(base.gpu)
-    per_node = min(gpus, base.gpu.gpus_per_node)
-    for option, cap_w, asked_gpus, where in (
-        ("--max-power", goals.site_w, gpus, f"{gpus} GPUs"),
-        ("--max-node-power", goals.node_w, per_node, f"the {per_node} GPUs of a node"),
-    ):
-        if cap_w is not None and cap_w <= asked_gpus * waiting_w:
-            most = int(cap_w / waiting_w)
-            fewer = f", or give at most {most:,} GPUs" if most and option == "--max-power" else ""
-            raise ConfigError(
-                f"{option} {scaled(cap_w, 'W')}: {where} draw {scaled(asked_gpus * waiting_w, 'W')} even while they "
-                f"wait; allow more{fewer}."
-            )
 
 
 def _check_any(question: Question, base: Workload, gpus: int, layouts: Sorted) -> None:

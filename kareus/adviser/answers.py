@@ -1,6 +1,6 @@
 """Answers of the adviser: what layouts cost, the frontier over them, the chosen plan, and the baseline."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -72,6 +72,11 @@ class LayoutChoice:
 
     layout: LayoutAnswer
     cost: LayoutCost
+
+    @property
+    def power_w(self) -> float:
+        """Mean power of all GPUs over an iteration."""
+        return self.cost.energy_j / self.cost.time_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +223,11 @@ def iterations_of(question: Question, choice: LayoutChoice) -> float:
     """Return the iterations of the training; 1 where its tokens are not known."""
     tokens = question.goals.tokens
     return 1.0 if tokens is None else tokens / tokens_per_iteration(choice.layout.candidate.workload)
+
+
+def plans_of(layouts: Iterable[LayoutAnswer]) -> list[LayoutChoice]:
+    """Return all plans of layouts."""
+    return [LayoutChoice(layout=layout, cost=plan) for layout in layouts for plan in layout.plans]
 
 
 def undominated(choices: Sequence[LayoutChoice]) -> list[LayoutChoice]:

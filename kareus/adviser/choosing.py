@@ -7,17 +7,17 @@ from kareus.adviser.answers import (
     LayoutChoice,
     SizeAnswer,
     iterations_of,
-    limits_of,
     plan_by,
+    plans_of,
     selectors_of,
     undominated,
 )
 from kareus.adviser.goals import Least
+from kareus.adviser.limits import keeps, nearest_words
 from kareus.adviser.predictions import LayoutCost
 from kareus.adviser.question import Question
 from kareus.errors import ConfigError
 from kareus.pareto import AS_FAST, as_fast_s
-from kareus.plans.units import duration, scaled
 
 
 def choose(question: Question, sizes: Sequence[SizeAnswer]) -> LayoutChoice:
@@ -28,7 +28,7 @@ def choose(question: Question, sizes: Sequence[SizeAnswer]) -> LayoutChoice:
     """
     best = best_of(question, [choice for size in sizes for choice in choices_of(question, size)])
     if best is None:
-        raise ConfigError(_nearest(question, [choice for size in sizes for choice in plans_of(size.layouts)]))
+        raise ConfigError(nearest_words(question, [choice for size in sizes for choice in plans_of(size.layouts)]))
     return best
 
 
@@ -39,11 +39,6 @@ def choices_of(question: Question, size: SizeAnswer) -> Sequence[LayoutChoice]:
     """
     kept = [choice for choice in plans_of(size.layouts) if keeps(question, choice)]
     return undominated(kept) if question.goals.caps else size.frontier
-
-
-def plans_of(layouts: Iterable[LayoutAnswer]) -> list[LayoutChoice]:
-    """Return all plans of layouts."""
-    return [LayoutChoice(layout=layout, cost=plan) for layout in layouts for plan in layout.plans]
 
 
 def best_of(question: Question, choices: Iterable[LayoutChoice]) -> LayoutChoice | None:
@@ -88,12 +83,6 @@ def by_selector(question: Question, choice: LayoutChoice, choices: Sequence[Layo
     return choice
 
 
-def keeps(question: Question, choice: LayoutChoice) -> bool:
-    """Whether a plan keeps the limits of a question."""
-    (cap_w, most_s), cost = limits_of(question, choice.layout), choice.cost
-    return (cap_w is None or cost.energy_j / cost.time_s <= cap_w) and (most_s is None or cost.time_s <= most_s)
-
-
 def _measures(question: Question, choice: LayoutChoice) -> tuple[float, ...]:
     """Return what the chosen plan has the least of, and what decides between equal ones."""
     energy_j, time_s = choice.cost.energy_j, choice.cost.time_s
@@ -112,18 +101,3 @@ def _cost(question: Question, choice: LayoutChoice) -> float:
     run = iterations_of(question, choice)
     money = question.goals.money(run * choice.cost.time_s, run * choice.cost.energy_j, gpus)
     return 0.0 if money is None else money / run
-
-
-def _nearest(question: Question, choices: Sequence[LayoutChoice]) -> str:
-    """Return that no plan keeps the limits, and what comes nearest to them."""
-    fastest = min(choices, key=lambda c: c.cost.time_s)
-    frugal = min(choices, key=lambda c: c.cost.energy_j / c.cost.time_s)
-    least_w = frugal.cost.energy_j / frugal.cost.time_s
-    nearest = f"the fastest takes {scaled(fastest.cost.time_s, 's')} an iteration"
-    if question.goals.deadline_s is not None:
-        nearest += f", {duration(iterations_of(question, fastest) * fastest.cost.time_s)} in all"
-    return (
-        f"no plan keeps the limits ({', '.join(question.goals.limits)}): {nearest}, and the least power of a plan is "
-        f"{scaled(least_w, 'W')} on {frugal.layout.candidate.layout.gpus} GPUs; allow more time or power, or give "
-        "other --gpus."
-    )

@@ -13,12 +13,13 @@ from kareus.adviser.answers import (
     SizeAnswer,
     Unmeasured,
     iterations_of,
-    plan_by,
+    plans_of,
 )
-from kareus.adviser.choosing import best_of, keeps, plan_asked, plans_of
+from kareus.adviser.choosing import best_of, plan_asked
 from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.goals import Least
 from kareus.adviser.layouts import counted
+from kareus.adviser.limits import keeps, unkept_words
 from kareus.adviser.order import FULL_SHARE, TIED_SHARE, without_setting
 from kareus.adviser.predictions import LayoutCost
 from kareus.adviser.runs import LayoutRun, runs_text
@@ -34,7 +35,6 @@ from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
 from kareus.plans.actuated import SLOWER, clock_goal
 from kareus.plans.answer import BASELINE, LITTLE_SLOWER, SAME_SHARE, little_to_gain, meaning, model_error_line
 from kareus.plans.exchanges import dispatch_lines
-from kareus.plans.selectors import Goal
 from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
 from kareus.prediction.errors import error_of
 from kareus.prediction.remedies import parts_words
@@ -333,10 +333,11 @@ def _size_lines(size: SizeAnswer, advice: Advice, columns: int | None) -> Iterat
             f"{memory.total_gib:.1f} GiB: {parts_words(memory)}"
         )
     on_frontier = {choice.layout.number for choice in size.frontier}
-    yield from table_lines(shown(size), on_frontier, columns, advice.selector)
-    if why := full_note(shown(size)):
+    yield from table_lines(advice, shown(advice, size), on_frontier, columns)
+    if why := full_note(shown(advice, size)):
         yield why
-    ties = sum(answer.is_tied and answer.number not in on_frontier for answer in size.layouts)
+    others = [answer for answer in size.layouts if answer.is_tied and answer.number not in on_frontier]
+    ties = sum(not unkept_words(advice.question, answer) for answer in others)
     if ties:
         yield (
             f"~ tied: {ties:,} more layout{'s' * (ties > 1)} would be on the frontier (*) with "
@@ -344,16 +345,20 @@ def _size_lines(size: SizeAnswer, advice: Advice, columns: int | None) -> Iterat
         )
 
 
-def shown(size: SizeAnswer) -> list[LayoutAnswer]:
-    """Return the layouts of a table by rising time: all on the frontier, and the fastest others."""
-    on_frontier = {choice.layout.number for choice in size.frontier}
-    others = [layout for layout in size.layouts if layout.plans and layout.number not in on_frontier]
-    kept = {layout.number for layout in others[: max(0, MOST_ROWS - len(on_frontier))]} | on_frontier
+def shown(advice: Advice, size: SizeAnswer) -> list[LayoutAnswer]:
+    """Return the layouts of a table by rising time: the chosen one, all on the frontier, and the fastest others."""
+    first = {choice.layout.number for choice in size.frontier}
+    if size.gpus == advice.chosen_gpus:
+        first |= {advice.chosen.layout.number}  # which a limit may move off the frontier
+    others = [layout for layout in size.layouts if layout.plans and layout.number not in first]
+    kept = {layout.number for layout in others[: max(0, MOST_ROWS - len(first))]} | first
     return [layout for layout in size.layouts if layout.number in kept]
 
 
+POWER = "kW"
+"""Head of a column that is shown where a limit on power was asked for."""
 HEADS = (
-    "#", "s", "kJ", "tokens/s", "mJ/token", "MFU %", "least kJ", "at s", "no plan s", "GiB", "% of memory",
+    "#", "s", "kJ", POWER, "tokens/s", "mJ/token", "MFU %", "least kJ", "at s", "no plan s", "GiB", "% of memory",
     "bubbles %", "exposed %",
 )  # fmt: skip
 LEAST_ROOM = 24
@@ -362,26 +367,36 @@ LESS_TELLING = ("exposed %", "bubbles %", "MFU %", "tokens/s", "at s", "least kJ
 """Figures that are left out where a terminal is narrow, one after the other."""
 
 
-def cells(layout: LayoutAnswer, selector: str = Goal.FASTEST) -> tuple[str, ...]:
-    """Return the figures of a layout, in the order of `HEADS`: of the plan that a selector asks for, or its fastest."""
+def heads(advice: Advice) -> list[str]:
+    """Return the heads of the figures of layouts that an answer shows, in the order of `HEADS`."""
+    return [head for head in HEADS if head != POWER or advice.question.goals.caps]
+
+
+def cells(layout: LayoutAnswer, plan: LayoutCost | None) -> dict[str, str]:
+    """Return the figures of a layout by `HEADS`: of a plan, without which its own are dashes, and of the layout."""
     workload, last = layout.candidate.workload, layout.plans[-1]
-    first = plan_by(selector, layout) or layout.fastest
+    return (dict.fromkeys(HEADS, "-") if plan is None else _plan_cells(workload, plan)) | {
+        "#": str(layout.number),
+        "least kJ": significant(last.energy_j / 1e3),
+        "at s": significant(last.time_s),
+        "no plan s": significant(layout.sequential.time_s) if layout.sequential else "",
+        "GiB": f"{layout.candidate.memory.total_gib:.1f}",
+        "% of memory": f"{100 * memory_share(layout):.0f}",
+        "bubbles %": f"{100 * (layout.bubble_share or 0.0):z.1f}",
+        "exposed %": f"{100 * (layout.exposed_share or 0.0):z.1f}",
+    }
+
+
+def _plan_cells(workload: Workload, plan: LayoutCost) -> dict[str, str]:
     tokens = tokens_per_iteration(workload)
-    return (
-        str(layout.number),
-        significant(first.time_s),
-        significant(first.energy_j / 1e3),
-        f"{tokens / first.time_s:,.0f}",
-        significant(1e3 * first.energy_j / tokens, 3),
-        f"{100 * mfu(workload, first.time_s):.1f}",
-        significant(last.energy_j / 1e3),
-        significant(last.time_s),
-        significant(layout.sequential.time_s) if layout.sequential else "",
-        f"{layout.candidate.memory.total_gib:.1f}",
-        f"{100 * memory_share(layout):.0f}",
-        f"{100 * (layout.bubble_share or 0.0):z.1f}",
-        f"{100 * (layout.exposed_share or 0.0):z.1f}",
-    )
+    return {
+        "s": significant(plan.time_s),
+        "kJ": significant(plan.energy_j / 1e3),
+        POWER: significant(plan.energy_j / plan.time_s / 1e3),
+        "tokens/s": f"{tokens / plan.time_s:,.0f}",
+        "mJ/token": significant(1e3 * plan.energy_j / tokens, 3),
+        "MFU %": f"{100 * mfu(workload, plan.time_s):.1f}",
+    }
 
 
 def memory_share(layout: LayoutAnswer) -> float:
@@ -488,19 +503,16 @@ def unmeasured_lines(unmeasured: Unmeasured) -> Iterator[str]:
 
 
 def table_lines(
-    layouts: Sequence[LayoutAnswer],
-    on_frontier: Collection[int],
-    columns: int | None = None,
-    selector: str = Goal.FASTEST,
+    advice: Advice, layouts: Sequence[LayoutAnswer], on_frontier: Collection[int], columns: int | None = None
 ) -> Iterator[str]:
-    """Yield a table of layouts by the plan that a selector asks for; those on the frontier and ties are marked.
+    """Yield a table of layouts by the plan that is asked for; those on the frontier and ties are marked.
 
     In so many columns figures are left out until the words of a layout have room, and words go on below.
     """
-    rows = [cells(layout, selector) for layout in layouts]
-    widths = {head: max(map(len, column)) for head, *column in zip(HEADS, *rows, strict=True)}
-    widths = {head: max(width, len(head)) for head, width in widths.items()}
-    words = [f"{layout.candidate.words}{full_words(layout)}" for layout in layouts]
+    unkept = [unkept_words(advice.question, layout) for layout in layouts]
+    rows = [cells(layout, plan_asked(advice.question, advice.selector, layout)) for layout in layouts]
+    widths = {head: max(map(len, (head, *(row[head] for row in rows)))) for head in heads(advice)}
+    words = [f"{layout.candidate.words}{full_words(layout)}{why}" for layout, why in zip(layouts, unkept, strict=True)]
     if columns is not None:
         room = min(LEAST_ROOM, max(map(len, words), default=0))
         for head in LESS_TELLING:
@@ -508,10 +520,9 @@ def table_lines(
                 del widths[head]
     indent = 2 + sum(width + 2 for width in widths.values())
     yield "  " + "  ".join(head.rjust(width) for head, width in widths.items()) + "  layout"
-    for layout, row, said in zip(layouts, rows, words, strict=True):
-        mark = "*" if layout.number in on_frontier else "~" if layout.is_tied else " "
-        kept = dict(zip(HEADS, row, strict=True))
-        figures = "  ".join(kept[head].rjust(width) for head, width in widths.items())
+    for layout, row, said, why in zip(layouts, rows, words, unkept, strict=True):
+        mark = " " if why else "*" if layout.number in on_frontier else "~" if layout.is_tied else " "
+        figures = "  ".join(row[head].rjust(width) for head, width in widths.items())
         first, *more = textwrap.wrap(said, max(columns - indent, LEAST_ROOM)) if columns is not None else [said]
         yield f"{mark} {figures}  {first}"
         yield from (" " * indent + line for line in more)

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kareus.adviser.answers import Advice, Depth, LayoutAnswer, SizeAnswer
+from kareus.adviser.choosing import plan_asked
+from kareus.adviser.limits import unkept_words
 from kareus.adviser.lines import (
-    HEADS,
     answer_lines,
     cells,
     chips,
@@ -16,6 +17,7 @@ from kareus.adviser.lines import (
     full_note,
     full_words,
     gain_words,
+    heads,
     layout_settings,
     layout_words,
     subject,
@@ -150,22 +152,22 @@ def _size(advice: Advice, size: SizeAnswer) -> list[Section]:
 
 def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer]) -> Sheet:
     on_frontier = {choice.layout.number for choice in size.frontier}
-    why = full_note(followed)
+    why, (_, *names) = full_note(followed), heads(advice)
     rows = tuple(
         SheetRow(
             cells=(
-                f"{figures[0]} {layout.candidate.words} ({_state(layout, on_frontier)})",
-                *figures[1:],
+                f"{layout.number} {layout.candidate.words} ({_state(advice, layout, on_frontier)})",
+                *(figures[head] for head in names),
             ),
             is_ours=layout.number == advice.chosen.layout.number and size.gpus == advice.chosen_gpus,
         )
         for layout in followed
-        for figures in [cells(layout, advice.selector)]
+        for figures in [cells(layout, plan_asked(advice.question, advice.selector, layout))]
     )
     return Sheet(
         caption="Every layout that was predicted or planned, by its plan "
-        f"`{advice.selector}`{meaning(advice.selector)}",
-        heads=(("", "layout"), *(("", name) for name in HEADS[1:])),
+        f"`{advice.selector}`{meaning(advice.selector)}{' within the limits' if advice.question.goals.limits else ''}",
+        heads=(("", "layout"), *(("", name) for name in names)),
         rows=rows,
         source=ADVISED_LAYOUTS.name,
         note=f"Numbered by their fastest plans; bold: what is chosen, the best by `{advice.selector}`. Tied: on the "
@@ -174,9 +176,11 @@ def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer])
     )
 
 
-def _state(answer: LayoutAnswer, on_frontier: set[int]) -> str:
+def _state(advice: Advice, answer: LayoutAnswer, on_frontier: set[int]) -> str:
     is_planned = answer.depth is Depth.PLANNED and answer.number in on_frontier
-    return f"{'frontier' if is_planned else 'tied' if answer.is_tied else 'behind'}{full_words(answer)}"
+    state = "frontier" if is_planned else "tied" if answer.is_tied else "behind"
+    unkept = unkept_words(advice.question, answer)
+    return f"{unkept.removeprefix(', ') or state}{full_words(answer)}"
 
 
 def _refused(size: SizeAnswer) -> Sheet:

@@ -12,9 +12,9 @@ from helpers.default_workload import NAME
 import kareus
 from kareus.adviser.advice import answer
 from kareus.adviser.answers import plan_by
-from kareus.adviser.choosing import choose
+from kareus.adviser.choosing import choose, plan_asked
 from kareus.adviser.goals import goals_of
-from kareus.adviser.lines import HEADS, MOST_ROWS, answer_lines, cells, commands, short_lines, shown, table_lines
+from kareus.adviser.lines import HEADS, MOST_ROWS, POWER, answer_lines, cells, commands, short_lines, shown, table_lines
 from kareus.adviser.planning import DEADLINES, layout_problem
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
@@ -152,15 +152,15 @@ def test_where_a_page_has_the_rest_a_dozen_lines_are_the_answer(fastest):
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 160, None])
 def test_a_table_fits_its_terminal(fastest, columns):
-    lines = list(table_lines(shown(fastest.size), {fastest.chosen.layout.number}, columns))
+    lines = list(table_lines(fastest, shown(fastest, fastest.size), {fastest.chosen.layout.number}, columns))
     heads = lines[0].split("layout")[0]
     assert all(head in heads for head in ("#", "s", "kJ", "% of memory"))
     if columns is None:
-        assert all(head in heads for head in HEADS)
+        assert heads.split() == " ".join(head for head in HEADS if head != POWER).split()
     else:
         assert max(map(len, lines)) <= columns
     words = " ".join(" ".join(line[lines[0].index("layout") :].split()) for line in lines[1:])
-    assert words == " ".join(one.candidate.words for one in shown(fastest.size))
+    assert words == " ".join(one.candidate.words for one in shown(fastest, fastest.size))
 
 
 def test_a_layout_names_its_blocks_wherever_stages_differ(fastest):
@@ -194,7 +194,7 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
 def test_rows_of_the_table_are_in_the_order_of_numbers(fastest):
     few = replace(fastest.size, frontier=[max(fastest.size.frontier, key=lambda choice: choice.layout.number)])
     for size in (fastest.size, few):
-        numbers = [one.number for one in shown(size)]
+        numbers = [one.number for one in shown(fastest, size)]
         assert numbers == sorted(numbers)
         assert {choice.layout.number for choice in size.frontier} <= set(numbers)
         assert len(numbers) <= MOST_ROWS
@@ -204,7 +204,7 @@ def test_figures_have_their_digits_and_no_negative_zero(fastest):
     one = fastest.size.frontier[0].layout
     plan = replace(one.plans[0], time_s=18.0, energy_j=123_456_789.0)
     tokens = 16 * 2048
-    row = dict(zip(HEADS, cells(replace(one, plans=(plan,), bubble_share=-1e-17)), strict=True))
+    row = cells(replace(one, plans=(plan,), bubble_share=-1e-17), plan)
     assert (row["s"], row["kJ"], row["bubbles %"]) == ("18.00", "123,457", "0.0")
     assert row["mJ/token"] == f"{1e3 * plan.energy_j / tokens:,.0f}"
 
@@ -307,7 +307,7 @@ def test_the_selector_of_an_answer_gives_its_plan_of_the_layout(fastest, goals):
     advice = advised(few=ONE_PIPELINE, **goals | caps)
     layout, cost = advice.chosen.layout, advice.chosen.cost
     assert plan_by(advice.selector, layout) == cost
-    row = dict(zip(HEADS, cells(layout, advice.selector), strict=True))
+    row = cells(layout, plan_asked(advice.question, advice.selector, layout))
     assert (row["s"], row["kJ"]) == (significant(cost.time_s), significant(cost.energy_j / 1e3))
     assert f"{scaled(cost.time_s, 's', digits=4)} and" in next(answer_lines(advice))
 

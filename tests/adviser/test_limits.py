@@ -8,8 +8,10 @@ from helpers.builders import CONFIG
 from kareus.adviser.advice import answer
 from kareus.adviser.choosing import choose
 from kareus.adviser.goals import goals_of
-from kareus.adviser.lines import frugal_lines, full_line
+from kareus.adviser.lines import POWER, frugal_lines, full_line, heads, shown, table_lines
 from kareus.adviser.question import ask
+from kareus.plans.units import scaled, significant
+from kareus.report.advice_page import advice_page
 
 FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=1,2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")
 CAP_W = 2000.0
@@ -74,3 +76,41 @@ def test_what_a_little_more_time_saves_keeps_the_deadline(free):
     limited = replace(free, question=replace(free.question, goals=goals))
     assert choose(limited.question, limited.sizes).cost == fastest
     assert not [*frugal_lines(limited)]
+
+
+def test_a_row_without_a_plan_that_keeps_the_limits_says_so_and_has_no_plans_figures(capped):
+    """Neither is it marked as of the frontier: nothing of it can be chosen."""
+    on_frontier = {choice.layout.number for choice in capped.size.frontier}
+    layouts = shown(capped, capped.size)
+    assert capped.chosen.layout.number in {one.number for one in layouts}
+    head, *rows = table_lines(capped, layouts, on_frontier)
+    sheet = next(sheet for section in advice_page(capped).sections for sheet in section.sheets)
+    of_page = {row.cells[0].split()[0]: row.cells for row in sheet.rows}
+    assert "kW" in head.split() and [name for _, name in sheet.heads][1:] == heads(capped)[1:]
+    broken = 0
+    for one, row in zip(layouts, rows, strict=True):
+        least_w = min(map(power_w, one.plans))
+        cells = of_page[str(one.number)]
+        kw = [row.split()[head.split().index(POWER) + (row[0] != " ")], cells[heads(capped).index(POWER)]]
+        if least_w > CAP_W:
+            said = f"no plan keeps the limits: at least {scaled(least_w, 'W', digits=4)}"
+            assert row.endswith(said) and said in cells[0] and "frontier" not in cells[0]
+            assert (row[0], kw) == (" ", ["-", "-"])
+            broken += 1
+        else:
+            assert "no plan keeps" not in row + cells[0]
+            assert kw[0] == kw[1] and float(kw[0]) <= CAP_W / 1e3
+    assert 0 < broken < len(layouts)
+    chosen = of_page[str(capped.chosen.layout.number)]
+    assert chosen[1:4] == tuple(
+        significant(value)
+        for value in (
+            capped.chosen.cost.time_s,
+            capped.chosen.cost.energy_j / 1e3,
+            power_w(capped.chosen.cost) / 1e3,
+        )
+    )
+
+
+def test_powers_are_shown_where_they_are_limited_alone(free):
+    assert POWER not in heads(free)

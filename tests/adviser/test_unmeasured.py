@@ -177,7 +177,7 @@ def test_a_chosen_layout_that_fills_the_memory_is_said_to(unmeasured: Advice) ->
     others = [one for one in layouts if (one.plans or one.sequential) and memory_share(one) <= 0.95]
     assert others
     assert "the fastest below 95 % is" in full_line(advice)
-    rows = list(table_lines([full, others[0]], ()))
+    rows = list(table_lines(advice, [full, others[0]], ()))
     assert [row.endswith(", over 95 % of memory: try it first") for row in rows] == [False, True, False]
     planned = replace(
         advice, sizes=(replace(unmeasured.size, layouts=[full, *(replace(o, plans=()) for o in others)]),)

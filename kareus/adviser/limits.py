@@ -1,0 +1,104 @@
+"""Limits of a question: GPUs that keep theirs, plans that keep them, and what comes nearest where none does."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kareus.adviser.answers import LayoutAnswer, LayoutChoice, iterations_of, limits_of, plans_of
+from kareus.adviser.question import Question
+from kareus.errors import ConfigError
+from kareus.gpu_model.waiting import least_waiting_w
+from kareus.plans.units import duration, scaled
+from kareus.software.record import driven
+from kareus.testbed.config import TestbedKind
+from kareus.workload.config import Workload
+
+DIGITS = 4
+"""Of powers and times beside a limit, from which they may differ by little."""
+
+
+def limited(question: Question) -> Workload:
+    """Return what is trained, on GPUs whose driver keeps the cap of each GPU.
+
+    Raises:
+        ConfigError: the testbed is not simulated, or a cap is below the power of a GPU that does nothing.
+    """
+    base, goals = question.base, question.goals
+    if base.testbed.kind is not TestbedKind.SIMULATED:
+        raise ConfigError(
+            f"testbed.kind={base.testbed.kind}: must be simulated; layouts are compared by the GPU model."
+        )
+    gpu = base.gpu
+    if goals.gpu_w is None:
+        return base
+    if goals.gpu_w <= least_waiting_w(gpu):
+        raise ConfigError(
+            f"--max-gpu-power {goals.gpu_w:g}W: must be more than the {least_waiting_w(gpu):.3g} W that a waiting "
+            f"{gpu.name} takes."
+        )
+    capped = replace(gpu, power_limit_w=min(goals.gpu_w, gpu.power_limit_w))
+    return replace(base, gpu=driven(capped, base.software, base.parallelism.gpus))
+
+
+def check_cap(question: Question, base: Workload, gpus: int) -> None:
+    """Check that GPUs which only wait keep the caps; all plans take more.
+
+    Raises:
+        ConfigError: they do not; with what is nearest.
+    """
+    goals, waiting_w = question.goals, least_waiting_w(base.gpu)
+    per_node = min(gpus, base.gpu.gpus_per_node)
+    for option, cap_w, asked_gpus, where in (
+        ("--max-power", goals.site_w, gpus, f"{gpus} GPUs"),
+        ("--max-node-power", goals.node_w, per_node, f"the {per_node} GPUs of a node"),
+    ):
+        if cap_w is not None and cap_w <= asked_gpus * waiting_w:
+            most = int(cap_w / waiting_w)
+            fewer = f", or give at most {most:,} GPUs" if most and option == "--max-power" else ""
+            raise ConfigError(
+                f"{option} {scaled(cap_w, 'W')}: {where} draw {scaled(asked_gpus * waiting_w, 'W')} even while they "
+                f"wait; allow more{fewer}."
+            )
+
+
+def keeps(question: Question, choice: LayoutChoice) -> bool:
+    """Whether a plan keeps the limits of a question."""
+    return _keeps_caps(question, choice) and _keeps_deadline(question, choice)
+
+
+def _keeps_caps(question: Question, choice: LayoutChoice) -> bool:
+    cap_w, _ = limits_of(question, choice.layout)
+    return cap_w is None or choice.power_w <= cap_w
+
+
+def _keeps_deadline(question: Question, choice: LayoutChoice) -> bool:
+    _, most_s = limits_of(question, choice.layout)
+    return most_s is None or choice.cost.time_s <= most_s
+
+
+def unkept_words(question: Question, layout: LayoutAnswer) -> str:
+    """Return that no plan of a layout keeps the limits, and what the nearest to them takes; or nothing."""
+    choices = plans_of([layout])
+    if not choices or any(keeps(question, choice) for choice in choices):
+        return ""
+    timely = [choice for choice in choices if _keeps_deadline(question, choice)]
+    if timely:
+        within = "" if question.goals.deadline_s is None else " within the deadline"
+        least = f"{scaled(min(choice.power_w for choice in timely), 'W', digits=DIGITS)}{within}"
+    else:
+        least = scaled(min(choice.cost.time_s for choice in choices), "s", digits=DIGITS)
+    return f", no plan keeps the limits: at least {least}"
+
+
+def nearest_words(question: Question, choices: Sequence[LayoutChoice]) -> str:
+    """Return that no plan keeps the limits, and what comes nearest to them."""
+    fastest = min(choices, key=lambda c: c.cost.time_s)
+    frugal = min(choices, key=lambda c: c.cost.energy_j / c.cost.time_s)
+    least_w = frugal.cost.energy_j / frugal.cost.time_s
+    nearest = f"the fastest takes {scaled(fastest.cost.time_s, 's')} an iteration"
+    if question.goals.deadline_s is not None:
+        nearest += f", {duration(iterations_of(question, fastest) * fastest.cost.time_s)} in all"
+    return (
+        f"no plan keeps the limits ({', '.join(question.goals.limits)}): {nearest}, and the least power of a plan is "
+        f"{scaled(least_w, 'W')} on {frugal.layout.candidate.layout.gpus} GPUs; allow more time or power, or give "
+        "other --gpus."
+    )
