@@ -4,8 +4,10 @@ from typing import Any
 
 import polars as pl
 
-from kareus.adviser.answers import Advice, LayoutAnswer
+from kareus.adviser.answers import Advice, LayoutAnswer, plans_of
+from kareus.adviser.choosing import plan_asked
 from kareus.adviser.layouts import Layout
+from kareus.adviser.predictions import LayoutCost
 from kareus.artifacts.tables import Column, TableSchema
 from kareus.workload.model_flops import mfu, tokens_per_iteration
 
@@ -29,7 +31,7 @@ _LAYOUT = (
 
 ADVISED_LAYOUTS = TableSchema(
     name="advised_layouts",
-    version=3,
+    version=4,
     meaning="Layouts of a training on so many GPUs: those that can run, and those that are refused.",
     columns=(
         _GPUS,
@@ -40,8 +42,17 @@ ADVISED_LAYOUTS = TableSchema(
         Column("memory_gib", pl.Float64, "estimated peak of the fullest GPU", nullable=True),
         Column("bound_s", pl.Float64, "time of an iteration that no plan undercuts", nullable=True),
         Column("bound_j", pl.Float64, "energy of an iteration that no plan undercuts, all GPUs", nullable=True),
-        Column("time_s", pl.Float64, "time of its fastest known plan", nullable=True),
+        Column(
+            "time_s",
+            pl.Float64,
+            "time of its plan by the selector of the answer, as on the page; null where no plan keeps the limits",
+            nullable=True,
+        ),
         Column("energy_j", pl.Float64, "energy of that plan, all GPUs", nullable=True),
+        Column("power_w", pl.Float64, "mean power of that plan, all GPUs", nullable=True),
+        Column("fastest_time_s", pl.Float64, "time of its fastest known plan, whatever the limits", nullable=True),
+        Column("fastest_energy_j", pl.Float64, "energy of that plan, all GPUs", nullable=True),
+        Column("least_power_w", pl.Float64, "least mean power of its known plans, all GPUs", nullable=True),
         Column("least_energy_j", pl.Float64, "energy of its most frugal known plan, all GPUs", nullable=True),
         Column("least_energy_time_s", pl.Float64, "time of that plan", nullable=True),
         Column(
@@ -51,7 +62,7 @@ ADVISED_LAYOUTS = TableSchema(
             nullable=True,
         ),
         Column("sequential_j", pl.Float64, "energy of that, all GPUs", nullable=True),
-        Column("tokens_per_s", pl.Float64, "tokens a second of its fastest known plan", nullable=True),
+        Column("tokens_per_s", pl.Float64, "tokens a second of the plan of `time_s`", nullable=True),
         Column("joules_per_token", pl.Float64, "energy of that plan for each token", nullable=True),
         Column("mfu", pl.Float64, "model FLOPs utilisation of that plan", nullable=True),
         Column(
@@ -88,8 +99,11 @@ ADVISED_PLANS = TableSchema(
 def layouts_frame(advice: Advice) -> pl.DataFrame:
     """Return the table `ADVISED_LAYOUTS`."""
     rows: list[dict[str, Any]] = []
+    selector = advice.selector
     for size in advice.sizes:
-        rows += [_layout_row(size.gpus, answer) for answer in size.layouts]
+        for answer in size.layouts:
+            asked = plan_asked(advice.question, selector, answer) if answer.plans else None
+            rows.append(_layout_row(size.gpus, answer, asked))
         for refusal in size.refusals:
             row = dict.fromkeys(ADVISED_LAYOUTS.polars.names())
             row |= _cells_of(refusal.layout) | {
@@ -103,8 +117,8 @@ def layouts_frame(advice: Advice) -> pl.DataFrame:
     return ADVISED_LAYOUTS.frame(rows)
 
 
-def _layout_row(gpus: int, answer: LayoutAnswer) -> dict[str, Any]:
-    candidate, first, last = answer.candidate, [answer.fastest] if answer.plans else [], answer.plans[-1:]
+def _layout_row(gpus: int, answer: LayoutAnswer, asked: LayoutCost | None) -> dict[str, Any]:
+    candidate = answer.candidate
     tokens = tokens_per_iteration(candidate.workload)
     row: dict[str, Any] = dict.fromkeys(ADVISED_LAYOUTS.polars.names())
     row |= _cells_of(candidate.layout) | {
@@ -120,16 +134,20 @@ def _layout_row(gpus: int, answer: LayoutAnswer) -> dict[str, Any]:
     }
     if answer.sequential is not None:
         row |= {"sequential_s": answer.sequential.time_s, "sequential_j": answer.sequential.energy_j}
-    for plan in first:
+    if asked is not None:
         row |= {
-            "time_s": plan.time_s,
-            "energy_j": plan.energy_j,
-            "tokens_per_s": tokens / plan.time_s,
-            "joules_per_token": plan.energy_j / tokens,
-            "mfu": mfu(candidate.workload, plan.time_s),
+            "time_s": asked.time_s,
+            "energy_j": asked.energy_j,
+            "power_w": asked.energy_j / asked.time_s,
+            "tokens_per_s": tokens / asked.time_s,
+            "joules_per_token": asked.energy_j / tokens,
+            "mfu": mfu(candidate.workload, asked.time_s),
         }
-    for plan in last:
-        row |= {"least_energy_j": plan.energy_j, "least_energy_time_s": plan.time_s}
+    if answer.plans:
+        fastest, last = answer.fastest, answer.plans[-1]
+        row |= {"fastest_time_s": fastest.time_s, "fastest_energy_j": fastest.energy_j}
+        row |= {"least_energy_j": last.energy_j, "least_energy_time_s": last.time_s}
+        row |= {"least_power_w": min(plan.power_w for plan in plans_of([answer]))}
     return row
 
 

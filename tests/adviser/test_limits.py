@@ -10,6 +10,7 @@ from kareus.adviser.choosing import choose
 from kareus.adviser.goals import goals_of
 from kareus.adviser.lines import POWER, frugal_lines, full_line, heads, shown, table_lines
 from kareus.adviser.question import ask
+from kareus.adviser.tables import layouts_frame
 from kareus.plans.units import scaled, significant
 from kareus.report.advice_page import advice_page
 
@@ -114,3 +115,33 @@ def test_a_row_without_a_plan_that_keeps_the_limits_says_so_and_has_no_plans_fig
 
 def test_powers_are_shown_where_they_are_limited_alone(free):
     assert POWER not in heads(free)
+
+
+@pytest.mark.parametrize(
+    "goals", [{}, {"max_power": f"{CAP_W:g}W"}, {"price_of_energy": "5EURperkWh"}, {"least": "energy"}]
+)
+def test_the_table_of_layouts_has_the_numbers_of_the_page(free, goals):
+    asked = replace(free.question, goals=goals_of(**goals))
+    advice = replace(free, question=asked, chosen=choose(asked, free.sizes))
+    sheet = next(sheet for section in advice_page(advice).sections for sheet in section.sheets)
+    names = [name for _, name in sheet.heads]
+    rows = {row["layout"]: row for row in layouts_frame(advice).iter_rows(named=True) if row["depth"] != "refused"}
+    columns = {
+        "s": ("time_s", 1.0),
+        "kJ": ("energy_j", 1e3),
+        "kW": ("power_w", 1e3),
+        "least kJ": ("least_energy_j", 1e3),
+    }
+    for shown_row in sheet.rows:
+        row = rows[int(shown_row.cells[0].split()[0])]
+        for name in set(names) & set(columns):
+            column, unit = columns[name]
+            cell = "-" if row[column] is None else significant(row[column] / unit)
+            assert cell == shown_row.cells[names.index(name)]
+    chosen = rows[advice.chosen.layout.number]
+    assert (chosen["time_s"], chosen["energy_j"]) == (advice.chosen.cost.time_s, advice.chosen.cost.energy_j)
+    for one in (one for one in advice.size.layouts if one.plans):
+        row = rows[one.number]
+        assert (row["time_s"] is None) == ("max_power" in goals and min(map(power_w, one.plans)) > CAP_W)
+        assert row["fastest_time_s"] == one.fastest.time_s
+        assert row["least_power_w"] == min(map(power_w, one.plans))
