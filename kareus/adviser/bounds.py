@@ -173,6 +173,8 @@ def stage_costs(
     workload: Workload,
     priced: Callable[[int, StageShape, Direction], Priced],
     updates: Sequence["StageUpdate"],
+    *,
+    by_ranks: bool = False,
 ) -> list[StageCost]:
     """Return what each stage of a layout costs; stages that compute the same share it.
 
@@ -180,6 +182,7 @@ def stage_costs(
         workload: in its layout.
         priced: cost of an instruction, by stage, shape of the chunk, and direction.
         updates: of each stage.
+        by_ranks: whether `priced` depends on the ranks of a stage, as with collectives of weights.
     """
     directions = instruction_directions(split_backward=workload.split_backward)
     shapes = laid_out_shapes(workload)
@@ -187,7 +190,7 @@ def stage_costs(
     stages = []
     for stage, update in enumerate(updates):
         chunk_shapes = tuple(shapes[stage, chunk] for chunk in range(workload.chunks))
-        place = stage if workload.parallelism.shards_gradients else 0  # collectives of weights know their ranks
+        place = stage if by_ranks else 0
         key = chunk_shapes, place, id(update)
         if key not in costs:
             by = {direction: [priced(stage, shape, direction) for shape in chunk_shapes] for direction in directions}

@@ -5,7 +5,8 @@ what is left out is behind the frontier for certain: a bound is below all plans 
 """
 
 import bisect
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from kareus.adviser.answers import Depth, LayoutAnswer, LayoutChoice, undominated
@@ -18,6 +19,7 @@ from kareus.adviser.prices import InstructionPrices
 from kareus.adviser.stages import Unsplit, better_split, fitting_split
 from kareus.adviser.ties import TieMargin
 from kareus.software.trainers import ObeyingTrainer
+from kareus.workload.config import Workload
 
 MOST_SPLIT = 3
 """Layouts of a number of GPUs for which other blocks on their stages are sought."""
@@ -133,8 +135,9 @@ def _may_compare(
         return True
     if computing.fastest_s >= sequential_s[0]:
         return False
-    compared_s = sequential_s[COMPARED - 1 :][:1] or [float("inf")]
-    return predictor.bound_without_update(candidate.workload).fastest_s <= compared_s[0] * (1 + TIED_SHARE)
+    (compared_s,) = sequential_s[COMPARED - 1 :][:1] or [float("inf")]
+    bounds = _without_update(predictor, candidate.workload)
+    return all(bound.fastest_s <= compared_s * (1 + TIED_SHARE) for bound in bounds)
 
 
 def _ruled_out(
@@ -143,11 +146,16 @@ def _ruled_out(
     """Return the bound by which known plans rule a layout out, cheap ones first; None if they do not."""
     if plans_so_far.rule_out(computing):
         return computing
-    for better in (predictor.bound_without_update, predictor.bound):
-        bound = better(candidate.workload)
-        if plans_so_far.rule_out(bound):
-            return bound
-    return None
+    workload = candidate.workload
+    bounds = itertools.chain(_without_update(predictor, workload), map(predictor.bound, [workload]))
+    return next((bound for bound in bounds if plans_so_far.rule_out(bound)), None)
+
+
+def _without_update(predictor: LayoutPredictor, workload: Workload) -> Iterator[Bound]:
+    """Yield bounds of a layout whose update is left out, cheap ones first."""
+    if workload.parallelism.shards_gradients:
+        yield predictor.bound_without_weights(workload)
+    yield predictor.bound_without_update(workload)
 
 
 def layout_answers(followed: Followed, planned: dict[int, list[LayoutCost]], margin: TieMargin) -> list[LayoutAnswer]:

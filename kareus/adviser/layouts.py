@@ -28,7 +28,7 @@ RECOMPUTATIONS = (Recomputation.NONE, Recomputation.SELECTIVE, Recomputation.FUL
 """Recomputations that are tried unless a constraint names others; `stage` needs more memory than `full` and no less
 time."""
 SHARDINGS = (Sharding.NONE, Sharding.OPTIMIZER, Sharding.FULL)
-"""Shardings that are tried unless a constraint names others; of experts the first two, as they are predicted."""
+"""Shardings that are tried unless a constraint names others."""
 SCHEDULES = (
     PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
     PipelineSchedule.INTERLEAVED,
@@ -216,8 +216,8 @@ def _of_degrees(
 ) -> Iterator[Layout]:
     """Yield the layouts of these dp, pp, tp and cp, whose replicas have `sequences` sequences each."""
     dp, pp, tp, cp = degrees
-    usual_shardings, usual_switches = (SHARDINGS[:2], (True,)) if base.model.experts else (SHARDINGS, (True, False))
-    allowed = _allowed(constraints.sharding, usual_shardings) if dp > 1 else (Sharding.NONE,)
+    usual_switches = (True,) if base.model.experts else (True, False)
+    allowed = _allowed(constraints.sharding, SHARDINGS) if dp > 1 else (Sharding.NONE,)
     shardings = [(kind, shards) for kind in allowed for shards in _sharing(base, degrees, kind, constraints.shards)]
     switches = _allowed(constraints.sequence_parallel, usual_switches) if tp > 1 else (False,)
     over_experts = _allowed(constraints.ep, expert_degrees(base, dp * tp * cp))

@@ -30,6 +30,7 @@ from kareus.pipeline.instructions import Instruction, shape_instructions, shape_
 from kareus.pipeline.solver.dag import Dag, earliest_starts_s, makespan, shape_dag
 from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import StageShape, laid_out_shapes, weights_of
+from kareus.profile.sharded import ShardedWeights
 from kareus.software.trainers import ClockPace, ObeyingTrainer
 from kareus.update.costs import pass_times, update_costs
 from kareus.workload.config import Workload
@@ -76,6 +77,7 @@ class LayoutPredictor:
         self._trainer = trainer
         self._clocks = np.array(base.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
         self._updates: dict[object, dict[Direction, CostByClock]] = {}
+        self._weights: dict[object, ShardedWeights | None] = {}
 
     def bound(self, workload: Workload) -> Bound:
         """Return the time and the energy that every plan of a layout takes at least."""
@@ -84,6 +86,22 @@ class LayoutPredictor:
     def bound_without_update(self, workload: Workload) -> Bound:
         """Return `bound` with updates left out, whose prediction takes as long as all else."""
         stages = self._stage_costs(workload, [NO_UPDATE] * workload.parallelism.pp)
+        return bound_of(workload, stages, transfers_s(cut(workload, "pipeline")))
+
+    def bound_without_weights(self, workload: Workload) -> Bound:
+        """Return `bound_without_update` as if no collectives of weights ran beside blocks, which cost time and energy.
+
+        Its instructions are those of layouts that share out no weights, which are priced anyway.
+        """
+
+        structure = self.costs.of(workload)
+
+        def priced(_stage: int, shape: StageShape, direction: Direction) -> Priced:
+            return structure.instruction(
+                shape, direction, workload.recomputation, None, split_backward=workload.split_backward
+            ).best
+
+        stages = stage_costs(workload, priced, [NO_UPDATE] * workload.parallelism.pp)
         return bound_of(workload, stages, transfers_s(cut(workload, "pipeline")))
 
     def _stages(self, workload: Workload) -> list[StageCost]:
@@ -98,7 +116,7 @@ class LayoutPredictor:
         def priced(stage: int, shape: StageShape, direction: Direction) -> Priced:
             return self._instruction(workload, stage, shape, direction).best
 
-        return stage_costs(workload, priced, updates)
+        return stage_costs(workload, priced, updates, by_ranks=workload.parallelism.shards_gradients)
 
     def passes(self, workload: Workload, stage: int, shape: StageShape) -> dict[Direction, Priced]:
         """Return what each pass of a microbatch costs through a stage, or a chunk, that has this shape."""
@@ -234,7 +252,12 @@ class LayoutPredictor:
     def _instruction(
         self, workload: Workload, stage: int, shape: StageShape, direction: Direction
     ) -> PricedInstruction:
-        weights = weights_of(workload, stage, shape, workload.default_collective_sm_count)
+        weights = None
+        if workload.parallelism.shards_gradients:
+            key = workload.parallelism, stage, shape.first, shape.last
+            if key not in self._weights:
+                self._weights[key] = weights_of(workload, stage, shape, workload.default_collective_sm_count)
+            weights = self._weights[key]
         return self.costs.of(workload).instruction(
             shape, direction, workload.recomputation, weights, split_backward=workload.split_backward
         )

@@ -93,12 +93,15 @@ def mixture():
 
 def test_experts_are_shared_out_within_nodes_over_some_or_not_at_all(mixture):
     few = Constraints(tp=(1, 2), cp=(1,), pp=(1, 2), microbatch_size=(1,))
+    within_nodes = {(Sharding.FULL, 8), (Sharding.FULL, 4)}
     degrees: dict[tuple[int, int], set[int]] = {}
+    shardings = set()
     for layout in layouts_of(mixture, 64, 512, few):
         degrees.setdefault((layout.pp, layout.tp), set()).add(layout.ep)
         assert layout.dp * layout.tp % layout.ep == 0
         assert layout.sequence_parallel is (layout.tp > 1)
-        assert layout.sharding is not Sharding.FULL
+        shardings.add((layout.sharding, layout.shards))
+    assert shardings == {(Sharding.NONE, None), (Sharding.OPTIMIZER, None), (Sharding.FULL, None), *within_nodes}
     assert degrees == {
         (1, 1): {1, 8, 16, 32, 64},
         (1, 2): {1, 8, 16, 32, 64},

@@ -109,6 +109,29 @@ def test_no_plan_undercuts_a_bound(found):
                 assert plan.energy_j >= below.between_j[at] * (1 - 1e-9), one.layout.words
 
 
+@pytest.mark.parametrize(("model", "ep"), [("qwen3-30b-a3b", 1), ("qwen3-30b-a3b", 8), ("llama3.1-8b", 1)])
+def test_collectives_of_weights_only_raise_a_bound(model, ep):
+    """With experts, which have collectives of their own where GPUs share them out, and without; also of stages."""
+    few = (f"model={model}", "model.num_layers=4", "gpu=h100-sxm5-80gb", "sequence_length=2048")
+    base = compose(few, CONFIG)[0].workload
+    asked = Constraints(cp=(1,), tp=(1, 2), pp=(1, 2), ep=(ep,), sharding=(Sharding.FULL,), microbatch_size=(1, 4))
+    costs = InstructionPrices(base)
+    predictor = LayoutPredictor(base, costs)
+    candidates = sort_layouts(base, layouts_of(base, 16, 64, asked)).candidates
+    assert {one.workload.parallelism.pp for one in candidates} == {1, 2}
+    for one in candidates:
+        computing, alone, gathering = (
+            computing_bound(one.workload, costs),
+            predictor.bound_without_weights(one.workload),
+            predictor.bound_without_update(one.workload),
+        )
+        for below, above in ((computing, alone), (alone, gathering)):
+            assert below.fastest_s <= above.fastest_s * (1 + 1e-9), one.layout.words
+            assert below.floor_j <= above.floor_j * (1 + 1e-9), one.layout.words
+            at = np.searchsorted(below.times_s, above.times_s * (1 + 1e-9), side="right") - 1
+            assert (below.between_j[at] <= above.energies_j * (1 + 1e-9)).all(), one.layout.words
+
+
 def test_no_random_choice_of_points_undercuts_a_bound(found):
     predictor, costs, candidates = found
     random = np.random.default_rng(0)
