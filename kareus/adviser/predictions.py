@@ -93,7 +93,6 @@ class LayoutPredictor:
 
         Its instructions are those of layouts that share out no weights, which are priced anyway.
         """
-
         structure = self.costs.of(workload)
 
         def priced(_stage: int, shape: StageShape, direction: Direction) -> Priced:

@@ -26,7 +26,7 @@ MOST_EP = 64
 RECOMPUTATIONS = (Recomputation.NONE, Recomputation.SELECTIVE, Recomputation.FULL)
 """From the one that takes least time to the one that takes least memory."""
 SHARDINGS = (Sharding.OPTIMIZER, Sharding.FULL)
-"""What replicas share out, from what trainers do first; of experts the weights are not."""
+"""What replicas share out, from what trainers do first."""
 
 
 def smallest_layouts(workload: Workload) -> Iterator[Workload]:
@@ -54,8 +54,8 @@ def expert_degrees(workload: Workload, gpus: int) -> list[int]:
 def layouts_on(workload: Workload, gpus: int, global_batch: int | None, named: Collection[str]) -> Iterator[Workload]:
     """Yield a workload in layouts of so many GPUs, those first that share the model among fewest.
 
-    Replicas share out the optimizer; weights, too, and sequences only after all others. Of each layout come first those
-    that recompute nothing, with large microbatches.
+    Replicas share out the optimizer; weights, too, and sequences only after all others, or where FSDP trains: without a
+    pipeline it shares out both. Of each layout come first those that recompute nothing, with large microbatches.
 
     Args:
         workload: with the values of what is named.
@@ -65,7 +65,8 @@ def layouts_on(workload: Workload, gpus: int, global_batch: int | None, named: C
     """
     given, linked = workload.parallelism, workload.gpu.linked_degrees
     recomputations = (workload.recomputation,) if "recomputation" in named else RECOMPUTATIONS
-    shardings = (given.sharding,) if SHARDING in named else SHARDINGS[: 1 if workload.model.experts else 2]
+    shardings = (given.sharding,) if SHARDING in named else SHARDINGS
+    is_fsdp = SHARDING not in named and workload.software.usual_sharding is Sharding.FULL
     most_pp = min(gpus, workload.model.num_layers)
     stages = [given.pp] if "parallelism.pp" in named else [n for n in range(1, most_pp + 1) if not gpus % n]
     groups = [given.tp] if "parallelism.tp" in named else linked
@@ -75,7 +76,8 @@ def layouts_on(workload: Workload, gpus: int, global_batch: int | None, named: C
             is_tried = dp > 1 or SHARDING in named or sharding is shardings[0]
             if rest or dp < 1 or not is_tried or ("parallelism.dp" in named and dp != given.dp):
                 continue
-            shared = sharding if dp > 1 else given.sharding
+            usual = Sharding.FULL if is_fsdp and pp == 1 else sharding
+            shared = usual if dp > 1 else given.sharding
             laid_out = replace(given, dp=dp, cp=cp, tp=tp, pp=pp, ep=1, sharding=shared)
             laid_out = _routed(workload, laid_out, named)
             named_ep = given.ep if "parallelism.ep" in named else None

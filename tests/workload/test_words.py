@@ -152,6 +152,17 @@ def test_weights_are_shared_out_where_nothing_else_fits():
     assert found.workload.parallelism.sharding == "full"
 
 
+@pytest.mark.parametrize("model", ["llama3.2-3b", "qwen3-30b-a3b"])
+def test_fsdp_is_proposed_what_it_does_without_a_pipeline(model):
+    """Torchtitan's FSDP shares out weights with the optimizer, so that no other sharing has a setting there."""
+    named = (f"model={model}", "gpu=h200", "gpus=8", "global_batch_size=64", "parallelism.pp=1")
+    assert one(*named, "software=torchtitan").workload.parallelism.sharding == "full"
+    assert one(*named, "software=megatron-core").workload.parallelism.sharding == "optimizer"
+    asked = one(*named, "software=torchtitan", "parallelism.sharding=optimizer")
+    assert asked.workload.parallelism.sharding == "optimizer"
+    assert one(*named[:-1], "parallelism.pp=2", "software=torchtitan").workload.parallelism.sharding == "optimizer"
+
+
 def test_a_proposal_keeps_what_is_named():
     found = one("model=llama3.1-8b", "gpu=h200", "gpus=16", "parallelism.tp=4", "microbatch_size=2")
     assert (found.workload.parallelism.tp, found.workload.microbatch_size) == (4, 2)
