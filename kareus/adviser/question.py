@@ -131,7 +131,8 @@ def ask(
     counts = gpu_counts(gpus)
     composition, *more = compose(others, config_dir)
     if more:
-        raise ConfigError(f"{' '.join(others)}: is {1 + len(more)} workloads; give one value for each key, and ask once for each.")
+        instead = "give one value for each key, and ask once for each"
+        raise ConfigError(f"{' '.join(others)}: is {1 + len(more)} workloads; {instead}.")
     base = composition.workload
     check_options(base.training)
     if formats == EVERY_FORMAT:
