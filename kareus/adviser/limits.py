@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kareus.adviser.answers import LayoutAnswer, LayoutChoice, iterations_of, limits_of, plans_of
+from kareus.adviser.predictions import LayoutPredictor
+from kareus.adviser.prices import InstructionPrices
 from kareus.adviser.question import Question
 from kareus.errors import ConfigError
 from kareus.gpu_model.waiting import least_waiting_w
@@ -90,15 +92,54 @@ def unkept_words(question: Question, layout: LayoutAnswer) -> str:
 
 
 def nearest_words(question: Question, choices: Sequence[LayoutChoice]) -> str:
-    """Return that no plan keeps the limits, and what comes nearest to them."""
-    fastest = min(choices, key=lambda c: c.cost.time_s)
-    frugal = min(choices, key=lambda c: c.cost.energy_j / c.cost.time_s)
-    least_w = frugal.cost.energy_j / frugal.cost.time_s
-    nearest = f"the fastest takes {scaled(fastest.cost.time_s, 's')} an iteration"
-    if question.goals.deadline_s is not None:
-        nearest += f", {duration(iterations_of(question, fastest) * fastest.cost.time_s)} in all"
+    """Return that no plan keeps the limits, and what comes nearest: to each limit among plans that keep the other."""
+    goals, said, more = question.goals, list[str](), list[str]()
+    capped = [choice for choice in choices if _keeps_caps(question, choice)]
+    timely = [choice for choice in choices if _keeps_deadline(question, choice)]
+    if goals.deadline_s is not None:
+        fastest = min(capped or choices, key=lambda choice: choice.cost.time_s)
+        within = f"within {' and '.join(goals.caps)} " if goals.caps and capped else ""
+        whole = duration(iterations_of(question, fastest) * fastest.cost.time_s)
+        said.append(f"{within}the fastest takes {scaled(fastest.cost.time_s, 's')} an iteration, {whole} in all")
+        more.append("time")
+    if goals.caps:
+        frugal = min(timely or choices, key=lambda choice: choice.power_w)
+        within = "within the deadline " if goals.deadline_s is not None and timely else ""
+        gpus = frugal.layout.candidate.layout.gpus
+        said.append(f"{within}the least power of a plan is {scaled(frugal.power_w, 'W', digits=DIGITS)} on {gpus} GPUs")
+        more.append("power")
     return (
-        f"no plan keeps the limits ({', '.join(question.goals.limits)}): {nearest}, and the least power of a plan is "
-        f"{scaled(least_w, 'W')} on {frugal.layout.candidate.layout.gpus} GPUs; allow more time or power, or give "
-        "other --gpus."
+        f"no plan keeps the limits ({', '.join(goals.limits)}): {'; '.join(said)}; allow more {' or '.join(more)}, or "
+        f"give other --gpus{_by_limits_of_gpus(question, choices)}."
+    )
+
+
+def _by_limits_of_gpus(question: Question, choices: Sequence[LayoutChoice]) -> str:
+    """Return the power limit of each GPU with which plans of the same layouts keep the limits, or nothing.
+
+    A GPU that its driver slows down goes below the clocks that plans set.
+    """
+    layout, gpu = choices[0].layout, question.base.gpu
+    cap_w, _ = limits_of(question, layout)
+    limit_w = gpu.power_limit_w if cap_w is None else float(int(cap_w / layout.candidate.layout.gpus))
+    if not least_waiting_w(gpu) < limit_w < min(gpu.power_limit_w, question.goals.gpu_w or gpu.power_limit_w):
+        return ""
+    at_limit = replace(question, goals=replace(question.goals, gpu_w=limit_w))
+    base = limited(at_limit)
+    predictor = LayoutPredictor(base, InstructionPrices(base, trainer=question.trainer), question.trainer)
+    kept = list[LayoutChoice]()
+    for layout in {choice.layout.number: choice.layout for choice in choices}.values():
+        workload = layout.candidate.workload
+        gpu = replace(workload.gpu, power_limit_w=limit_w)
+        gpu = driven(gpu, workload.software, workload.parallelism.gpus, workload.parallelism.pp)
+        candidate = replace(layout.candidate, workload=replace(workload, gpu=gpu))
+        prediction = predictor.predict(candidate, predictor.bound(candidate.workload))
+        plans = plans_of([replace(layout, candidate=candidate, plans=prediction.plans)])
+        kept += [choice for choice in plans if keeps(question, choice)]
+    if not kept:
+        return ""
+    fastest = min(kept, key=lambda choice: choice.cost.time_s)
+    return (
+        f", or --max-gpu-power {limit_w:g}W, if the driver takes it, with which {fastest.layout.candidate.words} takes "
+        f"{scaled(fastest.cost.time_s, 's')} at {scaled(fastest.power_w, 'W', digits=DIGITS)}"
     )

@@ -1,5 +1,6 @@
 """Answers under limits: every plan that is named keeps them, and what cannot keep them is said to."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,8 @@ from kareus.adviser.goals import goals_of
 from kareus.adviser.lines import POWER, frugal_lines, full_line, heads, shown, table_lines
 from kareus.adviser.question import ask
 from kareus.adviser.tables import layouts_frame
-from kareus.plans.units import scaled, significant
+from kareus.errors import ConfigError
+from kareus.plans.units import duration, scaled, significant
 from kareus.report.advice_page import advice_page
 
 FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=1,2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")
@@ -145,3 +147,37 @@ def test_the_table_of_layouts_has_the_numbers_of_the_page(free, goals):
         assert (row["time_s"] is None) == ("max_power" in goals and min(map(power_w, one.plans)) > CAP_W)
         assert row["fastest_time_s"] == one.fastest.time_s
         assert row["least_power_w"] == min(map(power_w, one.plans))
+
+
+def refusal(free, **goals):
+    with pytest.raises(ConfigError, match="no plan keeps the limits") as refused:
+        choose(replace(free.question, goals=goals_of(**goals)), free.sizes)
+    return str(refused.value)
+
+
+def test_limits_that_conflict_are_answered_by_what_is_possible_at_both(free):
+    """Each can be kept alone: the numbers of one are of plans that keep the other."""
+    plans = [plan for one in free.size.layouts for plan in one.plans]
+    least_s = min(plan.time_s for plan in plans if power_w(plan) <= CAP_W)
+    iterations, most_s = 1_000_000, 0.99 * least_s
+    limits = {"max_power": f"{CAP_W:g}W", "tokens": iterations * 16 * 2048, "deadline": f"{iterations * most_s:.0f}s"}
+    said = refusal(free, **limits)
+    least_w = min(power_w(plan) for plan in plans if plan.time_s <= most_s)
+    whole = duration(iterations * least_s)
+    assert f"within --max-power 2.00 kW the fastest takes {scaled(least_s, 's')} an iteration, {whole} in all" in said
+    assert f"within the deadline the least power of a plan is {scaled(least_w, 'W', digits=4)} on 4 GPUs" in said
+    assert "allow more time or power" in said
+    assert "--max-gpu-power" not in said, "which slows down, too"
+
+
+def test_a_power_limit_of_gpus_is_named_where_it_keeps_a_cap(free):
+    """Then GPUs go below the clocks of plans; asked with it, the question has an answer, and no slower one."""
+    cap_w = 1600.0
+    assert min(power_w(plan) for one in free.size.layouts for plan in one.plans) > cap_w
+    said = refusal(free, max_power=f"{cap_w:g}W")
+    named = re.search(r"--max-gpu-power (\S+), if the driver takes it, with which .* takes ([0-9.]+) ms at ", said)
+    assert named
+    advice = answer(replace(free.question, goals=goals_of(max_power=f"{cap_w:g}W", max_gpu_power=named[1])))
+    assert power_w(advice.chosen.cost) <= cap_w
+    assert advice.chosen.cost.time_s <= float(named[2]) / 1e3 * 1.003
+    assert "--max-gpu-power 400W," not in refusal(free, max_power=f"{cap_w:g}W", max_gpu_power="400W")

@@ -79,7 +79,11 @@ def test_what_is_least_follows_from_what_is_given():
         ((), {"max_node_power": "100W"}, "the 2 GPUs of a node"),
         ((), {"gpus": "0..8"}, "such as 1..8"),
         ((), {"deadline": "30d"}, "give its --tokens"),
-        ((), {"deadline": "1s", "tokens": 1e12}, r"no plan keeps the limits \(--deadline 1 s\): .* days in all,"),
+        (
+            (),
+            {"deadline": "1s", "tokens": 1e12},
+            r"no plan keeps the limits \(--deadline 1 s\): .* days in all; allow more time,",
+        ),
         ((), {"price_of_energy": "0.12"}, "write 0.12perkWh or 120perMWh, or a CSV file with the columns hour,price"),
         ((), {"price_of_energy": "52.3perkWh"}, "a price_per_kwh of 52.3 is not plausible"),
         ((), {"carbon": "400"}, "write 400gperkWh or 400kgperMWh"),
