@@ -77,6 +77,16 @@ def _keeps_deadline(question: Question, choice: LayoutChoice) -> bool:
     return most_s is None or choice.cost.time_s <= most_s
 
 
+def broken_words(question: Question, choice: LayoutChoice) -> str:
+    """Return which limits a plan breaks, such as ` (42.3 kW, over the limit)`, or nothing."""
+    broken = []
+    if not _keeps_caps(question, choice):
+        broken.append(f"{scaled(choice.power_w, 'W')}, over the limit")
+    if not _keeps_deadline(question, choice):
+        broken.append("after the deadline")
+    return f" ({'; '.join(broken)})" if broken else ""
+
+
 def unkept_words(question: Question, layout: LayoutAnswer) -> str:
     """Return that no plan of a layout keeps the limits, and what the nearest to them takes; or nothing."""
     choices = plans_of([layout])

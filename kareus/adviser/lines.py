@@ -19,7 +19,7 @@ from kareus.adviser.choosing import best_of, plan_asked
 from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.goals import Least
 from kareus.adviser.layouts import counted
-from kareus.adviser.limits import keeps, unkept_words
+from kareus.adviser.limits import broken_words, keeps, unkept_words
 from kareus.adviser.order import FULL_SHARE, TIED_SHARE, without_setting
 from kareus.adviser.predictions import LayoutCost
 from kareus.adviser.runs import LayoutRun, runs_text
@@ -119,7 +119,8 @@ def _to_do(advice: Advice) -> str:
 
 def _costs_words(advice: Advice) -> str:
     chosen, baseline = advice.chosen.cost, advice.size.baseline.cost
-    return f"{_iteration(chosen)} an iteration instead of {_iteration(baseline)}"
+    broken = broken_words(advice.question, advice.size.baseline)
+    return f"{_iteration(chosen)} an iteration instead of {_iteration(baseline)}{broken}"
 
 
 def subject(advice: Advice) -> str:
@@ -166,7 +167,8 @@ def training_line(advice: Advice) -> str:
     if advice.question.goals.tokens is None:
         return ""
     costs = [", ".join(_training_costs(advice, choice)) for choice in (advice.chosen, advice.size.baseline)]
-    return f"the whole training: {costs[0]}; without a plan: {costs[1]}"
+    broken = broken_words(advice.question, advice.size.baseline)
+    return f"the whole training: {costs[0]}; without a plan: {costs[1]}{broken}"
 
 
 def chips(advice: Advice) -> str:

@@ -9,7 +9,8 @@ from helpers.builders import CONFIG
 from kareus.adviser.advice import answer
 from kareus.adviser.choosing import choose
 from kareus.adviser.goals import goals_of
-from kareus.adviser.lines import POWER, frugal_lines, full_line, heads, shown, table_lines
+from kareus.adviser.limits import broken_words
+from kareus.adviser.lines import POWER, frugal_lines, full_line, headline, heads, shown, table_lines, training_line
 from kareus.adviser.question import ask
 from kareus.adviser.tables import layouts_frame
 from kareus.errors import ConfigError
@@ -181,3 +182,21 @@ def test_a_power_limit_of_gpus_is_named_where_it_keeps_a_cap(free):
     assert power_w(advice.chosen.cost) <= cap_w
     assert advice.chosen.cost.time_s <= float(named[2]) / 1e3 * 1.003
     assert "--max-gpu-power 400W," not in refusal(free, max_power=f"{cap_w:g}W", max_gpu_power="400W")
+
+
+def test_what_is_compared_with_is_said_to_break_the_limits(free):
+    """The trainer's own execution at full clocks; unlimited, nothing is said of it."""
+    tokens, baseline = 1e9, free.size.baseline.cost
+    iterations = tokens / (16 * 2048)
+
+    def lines(**goals):
+        asked = replace(free.question, goals=goals_of(tokens=tokens, **goals))
+        advice = replace(free, question=asked, chosen=choose(asked, free.sizes))
+        return headline(advice), training_line(advice)
+
+    broken = f" ({scaled(power_w(baseline), 'W')}, over the limit)"
+    assert all(line.endswith(broken) for line in lines(max_power=f"{CAP_W:g}W"))
+    assert all("over the limit" not in line for line in lines(max_power="1MW"))
+    deadline = f"{0.999 * iterations * baseline.time_s:.0f}s"
+    late = replace(free.question, goals=goals_of(tokens=tokens, deadline=deadline))
+    assert broken_words(late, free.size.baseline) == " (after the deadline)"
