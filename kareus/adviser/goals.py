@@ -200,7 +200,8 @@ def price(option: str, text: str, unit: Unit) -> tuple[float | HourlySeries, str
     currency = CURRENCY if unit is Unit.PRICE else "()"
     match = re.fullmatch(rf"({NUMBER})\s*{currency}(\S*)", text.strip())
     if match is None or match[3] not in suffixes:
-        kinds = " or ".join(f"{PLAUSIBLE[unit].usual / factor:g}{suffix}" for suffix, factor in suffixes.items())
+        paid = match[2] or "" if match else ""
+        kinds = " or ".join(f"{PLAUSIBLE[unit].usual / factor:g}{paid}{suffix}" for suffix, factor in suffixes.items())
         raise ConfigError(
             f"{option} {text}: not understood; write {kinds}, or a CSV file with the columns hour,{unit}, or one that "
             "Electricity Maps, WattTime or ENTSO-E export."
@@ -218,9 +219,9 @@ def _gpu_price(text: str) -> tuple[float, str]:
     Raises:
         ConfigError: it is not one.
     """
-    match = re.fullmatch(rf"({NUMBER})\s*{CURRENCY}perGPUh", text.strip())
-    if match is None:
-        raise ConfigError(f"--gpu-price {text}: not understood; write 2.5perGPUh.")
+    match = re.fullmatch(rf"({NUMBER})\s*{CURRENCY}(\S*)", text.strip())
+    if match is None or match[3] != "perGPUh":
+        raise ConfigError(f"--gpu-price {text}: not understood; write 2.5{match[2] or '' if match else ''}perGPUh.")
     value = number_in(match[1])
     if not 0 <= value <= MOST_PRICE:
         raise ConfigError(f"--gpu-price {text}: must be from 0 to {MOST_PRICE:g}.")

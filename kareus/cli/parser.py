@@ -17,7 +17,8 @@ from kareus.errors import one_line
 _MISSING = "the following arguments are required: "
 _UNKNOWN = "unrecognized arguments: "
 _REWORDED = (
-    (r"invalid float value: '(.*)'$", r"'\1' is not a number; write one such as 2.5 or 1e12"),
+    (r"^(--tokens: )invalid float value: '(.*)'$", r"\1'\2' is not a number; write one such as 1e12"),
+    (r"invalid float value: '(.*)'$", r"'\1' is not a number; write one such as 2.5"),
     (r"invalid int value: '(.*)'$", r"'\1' is not a whole number"),
     (r"expected one argument$", "needs a value, which does not begin with '-'"),
     (r"not allowed with argument ", "cannot be given together with "),

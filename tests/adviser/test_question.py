@@ -85,6 +85,8 @@ def test_what_is_least_follows_from_what_is_given():
             r"no plan keeps the limits \(--deadline 1 s\): .* days in all; allow more time,",
         ),
         ((), {"price_of_energy": "0.12"}, "write 0.12perkWh or 120perMWh, or a CSV file with the columns hour,price"),
+        ((), {"price_of_energy": "0.12EUR"}, "write 0.12EURperkWh or 120EURperMWh, or a CSV file"),
+        ((), {"gpu_price": "2.5EUR"}, r"write 2\.5EURperGPUh\.$"),
         ((), {"price_of_energy": "52.3perkWh"}, "a price_per_kwh of 52.3 is not plausible"),
         ((), {"carbon": "400"}, "write 400gperkWh or 400kgperMWh"),
         ((), {"carbon": "400000gperkWh"}, "a carbon_g_per_kwh of 400,000 is not plausible"),

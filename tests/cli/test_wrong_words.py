@@ -26,9 +26,11 @@ PLAIN = "unknown argument; it is given without dashes:"
         ((*ADVISE, "--sequence_length"), "--sequence_length: unknown argument; perhaps you meant --sequence-length"),
         (("verify", "--gpus", "8"), "--gpus: unknown argument"),
         (("advise", "--gpus", "8"), "--global-batch: missing"),
+        ((*ADVISE, "--tokens", "1T"), "--tokens: '1T' is not a number; write one such as 1e12"),
+        (("train", "--clip", "small"), "--clip: 'small' is not a number; write one such as 2.5"),
     ],
 )
-def test_an_unknown_argument_is_answered_by_what_is_meant(arguments, said, capsys):
+def test_a_wrong_argument_is_answered_by_what_is_meant(arguments, said, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert capsys.readouterr().err == f"kareus {arguments[0]}: {said}; see kareus {arguments[0]} --help.\n"
