@@ -41,6 +41,14 @@ def limited(question: Question) -> Workload:
     return replace(base, gpu=driven(capped, base.software, base.parallelism.gpus))
 
 
+def idle_limit_line(question: Question) -> str:
+    """Return that a power limit of GPUs is no less than what they have anyway; or nothing."""
+    gpu, limit_w = question.base.gpu, question.goals.gpu_w
+    if limit_w is None or limit_w < gpu.power_limit_w:
+        return ""
+    return f"--max-gpu-power {limit_w:g}W limits nothing: the power limit of {gpu.name} is {gpu.power_limit_w:g} W"
+
+
 def check_cap(question: Question, base: Workload, gpus: int) -> None:
     """Check that GPUs which only wait keep the caps; all plans take more.
 

@@ -19,7 +19,7 @@ from kareus.adviser.choosing import best_of, plan_asked
 from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.goals import Least
 from kareus.adviser.layouts import counted
-from kareus.adviser.limits import broken_words, keeps, unkept_words
+from kareus.adviser.limits import broken_words, idle_limit_line, keeps, unkept_words
 from kareus.adviser.order import FULL_SHARE, TIED_SHARE, without_setting
 from kareus.adviser.predictions import LayoutCost
 from kareus.adviser.runs import LayoutRun, runs_text
@@ -93,6 +93,8 @@ def _first_lines(advice: Advice) -> Iterator[str]:
         yield full
     if unset := unset_line(advice):
         yield unset
+    if idle := idle_limit_line(advice.question):
+        yield idle
     yield from advice.question.goals.understood
     yield layout_text(advice)
 

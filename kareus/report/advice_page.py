@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kareus.adviser.answers import Advice, Depth, LayoutAnswer, SizeAnswer
 from kareus.adviser.choosing import plan_asked
-from kareus.adviser.limits import unkept_words
+from kareus.adviser.limits import idle_limit_line, unkept_words
 from kareus.adviser.lines import (
     answer_lines,
     cells,
@@ -111,6 +111,8 @@ def _lead(advice: Advice) -> Iterator[str]:
     yield from map(_sentence, frugal_lines(advice))
     if full := full_line(advice):
         yield _sentence(full)
+    if idle := idle_limit_line(advice.question):
+        yield f"{idle}."
     if whole := training_line(advice):
         yield _sentence(whole)
     if settings := layout_settings(advice):

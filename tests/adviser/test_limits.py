@@ -10,7 +10,17 @@ from kareus.adviser.advice import answer
 from kareus.adviser.choosing import choose
 from kareus.adviser.goals import goals_of
 from kareus.adviser.limits import broken_words
-from kareus.adviser.lines import POWER, frugal_lines, full_line, headline, heads, shown, table_lines, training_line
+from kareus.adviser.lines import (
+    POWER,
+    frugal_lines,
+    full_line,
+    headline,
+    heads,
+    short_lines,
+    shown,
+    table_lines,
+    training_line,
+)
 from kareus.adviser.question import ask
 from kareus.adviser.tables import layouts_frame
 from kareus.errors import ConfigError
@@ -200,3 +210,12 @@ def test_what_is_compared_with_is_said_to_break_the_limits(free):
     deadline = f"{0.999 * iterations * baseline.time_s:.0f}s"
     late = replace(free.question, goals=goals_of(tokens=tokens, deadline=deadline))
     assert broken_words(late, free.size.baseline) == " (after the deadline)"
+
+
+@pytest.mark.parametrize(("limit", "said"), [("700W", True), ("900W", True), ("699W", False)])
+def test_a_power_limit_above_what_gpus_have_is_said_to_limit_nothing(free, limit, said):
+    """An H100 has 700 W."""
+    advice = replace(free, question=replace(free.question, goals=goals_of(max_gpu_power=limit)))
+    line = f"--max-gpu-power {limit} limits nothing: the power limit of H100-SXM5-80GB is 700 W"
+    assert (line in [*short_lines(advice)]) is said
+    assert (f"{line}." in advice_page(advice).extra["lead"]) is said
