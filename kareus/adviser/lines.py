@@ -20,7 +20,7 @@ from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.goals import Least
 from kareus.adviser.layouts import counted
 from kareus.adviser.limits import broken_words, idle_limit_line, keeps, unkept_words
-from kareus.adviser.order import FULL_SHARE, TIED_SHARE, without_setting
+from kareus.adviser.order import FULL_SHARE, TIED_SHARE, settable_instead, without_setting
 from kareus.adviser.predictions import LayoutCost
 from kareus.adviser.runs import LayoutRun, runs_text
 from kareus.adviser.unmeasured import sorted_by_trainer
@@ -156,9 +156,9 @@ def layout_words(advice: Advice) -> str:
 
 
 def layout_settings(advice: Advice) -> str:
-    """Return the settings that give its trainer the chosen layout; nothing where the plan does."""
+    """Return the settings that give its trainer the chosen layout; nothing where the plan does, or none do."""
     workload, trainer = advice.chosen.layout.candidate.workload, advice.question.trainer
-    if trainer.settings is None:
+    if trainer.settings is None or unset_line(advice):
         return ""
     plain = dict(leaves(to_plain(workload)))
     return f"{trainer.title}: {layout_line(trainer_named(trainer.settings), plain, workload.gpu.gpus_per_node)}"
@@ -308,9 +308,9 @@ def measured_words(workload: Workload) -> str:
 
 
 def turn_on_lines(advice: Advice) -> Iterator[str]:
-    """Yield how the plan is turned on in its trainer; nothing where Kareus' engine does not run the layout."""
+    """Yield how the plan is turned on in its trainer; nothing where that has no settings for the layout, or no run."""
     trainer = advice.question.trainer
-    if trainer.overlaps and engine_refusal(advice.chosen.layout.candidate.workload):
+    if unset_line(advice):
         return
     once = "" if trainer.clocks is ClockPace.STEP else ", once the plan is made"
     yield (
@@ -460,10 +460,11 @@ def unset_line(advice: Advice) -> str:
     unset = without_setting(workload)
     if not unset:
         return ""
+    able = settable_instead(workload)
+    instead = f", or ask for what it has, such as {' '.join(able)}" if able else ""
     runs = "torchtitan (kareus export --format torchtitan)" if workload.pipeline.schedule.folds else "Kareus' engine"
     return (
-        f"{advice.question.base.software.name} has no setting for {', '.join(unset)}: run the plan with {runs}, or ask "
-        "for what it has, such as schedule=1f1b"
+        f"{advice.question.base.software.name} has no setting for {', '.join(unset)}: run the plan with {runs}{instead}"
     )
 
 

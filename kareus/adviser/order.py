@@ -3,10 +3,12 @@
 Software is recommended no layout that it has no setting for, and Kareus' engine none that it does not run.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
 from kareus.adviser.feasible import Candidate, Sorted
+from kareus.adviser.layouts import RECOMPUTATIONS, SCHEDULES, SHARDINGS
 from kareus.artifacts.records import leaves, to_plain
 from kareus.interchange.writing import no_setting
 from kareus.runtime.engine_checks import engine_refusal
@@ -18,6 +20,13 @@ TIED_SHARE = 0.03
 COMPARED = 16
 """Layouts, the first in this order, of which is said what another order would cost."""
 SPLIT = "parallelism.layers_per_stage"
+OTHERS: dict[str, tuple[str, tuple[object, ...]]] = {
+    "parallelism.sharding": ("sharding", tuple(reversed(SHARDINGS))),
+    "pipeline.schedule": ("schedule", SCHEDULES),
+    "recomputation": ("recompute", RECOMPUTATIONS),
+}
+"""Words for parts of a layout, and values to try where software has no setting for another: of sharding first what
+takes least memory, of the others what takes least time."""
 FULL_SHARE = 0.95
 """Share of a GPU's memory above which nothing is recommended without a word: the allocator needs the rest."""
 
@@ -78,6 +87,20 @@ def splits(workload: Workload) -> bool:
     """Return whether the software that trains can be told the blocks of each stage of a workload."""
     plain, per_node = dict(leaves(to_plain(workload))), workload.gpu.gpus_per_node
     return not no_setting(workload.software.name, plain, per_node, [SPLIT])
+
+
+def settable_instead(workload: Workload) -> tuple[str, ...]:
+    """Return what to ask for in place of values that software has no setting for, such as `sharding=full`.
+
+    Each is the first of the other values of its part that has a setting in this layout, where one has.
+    """
+    plain, per_node = dict(leaves(to_plain(workload))), workload.gpu.gpus_per_node
+    instead = []
+    for text in without_setting(workload):
+        word, values = OTHERS.get(key := text.partition("=")[0], ("", ()))
+        able = (v for v in values if not no_setting(workload.software.name, plain | {key: str(v)}, per_node, [key]))
+        instead += [f"{word}={value}" for value in itertools.islice(able, 1)]
+    return tuple(instead)
 
 
 def without_setting(workload: Workload) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from helpers.builders import CONFIG
 import kareus
 from kareus.adviser.advice import answer
 from kareus.adviser.answers import LayoutChoice
-from kareus.adviser.lines import answer_lines, commands, frugal_lines, turn_on_lines, unset_line
-from kareus.adviser.order import without_setting
+from kareus.adviser.lines import answer_lines, commands, frugal_lines, layout_settings, turn_on_lines, unset_line
+from kareus.adviser.order import settable_instead, without_setting
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
 from kareus.adviser.question import ask
@@ -24,6 +24,8 @@ from kareus.errors import ConfigError
 from kareus.pareto import as_fast_s
 from kareus.pipeline.config import PipelineSchedule
 from kareus.software.trainers import trainers
+from kareus.workload.compose import compose
+from kareus.workload.resolve import checked_but_for_memory
 
 TESTS = Path(__file__).parents[1]
 FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")
@@ -175,6 +177,22 @@ def test_the_engine_needs_no_setting_of_the_software(by_trainer):
     assert unset_line(replace(advice, chosen=chosen)) == ""
     by_megatron = replace(by_trainer["megatron-core"], chosen=chosen)
     assert "megatron-core has no setting for pipeline.schedule=zb-h1" in unset_line(by_megatron)
+    assert unset_line(by_megatron).endswith("such as schedule=1f1b")
+    assert layout_settings(by_megatron) == ""
+    assert list(turn_on_lines(by_megatron)) == []
+
+
+def test_what_has_a_setting_is_named_instead_of_what_has_none():
+    """Torchtitan shares out the optimizer alone where a pipeline keeps gathered weights, and has no other way to."""
+    layout = ("parallelism.dp=8", "parallelism.tp=1", "parallelism.sharding=optimizer", "model=qwen3-30b-a3b")
+    named = (*layout, "gpu=h200", "microbatch_size=1", "recomputation=none", "software=torchtitan")
+
+    def instead(*overrides):
+        return settable_instead(checked_but_for_memory(compose([*named, *overrides], CONFIG)[0].workload))
+
+    assert instead("parallelism.pp=1") == ("sharding=full",)
+    assert instead("parallelism.pp=2") == ()
+    assert instead("parallelism.pp=2", "pipeline=zb-h1") == ("schedule=1f1b",)
 
 
 def test_a_layout_without_a_setting_is_not_ranked():

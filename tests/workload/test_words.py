@@ -163,6 +163,7 @@ def test_fsdp_is_proposed_what_it_does_without_a_pipeline(model):
     assert one(*named[:-1], "parallelism.pp=2", "software=torchtitan").workload.parallelism.sharding == "optimizer"
 
 
+
 def test_a_proposal_keeps_what_is_named():
     found = one("model=llama3.1-8b", "gpu=h200", "gpus=16", "parallelism.tp=4", "microbatch_size=2")
     assert (found.workload.parallelism.tp, found.workload.microbatch_size) == (4, 2)
