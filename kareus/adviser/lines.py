@@ -64,6 +64,7 @@ def answer_lines(advice: Advice, columns: int | None = None) -> Iterator[str]:
     yield from format_lines(advice)
     yield from order_lines(advice)
     if advice.unmeasured is not None:
+        yield ""
         yield from unmeasured_lines(advice.unmeasured)
     yield ""
     yield from turn_on_lines(advice)
@@ -497,12 +498,11 @@ def order_lines(advice: Advice) -> Iterator[str]:
 
 def unmeasured_lines(unmeasured: Unmeasured) -> Iterator[str]:
     """Yield what a wrong order may cost, and the file of layouts to measure first."""
-    yield ""
     yield (
         f"{unmeasured.software} was never measured on this GPU: were it like {unmeasured.most_unlike}, of the first "
-        f"{unmeasured.compared} in this order number 1 would be {unmeasured.wrong_order_percent:.0f} % slower than the "
-        f"best. Measure these {len(unmeasured.measure_first)} of them, which tell most, write the seconds of an "
-        "iteration behind the last comma, and ask again with --measured FILE:"
+        f"{unmeasured.compared} that it runs by itself number 1 would be {unmeasured.wrong_order_percent:.0f} % slower "
+        f"than the best. Measure these {len(unmeasured.measure_first)} of them, which tell most, write the seconds of "
+        "an iteration behind the last comma, and ask again with --measured FILE:"
     )
     yield from runs_text([LayoutRun(layout=layout) for layout in unmeasured.measure_first]).splitlines()
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kareus.adviser.answers import Advice, Depth, LayoutAnswer, SizeAnswer
+from kareus.adviser.answers import Advice, Depth, LayoutAnswer, SizeAnswer, Unmeasured
 from kareus.adviser.choosing import plan_asked
 from kareus.adviser.limits import idle_limit_line, unkept_words
 from kareus.adviser.lines import (
@@ -23,6 +23,7 @@ from kareus.adviser.lines import (
     subject,
     training_line,
     turn_on_lines,
+    unmeasured_lines,
     unset_line,
 )
 from kareus.adviser.plain import asked, plain
@@ -88,6 +89,7 @@ def advice_page(advice: Advice) -> Page:
         sections=(
             *(_drawn(size) for size in sizes),
             *_answer(advice),
+            *([_to_measure(advice.unmeasured)] if advice.unmeasured else []),
             *(section for size in sizes for section in _size(advice, size)),
             *([_left_out(advice)] if advice.left_out else []),
         ),
@@ -129,6 +131,11 @@ def _answer(advice: Advice) -> Iterator[Section]:
     said, *typed = [*turn_on_lines(advice)] or [""]
     if said:
         yield Section(title="Turning it on", text=f"{said[0].upper()}{said[1:]}", commands=tuple(map(str.strip, typed)))
+
+
+def _to_measure(unmeasured: Unmeasured) -> Section:
+    said, *runs = unmeasured_lines(unmeasured)
+    return Section(title="Layouts to measure first", text=said, commands=("\n".join(runs),))
 
 
 def _drawn(size: SizeAnswer) -> Section:

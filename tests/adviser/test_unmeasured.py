@@ -16,6 +16,7 @@ from kareus.adviser.runs import LayoutRun, LayoutTimes, read_runs, runs_text
 from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.errors import ArtifactError, ConfigError
 from kareus.pipeline.config import PipelineSchedule
+from kareus.report.advice_page import advice_page
 from kareus.software.record import driven, with_numbers
 from kareus.workload.compose import compose
 from kareus.workload.memory import MAY_FIT
@@ -138,6 +139,14 @@ def test_layouts_of_the_trainer_by_itself_are_in_the_order_of_recommendation(unm
     assert order[0].candidate.memory.total_gib == min(one.candidate.memory.total_gib for one in tied)
     printed = json.loads(json.dumps(plain(unmeasured)))
     assert [one["number"] for one in printed["by_itself"]] == [one.number for one in order]
+
+
+def test_the_page_lists_what_to_measure_under_a_heading(unmeasured: Advice) -> None:
+    (section,) = (part for part in advice_page(unmeasured).sections if part.title == "Layouts to measure first")
+    assert unmeasured.unmeasured is not None
+    (runs,) = section.commands
+    assert runs == runs_text([LayoutRun(layout=one) for one in unmeasured.unmeasured.measure_first]).rstrip("\n")
+    assert f"{unmeasured.unmeasured.wrong_order_percent:.0f} % slower than the best" in section.text
 
 
 def test_a_trainer_is_recommended_nothing_that_it_has_no_setting_for(unmeasured: Advice) -> None:
