@@ -66,7 +66,9 @@ OF_LAYOUT = (
     *("embedding_counts", "head_counts", "software"),
 )
 """Beginnings of the terms that one line gives of a layout and of what runs beside what in it, without which it was not
-priced; names of all modules of a stage are not for one line."""
+priced."""
+MODULES = "stage_modules"
+"""Term of the names of all modules of a stage, which are not for one line."""
 
 NO_FUNCTION = ("model.name", "model.checkpoint", "model.layers_per_stage")
 """Beginnings of keys of a model that say nothing of what it computes."""
@@ -111,21 +113,28 @@ def _read_again(
 def layout_line(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node: int) -> str:
     """Return in one line what a trainer is given of a layout and its batch: flags, or keys and values.
 
+    Of names of all modules of a stage, without which a trainer would split blocks by its rule, the line says where they
+    stand.
+
     Args:
         table: of the trainer.
         workload: plain values by dotted key, resolved.
         gpus_per_node: GPUs of a node.
     """
     is_flags = table.syntaxes[0] == SHELL
+    all_terms = terms_of(workload, gpus_per_node)
     terms = {
         name: value
-        for name, value in terms_of(workload, gpus_per_node).items()
+        for name, value in all_terms.items()
         if name.startswith(OF_LAYOUT) and workload.get(OF_MORE.get(name, "")) != 1
     }
     settings = _settings(table, terms, flags=is_flags)
+    modules = {name: value for name, value in all_terms.items() if name == MODULES}
+    named = _settings(table, modules, flags=is_flags)
+    elsewhere = [f"{key}: see the exported file" for key in named if key not in settings]
     shown = {key: value for key, value in settings.items() if key not in table.always}
     priced = {key: value for key, value in table.always.items() if (row := table.row(key)) and row.term is None}
-    return (" " if is_flags else ", ").join(_shown(table, shown | priced))
+    return (" " if is_flags else ", ").join([*_shown(table, shown | priced), *elsewhere])
 
 
 def settings_apart(table: TrainerTable, key: str, value: Any, usual: Any) -> tuple[list[str], list[str]]:

@@ -256,6 +256,17 @@ def test_one_line_of_arguments_has_every_dropout_that_the_file_has():
     assert "dtype" not in layout_line(trainer_named("nanotron"), workload, 8)
 
 
+def test_one_line_of_settings_says_where_the_modules_of_stages_are():
+    """torchtitan splits blocks by a rule of its own where the modules of its stages are not named."""
+    uneven = ("model=llama3.2-3b", "parallelism.pp=2", "parallelism.layers_per_stage=[15,13]", "parallelism.tp=1")
+    workload, key = usual(*uneven, "software=torchtitan"), "parallelism.module_fqns_per_model_part"
+    assert f"\n{key.partition('.')[2]} = [" in settings_of("torchtitan", workload)[0].text
+    assert layout_line(trainer_named("torchtitan"), workload, 8).endswith(f", {key}: see the exported file")
+    whole = usual("model=llama3.2-3b", "parallelism.pp=1", "parallelism.tp=1", "software=torchtitan")
+    assert key not in layout_line(trainer_named("torchtitan"), whole, 8)
+    assert "exported file" not in layout_line(trainer_named("megatron-lm"), workload, 8)
+
+
 @pytest.mark.parametrize("software", ["torchtitan", "torchtitan-eager"])
 def test_files_of_torchtitan_say_whether_it_compiles(software, tmp_path):
     workload = usual("parallelism.sharding=full", "parallelism.pp=1", "parallelism.dp=2", f"software={software}")
