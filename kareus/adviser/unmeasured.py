@@ -21,7 +21,7 @@ from kareus.calibrate.software_fit import PRIORS, trainer_numbers
 from kareus.calibrate.software_output import calibrated_software
 from kareus.calibrate.trainer import LinearTimes, fit_runs, telling_runs
 from kareus.gpu_model.trust import known_uncertainty
-from kareus.prediction.errors import error_of, pair_errors
+from kareus.prediction.errors import error_of, models_of, pair_errors
 from kareus.software.record import Software, driven
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
@@ -37,16 +37,17 @@ def is_measured(workload: Workload) -> bool:
 def unmeasured_of(base: Workload, layouts: Sequence[LayoutAnswer], config_dir: Path) -> Unmeasured | None:
     """Return what is known of the order of layouts; None where the software was measured, or there is no choice.
 
-    Of experts nothing is known: other software, which was measured with dense models, has no numbers for them.
+    Models with experts are compared by software that was measured with them; None where there is no other.
     """
-    if is_measured(base) or base.model.experts is not None:
+    others = {pair.software for pair in pair_errors() if pair.models == models_of(base)} - {base.software.name}
+    if is_measured(base) or not others:
         return None
     run = sorted_by_trainer(layouts)[:COMPARED]
     if len(run) < 2:  # noqa: PLR2004 - an order is of two at least
         return None
     workloads = [answer.candidate.workload for answer in run]
     losses = {}
-    for name in sorted({pair.software for pair in pair_errors()} - {base.software.name}):
+    for name in sorted(others):
         (other,) = compose([f"software={name}"], config_dir)
         losses[name] = _loss_percent(replace(base, software=other.workload.software), run)
     priors = {name: PRIORS[name] for name in trainer_numbers(base.software)}
