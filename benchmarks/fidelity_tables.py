@@ -21,7 +21,7 @@ from kareus.evidence.kernels.rows import kind_of, read_kernels
 from kareus.evidence.node_power import PowerAnswer, answer_power
 from kareus.gpu_model.trust import known_kernel_uncertainty, known_uncertainty
 from kareus.graph.number_formats import Precision
-from kareus.prediction.errors import LEAST_ROWS, PairError, error_of, numbers_for, pair_errors, spread_percent
+from kareus.prediction.errors import DENSE, LEAST_ROWS, PairError, error_of, numbers_for, pair_errors, spread_percent
 from kareus.prediction.lines import read_lines
 from kareus.prediction.rows import read_iterations
 from kareus.software.record import GROUP
@@ -67,8 +67,6 @@ MOST_QUOTED, MOST_RANKED = 10.0, 20.0
 """Percent of error up to which seconds may be quoted, and up to which layouts may be ranked without a measurement."""
 NOT_MEASURED = "not measured"
 MODEL_WITH_EXPERTS = "mixtral-8x7b"
-UNKNOWN_TIME = f"{NOT_MEASURED}: take {spread_percent()[1]:.1f} %"
-"""What a pair that was not measured may be off, as `kareus advise` takes it."""
 
 
 def main() -> None:
@@ -112,13 +110,23 @@ def trust_rows() -> Iterator[str]:
     for software, gpus in unmeasured.items():
         yield _trust_row(", ".join(gpus), software, None, None, "nothing")
     yield _trust_row("any", ", ".join(never_measured()), None, None, "nothing")
+    yield _trust_row("any other", f"any, {EXPERTS}", None, None, "nothing", models=EXPERTS)
 
 
 def _trust_row(
-    gpu: str, software: str, time: float | None, energy: float | None, source: str, rows: int = LEAST_ROWS
+    gpu: str,
+    software: str,
+    time: float | None,
+    energy: float | None,
+    source: str,
+    rows: int = LEAST_ROWS,
+    models: str = DENSE,
 ) -> str:
-    """Return a row: errors in percent where they were measured, and what follows from them."""
-    times = f"{'all ' if rows < LEAST_ROWS else ''}{time:.1f} %" if time is not None else UNKNOWN_TIME
+    """Return a row: errors in percent where they were measured, else what `kareus advise` takes; what follows."""
+    if time is None:
+        times = f"{NOT_MEASURED}: take {spread_percent(models)[1]:.1f} %"
+    else:
+        times = f"{'all ' if rows < LEAST_ROWS else ''}{time:.1f} %"
     if time is None:
         so = "rank layouts: measure five; quote: no"
     elif rows < LEAST_ROWS:

@@ -11,7 +11,8 @@ from helpers.builders import CONFIG
 import doc_tables
 import fidelity_tables
 import trainers
-from kareus.prediction.errors import TABLE, error_words, pair_errors
+from kareus.prediction.errors import TABLE, error_words, pair_errors, time_percent
+from kareus.workload.compose import compose
 from kareus.workload.resolve import resolve_accepted
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -88,6 +89,18 @@ def test_a_gpu_and_its_software_have_one_error_wherever_it_is_said(path):
     said, percents = error_words(workload), re.findall(r"([\d.]+) %", row[2] + row[3])
     assert [f"{float(percent):g} %" in said or f"{percent} %" in said for percent in percents] == [True] * len(percents)
     assert ("never measured: " in said) == row[2].startswith("not measured")
+
+
+@pytest.mark.parametrize("named", [("h100-sxm5-80gb", "torchtitan"), ("b200", "torchtitan"), ("h200", "nanotron")])
+def test_the_last_row_is_what_is_said_of_experts_that_were_not_measured(named):
+    gpu, software = named
+    (one,) = compose([f"gpu={gpu}", f"software={software}", "model=qwen3-30b-a3b"], CONFIG)
+    (*_, row) = fidelity_tables.trust_rows()
+    assert "experts" in row
+    said = error_words(one.workload)
+    assert "never measured" in said
+    assert said.startswith(f"take {time_percent(one.workload):g} %")
+    assert f"take {time_percent(one.workload):.1f} %" in row
 
 
 def test_what_may_be_quoted_follows_the_error():
