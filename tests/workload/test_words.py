@@ -160,8 +160,6 @@ def test_fsdp_is_proposed_what_it_does_without_a_pipeline(model):
     assert one(*named, "software=megatron-core").workload.parallelism.sharding == "optimizer"
     asked = one(*named, "software=torchtitan", "parallelism.sharding=optimizer")
     assert asked.workload.parallelism.sharding == "optimizer"
-    assert one(*named[:-1], "parallelism.pp=2", "software=torchtitan").workload.parallelism.sharding == "optimizer"
-
 
 
 def test_a_proposal_keeps_what_is_named():
