@@ -128,6 +128,8 @@ class Unmeasured:
     """What is known of the order of layouts for software that was never measured."""
 
     software: str
+    measured_otherwise: bool
+    """Whether it was measured on the GPU, with other settings, formats or kinds of models."""
     wrong_order_percent: float
     """By how much the first choice is slower than the best of the compared layouts, for the software most unlike."""
     most_unlike: str

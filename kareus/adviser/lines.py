@@ -498,8 +498,9 @@ def order_lines(advice: Advice) -> Iterator[str]:
 
 def unmeasured_lines(unmeasured: Unmeasured) -> Iterator[str]:
     """Yield what a wrong order may cost, and the file of layouts to measure first."""
+    what = f"{unmeasured.software}{' as it is set here' if unmeasured.measured_otherwise else ''}"
     yield (
-        f"{unmeasured.software} was never measured on this GPU: were it like {unmeasured.most_unlike}, of the first "
+        f"{what} was never measured on this GPU: were it like {unmeasured.most_unlike}, of the first "
         f"{unmeasured.compared} that it runs by itself number 1 would be {unmeasured.wrong_order_percent:.0f} % slower "
         f"than the best. Measure these {len(unmeasured.measure_first)} of them, which tell most, write the seconds of "
         "an iteration behind the last comma, and ask again with --measured FILE:"

@@ -57,6 +57,7 @@ def unmeasured_of(base: Workload, layouts: Sequence[LayoutAnswer], config_dir: P
     most = max(losses, key=lambda name: losses[name])
     return Unmeasured(
         software=base.software.name,
+        measured_otherwise=(base.gpu.name, base.software.name) in {(pair.gpu, pair.software) for pair in pair_errors()},
         wrong_order_percent=losses[most],
         most_unlike=most,
         compared=len(run),

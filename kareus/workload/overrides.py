@@ -42,6 +42,7 @@ ELSEWHERE = {
 
 
 OPTIONS: Mapping[str, str] = {
+    "nodes nnodes num_nodes": "gpus=N, of all nodes together,",
     "lora adapter adapters peft": "training.lora_rank=16, with training.lora_targets",
     "qlora quantization load_in_4bit": "training.lora_rank=16 training.frozen_weights=nf4",
     "packing sample_packing packed_sequence": "training.document_tokens=N, their mean length",

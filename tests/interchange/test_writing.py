@@ -314,6 +314,14 @@ def test_arguments_of_megatron_have_what_it_asks_for_of_every_model():
         assert f"--max-position-embeddings {positions}\n" in own.text
 
 
+def test_megatron_starts_with_the_settings_of_its_fsdp():
+    """`validate_args` refuses Megatron-FSDP with another optimizer or format of checkpoints."""
+    workload = usual("parallelism.tp=1", "parallelism.pp=1", "parallelism.dp=8", "parallelism.sharding=full")
+    for said in (layout_line(trainer_named("megatron-lm"), workload, 8), settings_of("megatron-lm", workload)[0].text):
+        for flag in ("--use-megatron-fsdp", "--use-distributed-optimizer", "--ckpt-format fsdp_dtensor"):
+            assert flag in said
+
+
 @pytest.mark.parametrize(
     ("software", "layout", "unset"),
     [

@@ -55,6 +55,7 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         ("fast", "'fast': not an override; write key=value, such as parallelism=tp8."),
         ("~gpu", "'~gpu': not an override; write key=value, such as parallelism=tp8."),
         ("microbatch-size=4", "microbatch-size=4: unknown key; perhaps you meant microbatch_size."),
+        ("nodes=4", "nodes=4: unknown key; it is gpus=N, of all nodes together, here."),
         ("tp=4", "tp=4: unknown key; perhaps you meant parallelism.tp."),
         ("model.hiden_size=4", "model.hiden_size=4: unknown key; perhaps you meant model.hidden_size."),
         ("search.tp=4", "search.tp=4: unknown key; perhaps you meant parallelism.tp."),
