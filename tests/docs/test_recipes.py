@@ -75,14 +75,14 @@ def test_a_trainer_is_a_file_and_a_table(config, tmp_path, monkeypatch, caplog):
     numbers = yaml.safe_load((config / "software/nanotron.yaml").read_text()) | {"name": "newcomer"}
     (config / "software/newcomer.yaml").write_text(yaml.safe_dump(numbers))
     monkeypatch.setattr(table, "FOLDER", tables)
-    for cached in (table.trainer_of, table._content, table._trainer):
+    for cached in (table.table_of, table._content, table._trainer):
         cached.cache_clear()
     file = tmp_path / "train.yaml"
     file.write_text("newcomer: {layers_at_once: 4, gpus: 16}\n")
     arguments = ["from", str(file), "model=llama3.2-3b", "sequence_length=4096", "num_microbatches=8"]
     caplog.set_level("INFO")
     code = main([*arguments, "--config-dir", str(config)])
-    for cached in (table.trainer_of, table._content, table._trainer):
+    for cached in (table.table_of, table._content, table._trainer):
         cached.cache_clear()
     assert code == 0
     assert "software=newcomer" in caplog.text
