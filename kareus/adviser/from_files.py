@@ -9,7 +9,6 @@ from kareus.errors import ConfigError
 from kareus.interchange.reading import Training
 from kareus.workload.arguments import brought, check_has_model, left_out
 from kareus.workload.compose import compose
-from kareus.workload.config import Workload
 from kareus.workload.overrides import key_of
 from kareus.workload.words import GLOBAL_BATCH, GPUS, MICROBATCH
 
@@ -66,14 +65,14 @@ def asked_of(
     training, overrides = brought(list(files), None, others)
     check_has_model(files, training, overrides)
     kept = [text for text in overrides if not _is_of_layout(key_of(text))]
-    job = _Job(training=training, place=" ".join(map(str, files)), config_dir=config_dir)
+    gpus, global_batch = _size(training, " ".join(map(str, files)), gpus, global_batch, config_dir)
     lengths = [text.partition("=")[2] for text in overrides if key_of(text) == "sequence_length"]
-    in_question = (GPUS, GLOBAL_BATCH, MICROBATCH, *(["sequence_length"] if sequence_length else []))
+    in_question = (GPUS, GLOBAL_BATCH, MICROBATCH, *([] if sequence_length is None else ["sequence_length"]))
     return Asked(
         overrides=(*kept, *(text for text in given if text not in others)),
-        gpus=gpus or str(job.gpus()),
-        global_batch=global_batch or job.global_batch(),
-        sequence_length=sequence_length or (int(lengths[-1]) if lengths else None),
+        gpus=gpus,
+        global_batch=global_batch,
+        sequence_length=int(lengths[-1]) if sequence_length is None and lengths else sequence_length,
         left_out=left_out(files, training, [*given, *in_question], config_dir),
     )
 
@@ -82,31 +81,24 @@ def _is_of_layout(key: str) -> bool:
     return key in OF_LAYOUT or key.startswith(GROUPS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    """The job that files describe, with its layout."""
-
-    training: Training
-    place: str
-    config_dir: Path
-
-    def gpus(self) -> int:
-        """Return how many GPUs the job has."""
-        self._check(GPUS, "--gpus", "how many GPUs there are")
-        return self._composed().parallelism.gpus
-
-    def global_batch(self) -> int:
-        """Return how many sequences an iteration of the job has."""
-        if not any(key_of(text) == GLOBAL_BATCH for text in self.training.overrides):
-            for key in (GLOBAL_BATCH, MICROBATCH, GPUS):  # of which it is the product
-                self._check(key, "--global-batch", "how many sequences an iteration has")
-        workload = self._composed()
-        return workload.num_microbatches * workload.microbatch_size * workload.parallelism.dp
-
-    def _composed(self) -> Workload:
-        (job,) = compose(self.training.overrides, self.config_dir)
-        return job.workload
-
-    def _check(self, key: str, option: str, what: str) -> None:
-        if any(key in missing.keys for missing in self.training.missing):
-            raise ConfigError(f"{self.place}: does not say {what}; give {option} N.")
+def _size(
+    training: Training, place: str, gpus: str | None, global_batch: int | None, config_dir: Path
+) -> tuple[str, int]:
+    """Return GPUs and sequences of an iteration: as they are given, else those of the job with its layout."""
+    if gpus is not None and global_batch is not None:
+        return gpus, global_batch
+    unsaid = {key for missing in training.missing for key in missing.keys}
+    is_named = any(key_of(text) == GLOBAL_BATCH for text in training.overrides)
+    if gpus is None and GPUS in unsaid:
+        raise ConfigError(f"{place}: does not say how many GPUs there are; give --gpus N.")
+    if (
+        global_batch is None and not is_named and unsaid & {GLOBAL_BATCH, MICROBATCH, GPUS}
+    ):  # of which it is the product
+        raise ConfigError(f"{place}: does not say how many sequences an iteration has; give --global-batch N.")
+    (composition,) = compose(training.overrides, config_dir)
+    job = composition.workload
+    batch = job.num_microbatches * job.microbatch_size * job.parallelism.dp
+    return (
+        str(job.parallelism.gpus) if gpus is None else gpus,
+        batch if global_batch is None else global_batch,
+    )

@@ -421,7 +421,7 @@ def full_words(layout: LayoutAnswer) -> str:
 
 def full_note(layouts: Iterable[LayoutAnswer]) -> str:
     """Return why layouts are listed that fill a GPU's memory by the estimate, where some of these do; or nothing."""
-    return f"memory: {MAY_FIT}" if any(map(full_words, layouts)) else ""
+    return f"memory: {MAY_FIT}" if any(map(is_nearly_full, layouts)) else ""
 
 
 def _over_words(layout: LayoutAnswer) -> str:

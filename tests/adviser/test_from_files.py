@@ -53,6 +53,13 @@ def test_what_is_given_goes_before_what_the_file_says():
     assert [text for text in of_file.overrides if text.startswith("precision=")] == ["precision=bf16"]
 
 
+def test_nothing_of_the_file_takes_the_place_of_a_zero():
+    of_file = asked(GPU, gpus="0", batch=0, length=0)
+    assert (of_file.gpus, of_file.global_batch, of_file.sequence_length) == ("0", 0, 0)
+    with pytest.raises(ConfigError, match="--global-batch 0: must be from 1"):
+        ask(of_file.overrides, gpus="8", global_batch=of_file.global_batch, config_dir=CONFIG)
+
+
 def test_it_says_what_is_lost_and_what_is_taken_where_the_file_says_nothing():
     (lost,) = asked(GPU).left_out
     assert "windows of attention" in lost
