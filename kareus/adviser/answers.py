@@ -73,11 +73,6 @@ class LayoutChoice:
     layout: LayoutAnswer
     cost: LayoutCost
 
-    @property
-    def power_w(self) -> float:
-        """Mean power of all GPUs over an iteration."""
-        return self.cost.energy_j / self.cost.time_s
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:

@@ -77,7 +77,7 @@ def keeps(question: Question, choice: LayoutChoice) -> bool:
 
 def _keeps_caps(question: Question, choice: LayoutChoice) -> bool:
     cap_w, _ = limits_of(question, choice.layout)
-    return cap_w is None or choice.power_w <= cap_w
+    return cap_w is None or choice.cost.power_w <= cap_w
 
 
 def _keeps_deadline(question: Question, choice: LayoutChoice) -> bool:
@@ -89,7 +89,7 @@ def broken_words(question: Question, choice: LayoutChoice) -> str:
     """Return which limits a plan breaks, such as ` (42.3 kW, over the limit)`, or nothing."""
     broken = []
     if not _keeps_caps(question, choice):
-        broken.append(f"{scaled(choice.power_w, 'W')}, over the limit")
+        broken.append(f"{scaled(choice.cost.power_w, 'W')}, over the limit")
     if not _keeps_deadline(question, choice):
         broken.append("after the deadline")
     return f" ({'; '.join(broken)})" if broken else ""
@@ -103,7 +103,7 @@ def unkept_words(question: Question, layout: LayoutAnswer) -> str:
     timely = [choice for choice in choices if _keeps_deadline(question, choice)]
     if timely:
         within = "" if question.goals.deadline_s is None else " within the deadline"
-        least = f"{scaled(min(choice.power_w for choice in timely), 'W', digits=DIGITS)}{within}"
+        least = f"{scaled(min(choice.cost.power_w for choice in timely), 'W', digits=DIGITS)}{within}"
     else:
         least = scaled(min(choice.cost.time_s for choice in choices), "s", digits=DIGITS)
     return f", no plan keeps the limits: at least {least}"
@@ -121,10 +121,12 @@ def nearest_words(question: Question, choices: Sequence[LayoutChoice]) -> str:
         said.append(f"{within}the fastest takes {scaled(fastest.cost.time_s, 's')} an iteration, {whole} in all")
         more.append("time")
     if goals.caps:
-        frugal = min(timely or choices, key=lambda choice: choice.power_w)
+        frugal = min(timely or choices, key=lambda choice: choice.cost.power_w)
         within = "within the deadline " if goals.deadline_s is not None and timely else ""
         gpus = frugal.layout.candidate.layout.gpus
-        said.append(f"{within}the least power of a plan is {scaled(frugal.power_w, 'W', digits=DIGITS)} on {gpus} GPUs")
+        said.append(
+            f"{within}the least power of a plan is {scaled(frugal.cost.power_w, 'W', digits=DIGITS)} on {gpus} GPUs"
+        )
         more.append("power")
     return (
         f"no plan keeps the limits ({', '.join(goals.limits)}): {'; '.join(said)}; allow more {' or '.join(more)}, or "
@@ -159,5 +161,5 @@ def _by_limits_of_gpus(question: Question, choices: Sequence[LayoutChoice]) -> s
     fastest = min(kept, key=lambda choice: choice.cost.time_s)
     return (
         f", or --max-gpu-power {limit_w:g}W, if the driver takes it, with which {fastest.layout.candidate.words} takes "
-        f"{scaled(fastest.cost.time_s, 's')} at {scaled(fastest.power_w, 'W', digits=DIGITS)}"
+        f"{scaled(fastest.cost.time_s, 's')} at {scaled(fastest.cost.power_w, 'W', digits=DIGITS)}"
     )

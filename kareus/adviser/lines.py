@@ -397,7 +397,7 @@ def _plan_cells(workload: Workload, plan: LayoutCost) -> dict[str, str]:
     return {
         "s": significant(plan.time_s),
         "kJ": significant(plan.energy_j / 1e3),
-        POWER: significant(plan.energy_j / plan.time_s / 1e3),
+        POWER: significant(plan.power_w / 1e3),
         "tokens/s": f"{tokens / plan.time_s:,.0f}",
         "mJ/token": significant(1e3 * plan.energy_j / tokens, 3),
         "MFU %": f"{100 * mfu(workload, plan.time_s):.1f}",

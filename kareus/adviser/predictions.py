@@ -50,6 +50,11 @@ class LayoutCost:
     time_s: float
     energy_j: float
 
+    @property
+    def power_w(self) -> float:
+        """Mean power of all GPUs over an iteration."""
+        return self.energy_j / self.time_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutPrediction:

@@ -138,7 +138,7 @@ def _layout_row(gpus: int, answer: LayoutAnswer, asked: LayoutCost | None) -> di
         row |= {
             "time_s": asked.time_s,
             "energy_j": asked.energy_j,
-            "power_w": asked.energy_j / asked.time_s,
+            "power_w": asked.power_w,
             "tokens_per_s": tokens / asked.time_s,
             "joules_per_token": asked.energy_j / tokens,
             "mfu": mfu(candidate.workload, asked.time_s),
@@ -147,7 +147,7 @@ def _layout_row(gpus: int, answer: LayoutAnswer, asked: LayoutCost | None) -> di
         fastest, last = answer.fastest, answer.plans[-1]
         row |= {"fastest_time_s": fastest.time_s, "fastest_energy_j": fastest.energy_j}
         row |= {"least_energy_j": last.energy_j, "least_energy_time_s": last.time_s}
-        row |= {"least_power_w": min(plan.power_w for plan in plans_of([answer]))}
+        row |= {"least_power_w": min(plan.cost.power_w for plan in plans_of([answer]))}
     return row
 
 
@@ -171,7 +171,7 @@ def plans_frame(advice: Advice) -> pl.DataFrame:
                     "energy_j": choice.cost.energy_j,
                     "tokens_per_s": tokens / choice.cost.time_s,
                     "joules_per_token": choice.cost.energy_j / tokens,
-                    "power_w": choice.cost.energy_j / choice.cost.time_s,
+                    "power_w": choice.cost.power_w,
                     "is_chosen": choice == advice.chosen,
                 }
             )
