@@ -17,7 +17,7 @@ from kareus.artifacts.files import read_text, write_text
 from kareus.artifacts.outputs import OutputKind, add_force, check_files
 from kareus.errors import ArtifactError, ConfigError, printable
 from kareus.interchange.reading import WORKLOADS, Training
-from kareus.workload.arguments import add_config_dir, brought, check_has_model, sorted_inputs, unsaid
+from kareus.workload.arguments import add_config_dir, blocks_lost, brought, check_has_model, sorted_inputs, unsaid
 from kareus.workload.overrides import key_of, options
 from kareus.workload.resolve import resolve
 
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output is not None:
         check_files(arguments, [(arguments.output, OutputKind("a workload file", is_workload_file))], files)
     training, overrides = brought(files, arguments.trainer, given)
-    for line in lines(files, training, overrides, given):
+    for line in (*lines(files, training, overrides, given), *blocks_lost(files, training.overrides, given)):
         logger.info("%s", printable(line))
     check_has_model(files, training, overrides)
     if arguments.output is not None:

@@ -4,6 +4,7 @@ An error belongs to the numbers that it was measured with: those of the GPU and 
 known. `kareus fit --software ... --errors ...` measures the errors of a software again and writes the table that ships.
 """
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -22,7 +23,7 @@ from kareus.interchange.table import table_of
 from kareus.interchange.writing import settings_apart
 from kareus.model.training_options import PLAIN
 from kareus.prediction.lines import read_lines, table_text
-from kareus.software.record import Software, of_times
+from kareus.software.record import Reduction, Software, of_times
 from kareus.software.trainers import ObeyingTrainer, software_words, trainer_of
 from kareus.workload.compose import KEYS_OF_SOFTWARE, compose
 from kareus.workload.config import Workload
@@ -72,6 +73,27 @@ def numbers_for(workload: Workload) -> str:
     gpu = replace(workload.gpu, job_gpus=1, coefficients=coefficients)
     software = of_times(workload.software, experts=workload.model.experts is not None)
     return content_hash((time_numbers_of(gpu), replace(software, measured=None)))
+
+
+def idle_settings(workload: Workload) -> dict[str, tuple[Any, ...]]:
+    """Return the settings of a software, with all their values, that change no time of a workload.
+
+    They say when replicas exchange what these do not exchange, or exchange beside each block.
+    """
+    layout, idle = workload.parallelism, dict[str, tuple[Any, ...]]()
+    of_experts = 1 if workload.model.experts is None else layout.expert_replicas
+    if layout.dp * layout.cp == of_experts == 1 or (layout.shards_gradients and layout.copies == 1):
+        idle["reduction"] = tuple(Reduction)
+    if not layout.shards_states or layout.shards_weights:
+        idle["gather_beside_forward"] = (False, True)
+    return idle
+
+
+def same_numbers(workload: Workload) -> set[str]:
+    """Return `numbers_for` a workload with each value of its idle settings: its times are the same with all."""
+    idle = idle_settings(workload)
+    variants = [dict(zip(idle, values, strict=True)) for values in itertools.product(*idle.values())]
+    return {numbers_for(replace(workload, software=replace(workload.software, **values))) for values in variants}
 
 
 def models_of(workload: Workload) -> str:
@@ -158,9 +180,9 @@ def error_of(workload: Workload) -> PairError | None:
     """
     if workload.training.unmeasured:
         return None
-    name, runs = numbers_for(workload), workload.software.measured
+    names, runs = same_numbers(workload), workload.software.measured
     kind = models_of(workload), str(workload.precision)
-    if runs is not None and runs.made_for == name and kind == (DENSE, Precision.BF16):
+    if runs is not None and runs.made_for in names and kind == (DENSE, Precision.BF16):
         return PairError(
             gpu=runs.gpu,
             software=workload.software.name,
@@ -172,9 +194,9 @@ def error_of(workload: Workload) -> PairError | None:
             coverage_percent=0.0,
             rows=runs.runs,
             groups=0,
-            made_for=name,
+            made_for=runs.made_for,
         )
-    pairs = (pair for pair in pair_errors() if pair.made_for == name)
+    pairs = (pair for pair in pair_errors() if pair.made_for in names)
     return next((pair for pair in pairs if (pair.models, pair.precision) == kind), None)
 
 
@@ -264,7 +286,8 @@ def _apart(workload: Workload) -> dict[str, tuple[Any, Any]]:
         return apart
     left_out = {f"software.{f.name}": f.default for f in fields(Software)}
     values, others = ({**left_out, **_settings(side, models_of(workload))} for side in (workload, usual.workload))
-    differ = sorted(key for key in {*values, *others} if values.get(key) != others.get(key))
+    idle = {f"software.{name}" for name in idle_settings(workload)}
+    differ = sorted(key for key in {*values, *others} - idle if values.get(key) != others.get(key))
     return apart | {key: (values.get(key), others.get(key)) for key in differ}
 
 

@@ -1,7 +1,8 @@
 """Arguments of all commands that describe workloads: overrides, files that give some, and the folder of the groups."""
 
 import argparse
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ SWEEPS = (
 """What the overrides of most commands are."""
 MODEL = "model."
 """Begins overrides that complete a model whose sizes a file gives."""
+STAGES, BLOCKS = "parallelism.pp", "parallelism.layers_per_stage"
+"""Keys of stages, and of their blocks, which follow from them in a trainer."""
 
 
 def add_overrides(parser: argparse.ArgumentParser, text: str = SWEEPS) -> None:
@@ -71,7 +74,10 @@ def described(arguments: argparse.Namespace) -> Described:
     asked = "does not say which GPU it is, and the default one cannot run it; give gpu=NAME, such as gpu=h200."
     return Described(
         overrides=tuple(overrides),
-        left_out=left_out(arguments.files, training, given, arguments.config_dir),
+        left_out=(
+            *left_out(arguments.files, training, given, arguments.config_dir),
+            *blocks_lost(arguments.files, training.overrides, given),
+        ),
         without_gpu="" if has_gpu else f"{place}: {asked}",
     )
 
@@ -93,6 +99,16 @@ def unsaid(training: "Training", given: Sequence[str]) -> list[str]:
     """Return what files do not say and what no override of `given` says either."""
     keys = {key_of(text) for text in given}
     return [missing.words for missing in training.missing if keys.isdisjoint(missing.keys)]
+
+
+def blocks_lost(files: Sequence[Path], overrides: Sequence[str], given: Sequence[str]) -> Iterator[str]:
+    """Yield a line for people where `overrides` of files give blocks to stages of which `given` decides the number."""
+    of_stages = next((text for text in overrides if key_of(text) == BLOCKS), None)
+    are_given = any(key_of(text) == BLOCKS for text in given)
+    if of_stages is not None and not are_given and of_stages not in replaced(overrides, _undecided(overrides, given)):
+        decided = " ".join(text for text in given if key_of(text) in {STAGES, BLOCKS.partition(".")[0]})
+        kept = f"give {STAGES}=N for those of the trainer, or {BLOCKS}=[...]"
+        yield f"{' '.join(map(str, files))}: {of_stages} is dropped; blocks are balanced with {decided}; {kept}"
 
 
 def check_has_model(files: Sequence[Path], training: "Training", overrides: Sequence[str]) -> None:
@@ -119,10 +135,29 @@ def brought(files: list[Path], trainer: str | None, given: list[str]) -> tuple["
     if not any(key_of(text) == "model" for text in given):
         fields = {key_of(text): scalar(text.partition("=")[2]) for text in given if text.startswith(MODEL)}
     fields |= {key: scalar(text.partition("=")[2]) for text in given if (key := key_of(text)) == GPUS}
+    fields |= given_stages(given)
     training = read_training(files, trainer, fields)
     has_sizes = any(text.startswith("model={") for text in training.overrides)
     kept = [text for text in given if not (has_sizes and text.startswith(MODEL) and key_of(text) in fields)]
-    return training, replaced(training.overrides, kept)
+    return training, replaced(training.overrides, _undecided(training.overrides, kept))
+
+
+def _undecided(overrides: Sequence[str], given: Sequence[str]) -> list[str]:
+    """Return what is given but for the number of stages that files' overrides have, with blocks that follow from it."""
+    return [text for text in given if key_of(text) != STAGES or text not in overrides]
+
+
+def given_stages(given: Sequence[str]) -> dict[str, int]:
+    """Return the number of stages that overrides give, by its key: a trainer derives the blocks of each from it.
+
+    Nothing where they give none, or several, of which each has other blocks.
+
+    Example:
+        >>> given_stages(["parallelism.pp=2"]), given_stages(["parallelism.pp=2,4"])
+        ({'parallelism.pp': 2}, {})
+    """
+    numbers = [text.partition("=")[2] for text in given if key_of(text) == STAGES]
+    return {STAGES: int(numbers[0])} if len(numbers) == 1 and re.fullmatch("[1-9][0-9]{0,3}", numbers[0]) else {}
 
 
 def add_config_dir(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ import yaml
 from helpers.builders import CONFIG
 
 from kareus.cli import main
+from kareus.workload.arguments import brought
 
 FILES = Path(__file__).parents[1] / "interchange/files"
 SCRIPT = str(FILES / "train_llama_8b.sh")
@@ -127,3 +128,43 @@ def test_what_cannot_be_done_is_said_in_one_line(arguments, part, capsys):
     assert main([*arguments, "--config-dir", str(CONFIG)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert part in line
+
+
+LAYERS = "--num-layers 16 --hidden-size 2048 --num-attention-heads 32 --vocab-size 32000 --position-embedding-type rope"
+BATCH = "--seq-length 2048 --micro-batch-size 1 --global-batch-size 64 --nproc_per_node 8 --nnodes 2"
+
+
+def megatron_script(path, stages):
+    path.write_text(f"torchrun pretrain_gpt.py {LAYERS} {BATCH} --pipeline-model-parallel-size {stages}\n")
+    return path
+
+
+@pytest.mark.parametrize("stages", [1, 2, 8])
+def test_an_override_of_stages_is_what_the_script_with_as_many_is(tmp_path, stages):
+    script = megatron_script(tmp_path / "job.sh", 4)
+    _, overridden = brought([script], None, [WORDS[0], f"parallelism.pp={stages}"])
+    _, expected = brought([megatron_script(script, stages)], None, [WORDS[0]])
+    assert overridden == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "is_said"),
+    [
+        (["parallelism.pp=2,4"], True),
+        (["parallelism=tp8"], True),
+        (["parallelism.pp=2"], False),
+        (["parallelism.pp=2", "parallelism.layers_per_stage=[9,7]"], False),
+        (["parallelism.tp=2"], False),
+    ],
+)
+def test_it_is_said_where_the_blocks_of_a_script_are_dropped(tmp_path, said, given, is_said):
+    assert main(["from", str(megatron_script(tmp_path / "job.sh", 4)), *given, *WORDS]) == 0
+    dropped = "job.sh: parallelism.layers_per_stage=[4,4,4,4] is dropped; blocks are balanced with"
+    assert any(dropped in line for line in said()) == is_said
+
+
+def test_stages_of_a_workload_file_have_no_trainer_that_gives_them_blocks(tmp_path, said):
+    script, workload = megatron_script(tmp_path / "job.sh", 4), tmp_path / "w.yaml"
+    assert main(["from", str(script), *WORDS, "--output", str(workload)]) == 0
+    assert main(["from", str(workload), "--config-dir", str(CONFIG), "parallelism.pp=2"]) == 0
+    assert any("[4,4,4,4] is dropped; blocks are balanced with parallelism.pp=2" in line for line in said())

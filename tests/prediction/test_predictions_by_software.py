@@ -294,6 +294,22 @@ def test_an_error_that_was_not_measured_begins_with_the_number_to_take(overrides
     assert time_percent(composed.workload) == largest
 
 
+@pytest.mark.parametrize("sharding", ["none", "optimizer", "gradients", "full"])
+@pytest.mark.parametrize(
+    "degrees", ["dp=1 tp=2 cp=1", "dp=1 tp=2 cp=2", "dp=4 tp=1 cp=1", "dp=2 tp=1 cp=1 pp=2", "dp=4 tp=1 cp=1 shards=2"]
+)
+@pytest.mark.parametrize("setting", ["software.reduction=whole", "software.gather_beside_forward=false"])
+def test_a_setting_was_measured_where_it_changes_no_time(sharding: str, degrees: str, setting: str) -> None:
+    layout = [f"parallelism.{degree}" for degree in (*degrees.split(), f"sharding={sharding}")]
+    if "shards" in degrees and sharding == "none":
+        pytest.skip("nothing is shared out")
+    overrides = [*ON_H100, "model=llama3.2-3b", "microbatch_size=1", "sequence_length=2048", *layout]
+    (usual,), (other,) = resolve(overrides, CONFIG), resolve([*overrides, setting], CONFIG)
+    assert usual.workload is not None and other.workload is not None
+    changes = predict_time_s(usual.workload) != predict_time_s(other.workload)
+    assert (error_words(usual.workload) != error_words(other.workload)) == changes
+
+
 def test_predict_refuses_what_no_software_can_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert predicted("software=megatron-core", "microbatch_size=100000") == 2
     printed = capsys.readouterr()
