@@ -7,8 +7,7 @@ of cooling. Power is referred to the reference temperature of the GPU's file.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -18,6 +17,7 @@ from kareus.artifacts.store import RowShelf
 from kareus.artifacts.tables import Column, Row, TableSchema
 from kareus.calibrate.probes import gemm
 from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.thermal import of_profiles, with_numbers
 from kareus.graph.records import Program, Step
 from kareus.profile.config import MeasurementProtocol
 from kareus.testbed.protocol import Session, Testbed
@@ -56,15 +56,14 @@ class Heat:
     sustained_w: float
     """Mean power in the second half of the load."""
     static_power_w: float | None
-    """Power at rest, at the reference temperature."""
+    """Power at rest, at the reference temperature of the GPU's file."""
     coefficients: dict[str, float]
     """Those of leakage and heat, by name; empty if they are not told."""
 
     def applied(self, gpu: Gpu) -> Gpu:
         """Return `gpu` with what is told."""
-        numbers: dict[str, Any] = dict(self.coefficients)
         static_power_w = gpu.static_power_w if self.static_power_w is None else self.static_power_w
-        return replace(gpu, static_power_w=static_power_w, coefficients=replace(gpu.coefficients, **numbers))
+        return with_numbers(gpu, static_power_w, self.coefficients)
 
 
 def heat_readings(
@@ -120,7 +119,7 @@ def _read(session: Session, protocol: MeasurementProtocol) -> list[Row]:
 
 
 def heat_of(rows: Sequence[Row], gpu: Gpu) -> Heat:
-    """Return what readings say of a GPU like `gpu`, which has the reference temperature."""
+    """Return what readings say of a GPU like `gpu`, whose file has the reference temperature."""
     elapsed_s, energy_j, temperature_c = (
         np.array([row[name] for row in rows]) for name in ("elapsed_s", "energy_j", "temperature_c")
     )
@@ -131,7 +130,7 @@ def heat_of(rows: Sequence[Row], gpu: Gpu) -> Heat:
     if np.ptp(cooling.temperature_c) < LEAST_RANGE_C:
         return Heat(idle_w=idle_w, sustained_w=sustained_w, static_power_w=None, coefficients={})
     leakage_w_per_c, at_zero_w = cooling.leakage()
-    static_power_w = at_zero_w + leakage_w_per_c * gpu.coefficients.reference_temperature_c
+    static_power_w = at_zero_w + leakage_w_per_c * of_profiles(gpu).coefficients.reference_temperature_c
     coldest_c, rate = cooling.settling()
     left = math.exp(-rate * float(elapsed_s[STEPS] - elapsed_s[0]))  # of the way to the temperature under load
     hottest_c = float(temperature_c[STEPS] - temperature_c[0] * left) / (1 - left)

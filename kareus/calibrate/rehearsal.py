@@ -15,6 +15,7 @@ from kareus.calibrate.probes import Probe, ProbeKind, attention, beside, collect
 from kareus.gpu_model.coefficients import COEFFICIENTS, SHARES
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import run_program
+from kareus.gpu_model.thermal import with_numbers
 from kareus.graph.records import CollectiveKind, Operator, Program, Step
 
 MOST_SPREAD = 0.3
@@ -40,7 +41,7 @@ def hidden_gpu(gpu: Gpu, seed: int) -> Gpu:
     }
     values |= {name: moved(name, getattr(c, name), SPREAD_OF_HEAT) for name in OF_HEAT}
     static_power_w = moved("static_power_w", gpu.static_power_w, SPREAD_OF_HEAT)
-    return replace(gpu, static_power_w=static_power_w, coefficients=replace(c, **values), uncertainty=None)
+    return replace(with_numbers(gpu, static_power_w, values), uncertainty=None)
 
 
 def unmeasured(group_size: int) -> list[Probe]:

@@ -5,8 +5,9 @@ dT/dt = (ambient + R (P + l (T - T_ref)) - T) / tau.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -124,6 +125,20 @@ def of_profiles(gpu: Gpu) -> Gpu:
         return gpu
     cool_c = round(c.reference_temperature_c - c.warm_leakage_w / c.leakage_w_per_c, 9)
     return replace(gpu, coefficients=replace(c, reference_temperature_c=cool_c, warm_leakage_w=0.0))
+
+
+def with_numbers(gpu: Gpu, static_power_w: float, coefficients: Mapping[str, float]) -> Gpu:
+    """Return a GPU with other numbers of its file; one that was settled settles anew, to what these make of heat.
+
+    Args:
+        gpu: settled or not.
+        static_power_w: at the temperature of its file.
+        coefficients: that change, by name.
+    """
+    whole = of_profiles(gpu)
+    changed: dict[str, Any] = dict(coefficients)
+    other = replace(whole, static_power_w=static_power_w, coefficients=replace(whole.coefficients, **changed))
+    return settled(other) if gpu.coefficients.warm_leakage_w else other
 
 
 def at_reference_j(gpu: Gpu, energy_j: float, time_s: float) -> float:

@@ -12,7 +12,7 @@ from kareus.calibrate.fit import left_out_errors
 from kareus.calibrate.probes import ProbeKind, probes
 from kareus.calibrate.rehearsal import hidden_gpu, missed, unmeasured
 from kareus.gpu_model.gpu import Gpu
-from kareus.workload.compose import compose
+from kareus.workload.compose import compose, with_engine
 
 WITHIN_PCT = 3.0
 WITHIN_PCT_OF_TEN_MINUTES = 1.5  # a fit of the H100 with seed 1 that takes all errors at once is 3.0 % off
@@ -49,8 +49,8 @@ def test_a_hidden_gpu_keeps_to_the_ranges_of_its_coefficients(seed):
 @pytest.mark.parametrize("option", ["a100-sxm4-40gb", "h100-sxm5-80gb", "h200"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_ten_minutes_recover_all_kernels_of_a_hidden_gpu(option, seed):
-    """The seed is that of the noise, too, as in `kareus calibrate`."""
-    (composition,) = compose([f"gpu={option}"], CONFIG)
+    """GPU and seed, which is that of the noise, too, are as in `kareus calibrate`."""
+    (composition,) = compose(with_engine([f"gpu={option}"]), CONFIG)
     start = composition.workload.gpu
     hidden = hidden_gpu(start, seed)
     found: Rehearsal = rehearse(start, hidden, probes(start.gpus_per_node), 600.0, seed)

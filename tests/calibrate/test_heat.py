@@ -5,12 +5,14 @@ from math import floor
 from statistics import median
 
 import pytest
-from helpers.builders import a100
+from helpers.builders import CONFIG, a100
 from helpers.calibrations import PROTOCOL, hidden_testbed, shelves
 
 from kareus.calibrate.coefficients import OF_HEAT
 from kareus.calibrate.heat import heat_of, heat_readings
 from kareus.calibrate.rehearsal import hidden_gpu
+from kareus.gpu_model.energy import resting_power_w
+from kareus.workload.compose import compose, with_engine
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +27,18 @@ def test_leakage_heat_and_static_power_are_found(readings):
     for name in OF_HEAT:
         assert heat.coefficients[name] == pytest.approx(getattr(hidden.coefficients, name), rel=0.06)
     assert heat.idle_w < heat.static_power_w < heat.sustained_w
+
+
+def test_what_a_warm_chip_leaks_is_no_static_power():
+    """Its numbers are at the temperature that its power limit heats it to, those of its file at another."""
+    (composition,) = compose(with_engine(["gpu=h200"]), CONFIG)
+    start = composition.workload.gpu
+    hidden = hidden_gpu(start, 2)
+    rows, _ = heat_readings(hidden_testbed(hidden), PROTOCOL, start.maximum_clock_mhz, shelves().heat)
+    warm = heat_of(rows, start).applied(start)
+    assert start.coefficients.warm_leakage_w > 0
+    assert warm.static_power_w == pytest.approx(hidden.static_power_w, rel=0.05)
+    assert resting_power_w(warm) == pytest.approx(resting_power_w(hidden), rel=0.05)
 
 
 def test_readings_of_one_temperature_tell_nothing_of_heat(readings):
