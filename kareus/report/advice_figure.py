@@ -4,7 +4,9 @@ import altair as alt
 import polars as pl
 
 from kareus.adviser.answers import Advice, Depth, LayoutAnswer, SizeAnswer
-from kareus.report.charts import Figure, Tip, chart_of, legend_filter, looks, spec_of, tooltip
+from kareus.adviser.predictions import LayoutCost
+from kareus.pareto import pareto_order
+from kareus.report.charts import Figure, Tip, chart_of, drawn, legend_filter, looks, spec_of, tooltip
 from kareus.report.theme import PALETTE, Look
 from kareus.workload.model_flops import tokens_per_iteration
 
@@ -64,7 +66,7 @@ def _points(advice: Advice, size: SizeAnswer) -> pl.DataFrame:
     for answer in size.layouts:
         is_planned = answer.depth is Depth.PLANNED and answer.number in on_frontier
         tokens = tokens_per_iteration(answer.candidate.workload)
-        for plan in answer.plans if is_planned else [plan for plan in answer.plans[:1] if plan.time_s <= most_s]:
+        for plan in _on_line(answer) if is_planned else [plan for plan in answer.plans[:1] if plan.time_s <= most_s]:
             millijoules = 1e3 * plan.energy_j / tokens
             rows.append(
                 {
@@ -80,6 +82,13 @@ def _points(advice: Advice, size: SizeAnswer) -> pl.DataFrame:
                 }
             )
     return pl.DataFrame(rows)
+
+
+def _on_line(answer: LayoutAnswer) -> list[LayoutCost]:
+    """Return the plans of a layout that no other dominates as they are drawn: a solver's times may differ by less."""
+    tokens = tokens_per_iteration(answer.candidate.workload)
+    points = [(-drawn(tokens / plan.time_s), drawn(plan.energy_j)) for plan in answer.plans]
+    return [answer.plans[n] for n in pareto_order(points)]
 
 
 def _marked(advice: Advice, size: SizeAnswer) -> pl.DataFrame:

@@ -90,10 +90,15 @@ def facet_of(data: str, column: str, panels: Sequence[str], *layers: alt.Chart) 
     )
 
 
+def drawn(value: float) -> float:
+    """Return a number as figures have it, rounded to `DIGITS`."""
+    return float(f"{value:.{DIGITS}g}")
+
+
 def columns_of(frame: pl.DataFrame) -> dict[str, list[Any]]:
     """Return a table as plain columns, numbers rounded to `DIGITS`."""
     return {
-        column.name: [None if v is None else float(f"{v:.{DIGITS}g}") for v in column]
+        column.name: [None if v is None else drawn(v) for v in column]
         if column.dtype.is_float()
         else to_plain(column.to_list())
         for column in frame

@@ -11,7 +11,9 @@ from helpers.pages import Blocks, check_specifications
 from kareus.adviser.advice import answer
 from kareus.adviser.lines import commands, gain_words, layout_settings, layout_words
 from kareus.adviser.question import ask
+from kareus.report.advice_figure import frontier_figure
 from kareus.report.advice_page import advice_page, write_folder
+from kareus.report.charts import columns_of
 
 FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=1,2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")
 
@@ -73,3 +75,20 @@ def test_downloads_are_beside_the_page(written):
     _, path = written
     names = {file.name for file in (path.parent / "data").iterdir()}
     assert names == {f"advised_{name}.{kind}" for name in ("layouts", "plans") for kind in ("csv", "parquet")}
+
+
+def test_the_line_of_a_layout_does_not_fold_back_where_plans_take_the_same_time(written):
+    """The solver's least time may lie 6e-9 of it before that of a plan of less energy."""
+    advice, _ = written
+    first = advice.size.frontier[0].layout
+    plan = first.plans[0]
+    worse = replace(plan, time_s=plan.time_s * (1 - 6e-9), energy_j=plan.energy_j * 1.02)
+    layouts = [replace(one, plans=(worse, *one.plans)) if one is first else one for one in advice.size.layouts]
+    figure = frontier_figure(advice, replace(advice.size, layouts=layouts))
+    points = columns_of(figure.data["layouts_4"])
+    rows = zip(points["words"], points["tokens_per_s"], points["energy_kj"], strict=True)
+    line = [(speed, energy_kj) for words, speed, energy_kj in rows if words.startswith(f"#{first.number} ")]
+    speeds = [speed for speed, _ in line]
+    assert speeds == sorted(set(speeds), reverse=True)
+    assert len(line) == len(first.plans)
+    assert line[0][1] == pytest.approx(plan.energy_j / 1e3), "not the worse one"
