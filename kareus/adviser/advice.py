@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 from threadpoolctl import threadpool_limits
@@ -14,7 +13,6 @@ from kareus.adviser.answers import (
     FormatAnswer,
     LayoutChoice,
     SizeAnswer,
-    Unmeasured,
 )
 from kareus.adviser.choosing import by_selector, choices_of, choose
 from kareus.adviser.feasible import Sorted, nearest_to_fit, sort_layouts
@@ -27,7 +25,7 @@ from kareus.adviser.predictions import LayoutCost, LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
 from kareus.adviser.question import Question
 from kareus.adviser.ties import tie_margin
-from kareus.adviser.unmeasured import unmeasured_of
+from kareus.adviser.unmeasured import to_measure, unmeasured_of
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.graph.number_formats import Precision
 from kareus.pareto import as_fast_s
@@ -69,6 +67,7 @@ def answer(question: Question) -> Advice:
     with threadpool_limits(limits=1):
         engine = None if question.trainer.overlaps else _in_engine(base, chosen)
     chosen_gpus = chosen.layout.candidate.layout.gpus
+    (size,) = (size for size in sizes if size.gpus == chosen_gpus)
     return Advice(
         question=question,
         sizes=sizes,
@@ -76,7 +75,8 @@ def answer(question: Question) -> Advice:
         chosen=chosen,
         chosen_gpus=chosen_gpus,
         ties=tie_margin(base),
-        unmeasured=_unmeasured(question, base, sizes, chosen),
+        unmeasured=unmeasured_of(base, size.layouts, question.config_dir),
+        measure_first=to_measure(question, base, size, chosen.layout),
         engine=engine,
         formats=[_in_format(question, chosen, precision) for precision in question.precisions],
     )
@@ -104,13 +104,6 @@ def _in_engine(base: Workload, chosen: LayoutChoice) -> LayoutCost | None:
     plans = plan_layout(predictor, predictor.predict(candidate, predictor.bound(candidate.workload)))
     within_s = as_fast_s(plan.time_s for plan in plans)
     return [plan for plan in plans if plan.time_s <= within_s][-1]  # energy falls along a frontier
-
-
-def _unmeasured(
-    question: Question, base: Workload, sizes: Sequence[SizeAnswer], chosen: LayoutChoice
-) -> Unmeasured | None:
-    size = next(size for size in sizes if size.gpus == chosen.layout.candidate.layout.gpus)
-    return unmeasured_of(base, size.layouts, question.config_dir)
 
 
 def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: int) -> SizeAnswer:

@@ -8,7 +8,6 @@ from pathlib import Path
 import polars as pl
 
 from kareus.adviser.feasible import Candidate, RefusedLayout
-from kareus.adviser.layouts import Layout
 from kareus.adviser.predictions import LayoutCost
 from kareus.adviser.question import Question
 from kareus.adviser.ties import TieMargin
@@ -125,13 +124,12 @@ class Unmeasured:
     software: str
     measured_otherwise: bool
     """Whether it was measured on the GPU, with other settings, formats or kinds of models."""
-    wrong_order_percent: float
+    wrong_order_percent: float | None
     """By how much the first choice is slower than the best of the compared layouts, for the software most unlike."""
-    most_unlike: str
+    most_unlike: str | None
+    """None where no other software was measured with such models."""
     compared: int
     """Layouts that were compared."""
-    measure_first: tuple[Layout, ...]
-    """Those that tell most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +167,9 @@ class Advice(Shown):
     chosen_gpus: int
     ties: TieMargin
     unmeasured: Unmeasured | None = None
-    """What a wrong order may cost, and what to measure first; None for software that was measured."""
+    """What a wrong order may cost; None for software that was measured, and where there is no choice."""
+    measure_first: Sequence[LayoutAnswer] = ()
+    """Layouts to measure before a long training, the first choice first; empty where there is no choice."""
     engine: LayoutCost | None = None
     """The plan `fastest` of the chosen layout in Kareus' engine; None where that is what runs the plan, or does
     not run the layout."""

@@ -26,6 +26,7 @@ from kareus.adviser.runs import LayoutRun, runs_text
 from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.records import leaves, to_plain
+from kareus.calibrate.trainer import LEAST_RUNS
 from kareus.graph.number_formats import FORMATS
 from kareus.interchange.table import trainer_named
 from kareus.interchange.writing import layout_line
@@ -63,9 +64,9 @@ def answer_lines(advice: Advice, columns: int | None = None) -> Iterator[str]:
         yield f"{gpus} GPUs: {reason}"
     yield from format_lines(advice)
     yield from order_lines(advice)
-    if advice.unmeasured is not None:
+    if advice.measure_first:
         yield ""
-        yield from unmeasured_lines(advice.unmeasured)
+        yield from measure_lines(advice)
     yield ""
     yield from turn_on_lines(advice)
     yield from commands(advice)
@@ -75,8 +76,8 @@ def short_lines(advice: Advice) -> Iterator[str]:
     """Yield an answer of a dozen lines, for where the page has all of it."""
     yield from _first_lines(advice)
     yield from format_lines(advice)
-    if advice.unmeasured is not None:
-        yield f"measure first: {len(advice.unmeasured.measure_first)} layouts, which the page lists"
+    if advice.measure_first:
+        yield f"measure first: {len(advice.measure_first)} layouts, which the page lists"
     yield from turn_on_lines(advice)
     yield from commands(advice)
 
@@ -344,10 +345,7 @@ def _size_lines(size: SizeAnswer, advice: Advice, columns: int | None) -> Iterat
     others = [answer for answer in size.layouts if answer.is_tied and answer.number not in on_frontier]
     ties = sum(not unkept_words(advice.question, answer) for answer in others)
     if ties:
-        yield (
-            f"~ tied: {ties:,} more layout{'s' * (ties > 1)} would be on the frontier (*) with "
-            f"{advice.ties.words}. Measure the fastest two or three of * and ~ before a long training"
-        )
+        yield (f"~ tied: {ties:,} more layout{'s' * (ties > 1)} would be on the frontier (*) with {advice.ties.words}")
 
 
 def shown(advice: Advice, size: SizeAnswer) -> list[LayoutAnswer]:
@@ -470,7 +468,7 @@ def unset_line(advice: Advice) -> str:
 
 
 def order_lines(advice: Advice) -> Iterator[str]:
-    """Yield the first layouts to take where the software runs them by itself, without a plan, and those to measure."""
+    """Yield the first layouts to take where the software runs them by itself, without a plan."""
     measured = advice.question.base.software.measured
     if measured is not None:
         yield (
@@ -478,34 +476,45 @@ def order_lines(advice: Advice) -> Iterator[str]:
             f"{'yes' if measured.may_rank else 'no, measure more'}"
         )
     yield ""
+    first = sorted_by_trainer(advice.size.layouts)[:FIRST_BY_ITSELF]
     yield (
-        f"as {advice.question.base.software.name} runs them by itself, without a plan; of those within "
-        f"{100 * TIED_SHARE:.0f} % of time the least memory is first:"
+        f"the first {FIRST_BY_ITSELF} as {advice.question.base.software.name} runs them by itself, without a plan; "
+        f"each needs the least memory of those within {100 * TIED_SHARE:.0f} % of the least time that is left:"
     )
-    order = sorted_by_trainer(advice.size.layouts)
-    if not order:
+    if not first:
         yield "  none of those that were predicted has a setting there for all of it"
-    to_measure = () if advice.unmeasured is None else advice.unmeasured.measure_first
-    for place, layout in enumerate(order, 1):
-        if place > FIRST_BY_ITSELF and layout.candidate.layout not in to_measure:
-            continue
-        time_s = layout.sequential.time_s if layout.sequential else float("nan")
+    for layout in first:
+        assert layout.sequential is not None
+        broken = broken_words(advice.question, LayoutChoice(layout=layout, cost=layout.sequential))
         yield (
-            f"  {place}. {significant(time_s)} s, {100 * memory_share(layout):.0f} % of memory{full_words(layout)}: "
-            f"{layout.candidate.words}"
+            f"  {significant(layout.sequential.time_s)} s{broken}, {100 * memory_share(layout):.0f} % of memory"
+            f"{full_words(layout)}: {layout.candidate.words}"
         )
 
 
-def unmeasured_lines(unmeasured: Unmeasured) -> Iterator[str]:
+def measure_lines(advice: Advice) -> Iterator[str]:
     """Yield what a wrong order may cost, and the file of layouts to measure first."""
-    what = f"{unmeasured.software}{' as it is set here' if unmeasured.measured_otherwise else ''}"
+    listed, unmeasured = advice.measure_first, advice.unmeasured
+    why = "" if unmeasured is None else wrong_order_words(unmeasured)
+    first = ", the chosen one first" if listed[0].number == advice.chosen.layout.number else ""
+    again = ", and ask again with --measured FILE" if len(listed) >= LEAST_RUNS else ""
     yield (
-        f"{what} was never measured on this GPU: were it like {unmeasured.most_unlike}, of the first "
-        f"{unmeasured.compared} that it runs by itself number 1 would be {unmeasured.wrong_order_percent:.0f} % slower "
-        f"than the best. Measure these {len(unmeasured.measure_first)} of them, which tell most, write the seconds of "
-        "an iteration behind the last comma, and ask again with --measured FILE:"
+        f"{why}Measure these {len(listed)} layouts before a long training{first}: write the seconds of an iteration "
+        f"behind the last comma{again}:"
     )
-    yield from runs_text([LayoutRun(layout=layout) for layout in unmeasured.measure_first]).splitlines()
+    yield from runs_text([LayoutRun(layout=layout.candidate.layout) for layout in listed]).splitlines()
+
+
+def wrong_order_words(unmeasured: Unmeasured) -> str:
+    """Return what a wrong order may cost of software that was never measured, as a sentence and a space behind it."""
+    what = f"{unmeasured.software}{' as it is set here' if unmeasured.measured_otherwise else ''}"
+    never = f"{what} was never measured on this GPU"
+    if unmeasured.wrong_order_percent is None:
+        return f"{never}, nor other software with such models: what a wrong order costs is not known. "
+    return (
+        f"{never}: were it like {unmeasured.most_unlike}, the first of the {unmeasured.compared} best that it "
+        f"runs by itself would be {unmeasured.wrong_order_percent:.0f} % slower than the best of them. "
+    )
 
 
 def table_lines(

@@ -49,6 +49,7 @@ def plain(advice: Advice) -> dict[str, Any]:
         "memory": full_line(advice),
         "by_itself": [_by_itself(answer) for answer in sorted_by_trainer(advice.size.layouts)],
         "unmeasured": to_plain(advice.unmeasured),
+        "measure_first": [_named(answer) for answer in advice.measure_first],
         "formats": [_format(answer) for answer in advice.formats],
     }
 
@@ -94,11 +95,17 @@ def _size(advice: Advice, size: SizeAnswer) -> dict[str, Any]:
     }
 
 
-def _by_itself(layout: LayoutAnswer) -> dict[str, Any]:
+def _named(layout: LayoutAnswer) -> dict[str, Any]:
     return {
         "layout": to_plain(layout.candidate.layout),
         "words": layout.candidate.words,
         "number": layout.number,
+    }
+
+
+def _by_itself(layout: LayoutAnswer) -> dict[str, Any]:
+    return {
+        **_named(layout),
         "time_s": None if layout.sequential is None else layout.sequential.time_s,
         "memory_share": memory_share(layout),
     }
@@ -106,9 +113,7 @@ def _by_itself(layout: LayoutAnswer) -> dict[str, Any]:
 
 def _choice(choice: LayoutChoice) -> dict[str, Any]:
     return {
-        "layout": to_plain(choice.layout.candidate.layout),
-        "words": choice.layout.candidate.words,
-        "number": choice.layout.number,
+        **_named(choice.layout),
         "time_s": choice.cost.time_s,
         "energy_j": choice.cost.energy_j,
     }

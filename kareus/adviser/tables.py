@@ -31,7 +31,7 @@ _LAYOUT = (
 
 ADVISED_LAYOUTS = TableSchema(
     name="advised_layouts",
-    version=4,
+    version=5,
     meaning="Layouts of a training on so many GPUs: those that can run, and those that are refused.",
     columns=(
         _GPUS,
@@ -74,6 +74,12 @@ ADVISED_LAYOUTS = TableSchema(
             pl.Boolean,
             "whether it would be on the frontier within the margin of ties",
         ),
+        Column(
+            "measure_first",
+            pl.Int64,
+            "place from 1 among the layouts to measure before a long training; null of others",
+            nullable=True,
+        ),
     ),
     key=("gpus", *(column.name for column in _LAYOUT)),
 )
@@ -100,10 +106,12 @@ def layouts_frame(advice: Advice) -> pl.DataFrame:
     """Return the table `ADVISED_LAYOUTS`."""
     rows: list[dict[str, Any]] = []
     selector = advice.selector
+    places = {(advice.chosen_gpus, one.number): place for place, one in enumerate(advice.measure_first, 1)}
     for size in advice.sizes:
         for answer in size.layouts:
             asked = plan_asked(advice.question, selector, answer) if answer.plans else None
-            rows.append(_layout_row(size.gpus, answer, asked))
+            row = _layout_row(size.gpus, answer, asked)
+            rows.append(row | {"measure_first": places.get((size.gpus, answer.number))})
         for refusal in size.refusals:
             row = dict.fromkeys(ADVISED_LAYOUTS.polars.names())
             row |= _cells_of(refusal.layout) | {

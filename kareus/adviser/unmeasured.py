@@ -1,8 +1,8 @@
-"""Advice on software that was never measured: what a wrong order may cost, and which layouts to measure first.
+"""Which layouts to measure before a long training, and what a wrong order may cost of software that never was.
 
 How far orders differ is told by the profiles that were measured: each is asked for the times of the same layouts, and
-our first choice is compared with the one that would be its best. Layouts to measure are chosen as a calibration chooses
-its runs, by what they would tell of the numbers of host and network.
+our first choice is compared with the one that would be its best. Of software that was never measured the layouts to
+measure are chosen as a calibration chooses its runs, by what they would tell of the numbers of host and network.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kareus.adviser.answers import LayoutAnswer, Unmeasured
+from kareus.adviser.answers import LayoutAnswer, SizeAnswer, Unmeasured
 from kareus.adviser.feasible import sort_layouts
+from kareus.adviser.limits import unkept_words
 from kareus.adviser.order import COMPARED, recommended, settable
 from kareus.adviser.question import Question
 from kareus.adviser.runs import LayoutTimes, read_runs, roomy, runnable
@@ -27,6 +28,10 @@ from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 
 MEASURED_FIRST = 5
+"""Layouts to measure of software that was never measured."""
+MEASURED_TIES = 3
+"""Layouts to measure of other software: of the first two the better is 0.8 % slower than the best
+(docs/research/ranking.md); a fit needs three."""
 
 
 def is_measured(workload: Workload) -> bool:
@@ -37,32 +42,55 @@ def is_measured(workload: Workload) -> bool:
 def unmeasured_of(base: Workload, layouts: Sequence[LayoutAnswer], config_dir: Path) -> Unmeasured | None:
     """Return what is known of the order of layouts; None where the software was measured, or there is no choice.
 
-    Models with experts are compared by software that was measured with them; None where there is no other.
+    Models with experts are compared by software that was measured with them.
     """
-    others = {pair.software for pair in pair_errors() if pair.models == models_of(base)} - {base.software.name}
-    if is_measured(base) or not others:
-        return None
     run = sorted_by_trainer(layouts)[:COMPARED]
-    if len(run) < 2:  # noqa: PLR2004 - an order is of two at least
+    if is_measured(base) or len(run) < 2:  # noqa: PLR2004 - an order is of two at least
         return None
-    workloads = [answer.candidate.workload for answer in run]
+    others = {pair.software for pair in pair_errors() if pair.models == models_of(base)} - {base.software.name}
     losses = {}
     for name in sorted(others):
         (other,) = compose([f"software={name}"], config_dir)
         losses[name] = _loss_percent(replace(base, software=other.workload.software), run)
-    priors = {name: PRIORS[name] for name in trainer_numbers(base.software)}
-    values = {name: getattr(base.software, name) or prior.value for name, prior in priors.items()}
-    linear = LinearTimes.of(priors, LayoutTimes(base, workloads).of, values, range(len(run)))
-    covariance = np.diag([prior.spread**2 for prior in priors.values()])
-    most = max(losses, key=lambda name: losses[name])
+    most = max(losses, key=lambda name: losses[name], default=None)
     return Unmeasured(
         software=base.software.name,
         measured_otherwise=(base.gpu.name, base.software.name) in {(pair.gpu, pair.software) for pair in pair_errors()},
-        wrong_order_percent=losses[most],
+        wrong_order_percent=None if most is None else losses[most],
         most_unlike=most,
         compared=len(run),
-        measure_first=tuple(run[n].candidate.layout for n in telling_runs(linear.slopes, covariance, MEASURED_FIRST)),
     )
+
+
+def to_measure(question: Question, base: Workload, size: SizeAnswer, chosen: LayoutAnswer) -> list[LayoutAnswer]:
+    """Return the layouts to measure before a long training, the first choice first; none where there is no choice.
+
+    Of software that was measured they are the fastest that its error does not tell from the best and that keep the
+    limits; of other software, of the first that it runs by itself, those that tell most. Runs that may rank are enough.
+    """
+    runs, order = base.software.measured, sorted_by_trainer(size.layouts)
+    if runs is not None and runs.may_rank:
+        return []
+    listed = order[:COMPARED]
+    if is_measured(base):
+        best = {choice.layout.number for choice in size.frontier} | {one.number for one in order if one.is_tied}
+        tied = [one for one in order if one.number in best and not unkept_words(question, one)]
+        listed = sorted(tied, key=lambda one: one.number)
+    first = [one for one in order if one.number == chosen.number]  # none where the software has no setting for it
+    listed = [*first, *(one for one in listed if one.number != chosen.number)]
+    if len(listed) < 2:  # noqa: PLR2004 - as above
+        return []
+    return listed[:MEASURED_TIES] if is_measured(base) else _telling(base, listed)
+
+
+def _telling(base: Workload, listed: Sequence[LayoutAnswer]) -> list[LayoutAnswer]:
+    """Return the first of layouts, and those that tell most beside it of the numbers of a software."""
+    priors = {name: PRIORS[name] for name in trainer_numbers(base.software)}
+    values = {name: getattr(base.software, name) or prior.value for name, prior in priors.items()}
+    times = LayoutTimes(base, [answer.candidate.workload for answer in listed])
+    linear = LinearTimes.of(priors, times.of, values, range(len(listed)))
+    covariance = np.diag([prior.spread**2 for prior in priors.values()])
+    return [listed[n] for n in telling_runs(linear.slopes, covariance, MEASURED_FIRST, first=[0])]
 
 
 def _loss_percent(base: Workload, run: Sequence[LayoutAnswer]) -> float:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kareus.adviser.answers import Advice, Depth, LayoutAnswer, SizeAnswer, Unmeasured
+from kareus.adviser.answers import Advice, Depth, LayoutAnswer, SizeAnswer
 from kareus.adviser.choosing import plan_asked
 from kareus.adviser.limits import idle_limit_line, unkept_words
 from kareus.adviser.lines import (
@@ -20,10 +20,10 @@ from kareus.adviser.lines import (
     heads,
     layout_settings,
     layout_words,
+    measure_lines,
     subject,
     training_line,
     turn_on_lines,
-    unmeasured_lines,
     unset_line,
 )
 from kareus.adviser.plain import asked, plain
@@ -89,7 +89,7 @@ def advice_page(advice: Advice) -> Page:
         sections=(
             *(_drawn(size) for size in sizes),
             *_answer(advice),
-            *([_to_measure(advice.unmeasured)] if advice.unmeasured else []),
+            *([_to_measure(advice)] if advice.measure_first else []),
             *(section for size in sizes for section in _size(advice, size)),
             *([_left_out(advice)] if advice.left_out else []),
         ),
@@ -133,8 +133,8 @@ def _answer(advice: Advice) -> Iterator[Section]:
         yield Section(title="Turning it on", text=f"{said[0].upper()}{said[1:]}", commands=tuple(map(str.strip, typed)))
 
 
-def _to_measure(unmeasured: Unmeasured) -> Section:
-    said, *runs = unmeasured_lines(unmeasured)
+def _to_measure(advice: Advice) -> Section:
+    said, *runs = measure_lines(advice)
     return Section(title="Layouts to measure first", text=said, commands=("\n".join(runs),))
 
 
@@ -180,8 +180,7 @@ def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer])
         rows=rows,
         source=ADVISED_LAYOUTS.name,
         note=f"Numbered by their fastest plans; bold: what is chosen, the best by `{advice.selector}`. Tied: on the "
-        f"frontier with {advice.ties.words}. Measure the fastest two or three before a long training. "
-        f"{_sentence(why) if why else ''}",
+        f"frontier with {advice.ties.words}. {_sentence(why) if why else ''}",
     )
 
 

@@ -11,16 +11,30 @@ from helpers.default_workload import NAME
 
 import kareus
 from kareus.adviser.advice import answer
-from kareus.adviser.answers import plan_by
+from kareus.adviser.answers import plan_by, plans_of
 from kareus.adviser.choosing import choose, plan_asked
 from kareus.adviser.goals import goals_of
-from kareus.adviser.lines import HEADS, MOST_ROWS, POWER, answer_lines, cells, commands, short_lines, shown, table_lines
+from kareus.adviser.limits import unkept_words
+from kareus.adviser.lines import (
+    HEADS,
+    MOST_ROWS,
+    POWER,
+    answer_lines,
+    cells,
+    commands,
+    order_lines,
+    short_lines,
+    shown,
+    table_lines,
+)
 from kareus.adviser.planning import DEADLINES, layout_problem
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
 from kareus.adviser.question import ask
+from kareus.adviser.runs import LayoutRun, runs_text
 from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
 from kareus.adviser.ties import tie_margin
+from kareus.adviser.unmeasured import sorted_by_trainer, to_measure
 from kareus.artifacts.tables import problem_of, read_table
 from kareus.cli import main
 from kareus.errors import ArtifactError
@@ -80,10 +94,44 @@ def test_a_layout_that_fits_with_other_blocks_on_its_stages_alone_is_an_answer()
     assert any("0 planned in full, 1 more with other blocks on their stages" in line for line in answer_lines(advice))
 
 
-def test_ties_are_to_be_measured(fastest):
-    tied = tuple(replace(one, is_tied=True) for one in fastest.size.layouts)
-    lines = list(answer_lines(replace(fastest, sizes=(replace(fastest.size, layouts=tied),))))
-    assert any(line.startswith("~ tied") and "Measure the fastest two or three" in line for line in lines)
+def test_the_fastest_of_ties_are_to_be_measured_the_chosen_one_first(fastest):
+    layouts = fastest.size.layouts
+    tied = replace(fastest.size, layouts=tuple(replace(one, is_tied=True) for one in layouts))
+    third = layouts[2]
+    listed = to_measure(fastest.question, fastest.question.base, tied, third)
+    assert [one.number for one in listed] == [3, 1, 2]
+    advice = replace(fastest, sizes=(tied,), chosen=plans_of([third])[0], measure_first=listed)
+    lines = list(answer_lines(advice))
+    assert any(line.startswith("~ tied") for line in lines)
+    (said,) = (n for n, line in enumerate(lines) if "measure these" in line.lower())
+    assert lines[said].startswith("Measure these 3 layouts before a long training, the chosen one first: ")
+    runs = runs_text([LayoutRun(layout=one.candidate.layout) for one in listed])
+    assert lines[said + 1 : said + 5] == runs.splitlines()
+    table = layouts_frame(advice).filter(pl.col("measure_first").is_not_null()).sort("measure_first")
+    assert table["layout"].to_list() == [3, 1, 2]
+    untied = replace(fastest.size, layouts=[replace(one, is_tied=False) for one in layouts], frontier=())
+    assert to_measure(fastest.question, fastest.question.base, untied, layouts[0]) == [], "there is no choice"
+
+
+def test_ties_that_break_a_limit_are_not_to_be_measured(fastest):
+    least_w = min(plan.cost.power_w for plan in plans_of([fastest.size.layouts[0]]))
+    question = replace(fastest.question, goals=goals_of(max_power=f"{0.98 * least_w}W"))
+    tied = replace(fastest.size, layouts=tuple(replace(one, is_tied=True) for one in fastest.size.layouts))
+    kept = [one for one in tied.layouts if one.plans and one.sequential and not unkept_words(question, one)]
+    assert kept
+    assert kept[0].number > 1
+    listed = to_measure(question, question.base, tied, kept[0])
+    assert listed == (kept[:3] if len(kept) > 1 else [])
+
+
+def test_layouts_by_themselves_say_which_break_a_limit(fastest):
+    order = sorted_by_trainer(fastest.size.layouts)[:3]
+    powers_w = [one.sequential.energy_j / one.sequential.time_s for one in order]
+    for cap_w in (0.99 * min(powers_w), max(powers_w) - 1e-3, 1.01 * max(powers_w)):
+        goals = goals_of(max_power=f"{cap_w}W")
+        lines = list(order_lines(replace(fastest, question=replace(fastest.question, goals=goals))))[2:]
+        assert [line.rpartition(": ")[2] for line in lines] == [one.candidate.words for one in order]
+        assert [", over the limit)" in line for line in lines] == [power_w > cap_w for power_w in powers_w]
 
 
 def test_a_cap_slows_down_and_is_kept(fastest):
@@ -147,7 +195,8 @@ def test_where_a_page_has_the_rest_a_dozen_lines_are_the_answer(fastest):
     whole, short = list(answer_lines(fastest)), list(short_lines(fastest))
     assert len(short) < 12, "and the page's path"
     assert (short[:3], short[-2:]) == (whole[:3], whole[-2:])
-    assert set(short) < set(whole)
+    pointer = f"measure first: {len(fastest.measure_first)} layouts, which the page lists"
+    assert {*short} - {*whole} == {pointer}
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 160, None])

@@ -9,10 +9,19 @@ from helpers.builders import CONFIG
 
 import kareus
 from kareus.adviser.answers import Advice, LayoutChoice
-from kareus.adviser.lines import answer_lines, full_line, full_note, memory_share, table_lines, unset_line
+from kareus.adviser.lines import (
+    answer_lines,
+    full_line,
+    full_note,
+    memory_share,
+    order_lines,
+    table_lines,
+    unset_line,
+)
 from kareus.adviser.order import TIED_SHARE
 from kareus.adviser.plain import plain
 from kareus.adviser.runs import LayoutRun, LayoutTimes, read_runs, runs_text
+from kareus.adviser.tables import layouts_frame
 from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.errors import ArtifactError, ConfigError
 from kareus.pipeline.config import PipelineSchedule
@@ -58,7 +67,10 @@ def test_models_with_experts_are_compared_by_software_that_was_measured_with_the
     assert advice.unmeasured is not None
     assert advice.unmeasured.most_unlike == "megatron-core"
     itself = kareus.advise([*few, "tp=1", "gpu=h200", "software=megatron-core"], **BATCH, config_dir=CONFIG)
-    assert itself.unmeasured is None
+    assert itself.unmeasured is not None
+    assert itself.unmeasured.most_unlike is None, "no other software was measured with experts"
+    assert len(itself.measure_first) > 1
+    assert "what a wrong order costs is not known" in "\n".join(answer_lines(itself))
 
 
 def _check_wrong_order(advice: Advice) -> None:
@@ -82,22 +94,35 @@ def test_five_layouts_to_measure_are_printed_as_a_file_of_runs(unmeasured: Advic
     path = tmp_path / "layout.csv"
     path.write_text("\n".join(lines[begin : begin + 6]))
     runs = read_runs(path)
-    known = unmeasured.unmeasured
-    assert known is not None
-    assert tuple(run.layout for run in runs) == known.measure_first
-    assert len(set(known.measure_first)) == 5
+    asked = [one.candidate.layout for one in unmeasured.measure_first]
+    assert [run.layout for run in runs] == asked
+    assert asked[0] == unmeasured.chosen.layout.candidate.layout
+    assert len(set(asked)) == 5
     assert all(run.time_s is None for run in runs)
 
 
-def test_layouts_to_measure_are_listed_by_their_place_in_the_order(unmeasured: Advice) -> None:
+def test_layouts_to_measure_are_the_same_everywhere_and_said_once(unmeasured: Advice) -> None:
     known = unmeasured.unmeasured
     assert known is not None
-    lines = list(answer_lines(unmeasured))
-    order = sorted_by_trainer(unmeasured.size.layouts)
-    for place, one in enumerate(order, 1):
-        is_listed = any(line.startswith(f"  {place}. ") and line.endswith(one.candidate.words) for line in lines)
-        assert is_listed == (place <= 3 or one.candidate.layout in known.measure_first)
-    assert max(map([one.candidate.layout for one in order].index, known.measure_first)) < known.compared
+    text = "\n".join(answer_lines(unmeasured)).lower()
+    assert text.count("measure these") == text.count("before a long training") == 1
+    order = [one.number for one in sorted_by_trainer(unmeasured.size.layouts)]
+    _, *others = unmeasured.measure_first
+    assert max(order.index(one.number) for one in others) <= known.compared
+    places = {one.number: place for place, one in enumerate(unmeasured.measure_first, 1)}
+    rows = layouts_frame(unmeasured).iter_rows(named=True)
+    assert {row["layout"]: row["measure_first"] for row in rows if row["measure_first"]} == places
+    printed = json.loads(json.dumps(plain(unmeasured)))
+    assert [one["number"] for one in printed["measure_first"]] == list(places)
+    shown = advice_page(unmeasured)
+    notes = [sheet.note for section in shown.sections for sheet in section.sheets]
+    assert not any("easure" in note for note in notes)
+
+
+def test_layouts_by_themselves_are_the_first_in_order(unmeasured: Advice) -> None:
+    lines = list(order_lines(unmeasured))
+    first = sorted_by_trainer(unmeasured.size.layouts)[:3]
+    assert [line.rpartition(": ")[2] for line in lines[2:]] == [one.candidate.words for one in first]
 
 
 def test_software_that_was_measured_is_not_asked_for() -> None:
@@ -106,14 +131,13 @@ def test_software_that_was_measured_is_not_asked_for() -> None:
 
 def test_measured_layouts_change_the_answer(unmeasured: Advice, tmp_path: Path) -> None:
     """They took what a trainer with a slow host and network takes, and so does the answer."""
-    known, base = unmeasured.unmeasured, unmeasured.question.base
-    assert known is not None
+    asked, base = [one.candidate.layout for one in unmeasured.measure_first], unmeasured.question.base
     hidden = {"network_slowdown": 12.0, "host_launch_s": 8e-5, "hidden_reduction": 0.1}
     by_layout = {one.candidate.layout: one.candidate.workload for one in unmeasured.size.layouts}
-    workloads = [by_layout[layout] for layout in known.measure_first]
+    workloads = [by_layout[layout] for layout in asked]
     times_s = LayoutTimes(replace(base, software=with_numbers(base.software, hidden)), workloads).of({})
     path = tmp_path / "layout.csv"
-    runs = zip(known.measure_first, times_s, strict=True)
+    runs = zip(asked, times_s, strict=True)
     path.write_text(runs_text([LayoutRun(layout=layout, time_s=float(time_s)) for layout, time_s in runs]))
     again = advised("nanotron", path)
     assert again.unmeasured is None
@@ -166,8 +190,9 @@ def test_the_page_lists_what_to_measure_under_a_heading(unmeasured: Advice) -> N
     (section,) = (part for part in advice_page(unmeasured).sections if part.title == "Layouts to measure first")
     assert unmeasured.unmeasured is not None
     (runs,) = section.commands
-    assert runs == runs_text([LayoutRun(layout=one) for one in unmeasured.unmeasured.measure_first]).rstrip("\n")
-    assert f"{unmeasured.unmeasured.wrong_order_percent:.0f} % slower than the best" in section.text
+    asked = [LayoutRun(layout=one.candidate.layout) for one in unmeasured.measure_first]
+    assert runs == runs_text(asked).rstrip("\n")
+    assert f"would be {unmeasured.unmeasured.wrong_order_percent:.0f} % slower than the best" in section.text
 
 
 def test_a_trainer_is_recommended_nothing_that_it_has_no_setting_for(unmeasured: Advice) -> None:

@@ -129,6 +129,7 @@ def test_runs_to_measure_first_do_not_tell_the_same_twice() -> None:
     slopes = np.array([[1.0, 0.0], [1.0, 0.0], [0.99, 0.0], [0.0, 0.6]])
     assert set(telling_runs(slopes, np.eye(2), 2)) & {3}
     assert sorted(telling_runs(slopes, np.eye(2), 9)) == [0, 1, 2, 3]
+    assert telling_runs(slopes, np.eye(2), 2, first=[2]) == [2, 3]
 
 
 @pytest.mark.parametrize(("runs", "noise", "doubt"), [(10, 0.001, None), (9, 0.001, "fewer than 10"), (10, 1.0, "tau")])
