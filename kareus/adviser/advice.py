@@ -17,6 +17,7 @@ from kareus.adviser.answers import (
 from kareus.adviser.choosing import by_selector, choices_of, choose
 from kareus.adviser.feasible import Sorted, nearest_to_fit, sort_layouts
 from kareus.adviser.following import baseline_of, by_bound, follow, layout_answers, nearest_fitting, plans_frontier
+from kareus.adviser.job import job_choice, job_of, lacked_overlap
 from kareus.adviser.layouts import Constraints, counted, layouts_of
 from kareus.adviser.limits import check_cap, limited
 from kareus.adviser.order import trainable, with_setting
@@ -76,6 +77,7 @@ def answer(question: Question) -> Advice:
         chosen_gpus=chosen_gpus,
         ties=tie_margin(base),
         unmeasured=unmeasured_of(base, size.layouts, question.config_dir),
+        lacked=lacked_overlap(question, base, size.layouts, chosen.layout),
         measure_first=to_measure(question, base, size, chosen.layout),
         engine=engine,
         formats=[_in_format(question, chosen, precision) for precision in question.precisions],
@@ -112,7 +114,10 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     check_cap(question, base, gpus)
     begin = time.perf_counter()
     logger.info("%s in %s on %d GPUs: listing layouts", base.model.name, base.precision, gpus)
-    enumerated = sort_layouts(base, layouts_of(base, gpus, question.global_batch, question.constraints))
+    layouts, job = list(layouts_of(base, gpus, question.global_batch, question.constraints)), job_of(question, gpus)
+    if job is not None and question.constraints.allow(job) and job not in layouts:
+        layouts.append(job)
+    enumerated = sort_layouts(base, layouts)
     predictor = LayoutPredictor(base, costs, question.trainer)
     short = trainable(enumerated.short(base), question.trainer)
     if not enumerated.candidates:
@@ -125,7 +130,7 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     logger.info("%d layouts can run, %d cannot; predicting", can_run, cannot)
     bounded = by_bound(enumerated.candidates, costs)
     bounds_done = time.perf_counter()
-    followed = follow(predictor, bounded)
+    followed = follow(predictor, bounded, job)
     predicted = time.perf_counter()
     ruled_out = ", since bounds rule out the others" if len(followed.predictions) < len(bounded) else ""
     logger.info("%d predicted in full%s; planning the best", len(followed.predictions), ruled_out)
@@ -133,21 +138,22 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     followed.split_otherwise(planned, question.trainer)
     followed.fit_otherwise(short, planned, question.trainer)
     done = time.perf_counter()
-    layouts = layout_answers(followed, planned, tie_margin(base))
-    depths = [layout.depth for layout in layouts if layout.candidate.layout.layers_per_stage is None]
+    answers = layout_answers(followed, planned, tie_margin(base))
+    depths = [layout.depth for layout in answers if layout.candidate.layout.layers_per_stage is None]
     return SizeAnswer(
         gpus=gpus,
-        layouts=layouts,
+        layouts=answers,
         refusals=enumerated.refusals,
-        frontier=plans_frontier(layouts),
-        baseline=baseline_of(layouts),
+        frontier=plans_frontier(answers),
+        baseline=baseline_of(answers),
+        job=None if job is None else job_choice(predictor, base, job, answers),
         effort=Effort(
             configurations=len(depths) + cannot,
             refused=enumerated.reasons,
             bounded=len(depths),
             predicted=sum(depth is not Depth.BOUNDED for depth in depths),
             planned=sum(depth is Depth.PLANNED for depth in depths),
-            resplit=len(layouts) - len(depths),
+            resplit=len(answers) - len(depths),
             enumerate_s=listed - begin,
             bound_s=bounds_done - listed,
             predict_s=predicted - bounds_done,

@@ -40,7 +40,7 @@ class LayoutAnswer:
     """One layout that can run."""
 
     number: int
-    """From 1, by rising time of its fastest plan."""
+    """From 1, by rising time of its fastest plan; 0 of a job's layout that is not among those that were asked for."""
     candidate: Candidate
     depth: Depth
     bound_s: float
@@ -115,6 +115,13 @@ class SizeAnswer:
     baseline: LayoutChoice
     """The fastest layout run as Megatron-LM does."""
     effort: Effort
+    job: LayoutChoice | None = None
+    """The layout of the job whose files were given, run so; None without files, or with other GPUs or another batch."""
+
+    @property
+    def reference(self) -> LayoutChoice:
+        """What plans are compared with: the job's layout, else the fastest, each run as Megatron-LM does."""
+        return self.job or self.baseline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +137,20 @@ class Unmeasured:
     """None where no other software was measured with such models."""
     compared: int
     """Layouts that were compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LackedOverlap:
+    """Overlap of collectives with passes that a trainer has and a job does not turn on."""
+
+    settings: tuple[str, ...]
+    """What turns it on, as the trainer says it."""
+    layout: LayoutAnswer
+    """The chosen layout, or the fastest that shares out what the job does, if it costs that time alone."""
+    without_s: float
+    """Time of the layout, run by itself, as the job is set."""
+    with_s: float
+    """That with the overlap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +191,8 @@ class Advice(Shown):
     """What a wrong order may cost; None for software that was measured, and where there is no choice."""
     measure_first: Sequence[LayoutAnswer] = ()
     """Layouts to measure before a long training, the first choice first; empty where there is no choice."""
+    lacked: LackedOverlap | None = None
+    """Overlap that the job whose files were given lacks, where that costs time; None elsewhere."""
     engine: LayoutCost | None = None
     """The plan `fastest` of the chosen layout in Kareus' engine; None where that is what runs the plan, or does
     not run the layout."""

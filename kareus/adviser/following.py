@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from kareus.adviser.answers import Depth, LayoutAnswer, LayoutChoice, undominated
 from kareus.adviser.bounds import Bound, KnownPlans, compute_together, computing_bound
 from kareus.adviser.feasible import Candidate
+from kareus.adviser.layouts import Layout
 from kareus.adviser.order import COMPARED, TIED_SHARE
 from kareus.adviser.planning import frontier_of, plan_layout
 from kareus.adviser.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
@@ -99,17 +100,21 @@ def by_bound(candidates: Iterable[Candidate], costs: InstructionPrices) -> list[
     return sorted(bounded, key=lambda pair: pair[0].fastest_s)
 
 
-def follow(predictor: LayoutPredictor, bounded: Sequence[tuple[Bound, Candidate]]) -> Followed:
+def follow(
+    predictor: LayoutPredictor, bounded: Sequence[tuple[Bound, Candidate]], job: Layout | None = None
+) -> Followed:
     """Predict the layouts that known plans do not rule out.
 
     Args:
         predictor: of their training.
         bounded: layouts with the bounds of their computation, by rising time.
+        job: layout that is predicted anyway.
     """
     followed = Followed(predictor=predictor, bounds=[], predictions=[], plans_so_far=KnownPlans())
     sequential_s: list[float] = []  # rising
     for computing, candidate in bounded:
-        bound = _ruled_out(predictor, computing, candidate, followed.plans_so_far)
+        is_job = candidate.layout == job
+        bound = None if is_job else _ruled_out(predictor, computing, candidate, followed.plans_so_far)
         if bound is not None:
             followed.bounds.append((bound, candidate))
             if _may_compare(predictor, computing, candidate, sequential_s):
@@ -163,20 +168,7 @@ def layout_answers(followed: Followed, planned: dict[int, list[LayoutCost]], mar
     front = frontier_of([plan for plans in planned.values() for plan in plans])
     answers = []
     for bound, candidate in followed.bounds:
-        answers.append(
-            LayoutAnswer(
-                number=0,
-                candidate=candidate,
-                depth=Depth.BOUNDED,
-                bound_s=bound.fastest_s,
-                bound_j=bound.least_j,
-                plans=(),
-                sequential=followed.sequential.get(id(candidate)),
-                bubble_share=None,
-                exposed_share=None,
-                is_tied=False,
-            )
-        )
+        answers.append(bounded_answer(bound, candidate, followed.sequential.get(id(candidate))))
     for prediction in followed.predictions:
         full_plans = planned.get(id(prediction.candidate))
         plans = full_plans if full_plans is not None else frontier_of(list(prediction.plans))
@@ -196,6 +188,22 @@ def layout_answers(followed: Followed, planned: dict[int, list[LayoutCost]], mar
         )
     answers.sort(key=lambda answer: (answer.fastest.time_s if answer.plans else float("inf"), answer.bound_s))
     return [replace(answer, number=number) for number, answer in enumerate(answers, start=1)]
+
+
+def bounded_answer(bound: Bound, candidate: Candidate, sequential: LayoutCost | None) -> LayoutAnswer:
+    """Return a layout without plans and without a number."""
+    return LayoutAnswer(
+        number=0,
+        candidate=candidate,
+        depth=Depth.BOUNDED,
+        bound_s=bound.fastest_s,
+        bound_j=bound.least_j,
+        plans=(),
+        sequential=sequential,
+        bubble_share=None,
+        exposed_share=None,
+        is_tied=False,
+    )
 
 
 def _is_tied(plans: Iterable[LayoutCost], front: Sequence[LayoutCost], margin: TieMargin) -> bool:

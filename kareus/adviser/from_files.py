@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kareus.adviser.job import layout_of_job
+from kareus.adviser.layouts import Layout
 from kareus.adviser.question import FOLLOWS, SYNONYMS, split_overrides
 from kareus.errors import ConfigError
 from kareus.interchange.reading import Training
@@ -28,6 +30,8 @@ class Asked:
     global_batch: int
     sequence_length: int | None
     """None: as configured."""
+    job: Layout | None = None
+    """Layout of the job, as far as its files say it; None where they do not say its GPUs or its batch."""
     left_out: tuple[str, ...] = ()
     """What of the files is lost or missing, as lines for people."""
 
@@ -73,6 +77,7 @@ def asked_of(
         gpus=gpus,
         global_batch=global_batch,
         sequence_length=int(lengths[-1]) if sequence_length is None and lengths else sequence_length,
+        job=_job(files, [*others, *([f"{GPUS}={gpus}"] if GPUS in _unsaid(training) else [])], config_dir),
         left_out=left_out(files, training, [*given, *in_question], config_dir),
     )
 
@@ -81,13 +86,32 @@ def _is_of_layout(key: str) -> bool:
     return key in OF_LAYOUT or key.startswith(GROUPS)
 
 
+def _unsaid(training: Training) -> set[str]:
+    return {key for missing in training.missing for key in missing.keys}
+
+
+def _job(files: Sequence[Path], given: Sequence[str], config_dir: Path) -> Layout | None:
+    """Return the layout of the job that files and overrides describe; None where these do not go together.
+
+    It is that of no batch which the files do not say.
+    """
+    try:
+        training, overrides = brought(list(files), None, list(given))
+        (composition, *_) = compose(overrides, config_dir)
+    except ConfigError:  # such as GPUs over which the degrees of the files do not divide
+        return None
+    if _unsaid(training) & {GLOBAL_BATCH, MICROBATCH}:
+        return None
+    return layout_of_job(composition.workload)
+
+
 def _size(
     training: Training, place: str, gpus: str | None, global_batch: int | None, config_dir: Path
 ) -> tuple[str, int]:
     """Return GPUs and sequences of an iteration: as they are given, else those of the job with its layout."""
     if gpus is not None and global_batch is not None:
         return gpus, global_batch
-    unsaid = {key for missing in training.missing for key in missing.keys}
+    unsaid = _unsaid(training)
     is_named = any(key_of(text) == GLOBAL_BATCH for text in training.overrides)
     if gpus is None and GPUS in unsaid:
         raise ConfigError(f"{place}: does not say how many GPUs there are; give --gpus N.")

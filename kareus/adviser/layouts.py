@@ -1,7 +1,7 @@
 """Layouts: the ways to run one training on so many GPUs, and the constraints that narrow them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import TypeVar
 
@@ -63,6 +63,11 @@ class Layout:
     def gpus(self) -> int:
         """All GPUs of the job."""
         return self.dp * self.pp * self.tp * self.cp
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of an iteration."""
+        return self.dp * self.microbatch_size * self.num_microbatches
 
     @property
     def degrees_words(self) -> str:
@@ -186,6 +191,12 @@ class Constraints:
     ep: tuple[int, ...] = ()
     shards: tuple[int, ...] = ()
     schedule: tuple[PipelineSchedule, ...] = ()
+
+    def allow(self, layout: Layout) -> bool:
+        """Whether a layout has the allowed values."""
+        values = {field.name: getattr(layout, field.name) for field in fields(self)}
+        values["shards"] = layout.shards or layout.dp
+        return all(value in (getattr(self, name) or (value,)) for name, value in values.items())
 
 
 def layouts_of(base: Workload, gpus: int, global_batch: int, constraints: Constraints) -> Iterator[Layout]:

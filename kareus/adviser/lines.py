@@ -50,6 +50,8 @@ MOST_ROWS = 12
 """Layouts in the table of the terminal; all are in the files."""
 FIRST_BY_ITSELF = 3
 """Layouts that are named in the order in which the software runs them by itself."""
+YOURS = "your script's"
+"""Whose the layout is of a job whose files were given."""
 FEW_KG = 10_000
 """Masses below this are given in kilograms."""
 
@@ -85,6 +87,8 @@ def short_lines(advice: Advice) -> Iterator[str]:
 def _first_lines(advice: Advice) -> Iterator[str]:
     """Yield what is chosen, what it saves, how wrong that may be, and what to mind."""
     yield headline(advice)
+    if alone := job_line(advice):
+        yield alone
     if whole := training_line(advice):
         yield whole
     yield from frugal_lines(advice)
@@ -103,16 +107,19 @@ def _first_lines(advice: Advice) -> Iterator[str]:
 
 def headline(advice: Advice) -> str:
     """Return model and GPUs, what to do, in which trainer, and what it gains."""
-    of = "of its fastest layout" + (" (this one)" if _is_baseline(advice) else "")
-    saved = _savings(advice, advice.chosen.cost, f"{BASELINE} {of}")
+    whose = "its fastest" if advice.size.job is None else YOURS
+    this = " (this one)" if _is_reference(advice) else ""
+    saved = _savings(advice.size.reference, advice.chosen.cost, f"{BASELINE} of {whose} layout{this}")
     return f"{subject(advice)}: {_to_do(advice)}{meaning(advice.selector)}: {saved}: {_costs_words(advice)}"
 
 
 def gain_words(advice: Advice) -> tuple[str, str]:
     """Return what to do, in which trainer, and what it gains, in few words, and then what these stand for."""
-    of = "this layout" if _is_baseline(advice) else "its fastest layout"
+    yours = advice.size.job is not None
+    of = "this layout" if _is_reference(advice) else f"{YOURS if yours else 'its fastest'} layout"
     costs = f"{_costs_words(advice)} of {of} without a plan"
-    saved = _savings(advice, advice.chosen.cost, BASELINE)
+    against = f"{BASELINE} of {YOURS} layout" if yours else BASELINE
+    saved = _savings(advice.size.reference, advice.chosen.cost, against)
     return f"{_to_do(advice)}: {saved}", f"`{advice.selector}`{meaning(advice.selector)}: {costs}"
 
 
@@ -122,9 +129,32 @@ def _to_do(advice: Advice) -> str:
 
 
 def _costs_words(advice: Advice) -> str:
-    chosen, baseline = advice.chosen.cost, advice.size.baseline.cost
-    broken = broken_words(advice.question, advice.size.baseline)
-    return f"{_iteration(chosen)} an iteration instead of {_iteration(baseline)}{broken}"
+    reference = advice.size.reference
+    broken = broken_words(advice.question, reference)
+    return f"{_iteration(advice.chosen.cost)} an iteration instead of {_iteration(reference.cost)}{broken}"
+
+
+def job_gain(advice: Advice) -> str:
+    """Return what the chosen layout gains without a plan over that of a job, or nothing."""
+    without = advice.chosen.layout.sequential
+    if advice.size.job is None or without is None or _is_reference(advice):
+        return ""
+    return f"the layout alone, without a plan: {_savings(advice.size.job, without, YOURS)}: {_iteration(without)}"
+
+
+def job_line(advice: Advice) -> str:
+    """Return what the chosen layout gains without a plan over that of a job, and what lacking overlap costs it."""
+    lacked = advice.lacked
+    said = list(filter(None, [job_gain(advice)]))
+    if lacked is not None:
+        is_chosen = lacked.layout.number == advice.chosen.layout.number
+        where = "it" if is_chosen else lacked.layout.candidate.words
+        saved = less(100 * (1 - lacked.with_s / lacked.without_s), "time")
+        said.append(
+            f"with {' and '.join(lacked.settings)}, which your script lacks, {where} would take {saved}: "
+            f"{scaled(lacked.with_s, 's', digits=4)}"
+        )
+    return "; ".join(said)
 
 
 def subject(advice: Advice) -> str:
@@ -135,9 +165,9 @@ def subject(advice: Advice) -> str:
     return f"{model_words(question.base.model.name)} on {gpus} {question.base.gpu.name}{by}"
 
 
-def _is_baseline(advice: Advice) -> bool:
-    """Whether the chosen layout is the fastest that the trainer runs by itself."""
-    return advice.size.baseline.layout.candidate.layout == advice.chosen.layout.candidate.layout
+def _is_reference(advice: Advice) -> bool:
+    """Whether the chosen layout is the one that it is compared with."""
+    return advice.size.reference.layout.candidate.layout == advice.chosen.layout.candidate.layout
 
 
 def _iteration(cost: LayoutCost) -> str:
@@ -152,8 +182,9 @@ def layout_text(advice: Advice) -> str:
 
 def layout_words(advice: Advice) -> str:
     """Return the chosen layout in words, and which one its savings are against."""
-    fastest = advice.size.baseline.layout.candidate.words
-    other = "" if _is_baseline(advice) else f"; the fastest without a plan, which it is compared with: {fastest}"
+    whose = "the fastest without a plan" if advice.size.job is None else YOURS
+    words = advice.size.reference.layout.candidate.words
+    other = "" if _is_reference(advice) else f"; {whose}, which it is compared with: {words}"
     return f"layout: {advice.chosen.layout.candidate.words}{other}"
 
 
@@ -170,9 +201,11 @@ def training_line(advice: Advice) -> str:
     """Return what the whole training costs, and without the plan, where its tokens were given; or nothing."""
     if advice.question.goals.tokens is None:
         return ""
-    costs = [", ".join(_training_costs(advice, choice)) for choice in (advice.chosen, advice.size.baseline)]
-    broken = broken_words(advice.question, advice.size.baseline)
-    return f"the whole training: {costs[0]}; without a plan: {costs[1]}{broken}"
+    reference = advice.size.reference
+    costs = [", ".join(_training_costs(advice, choice)) for choice in (advice.chosen, reference)]
+    broken = broken_words(advice.question, reference)
+    without = "without a plan" if advice.size.job is None else f"{YOURS} layout"
+    return f"the whole training: {costs[0]}; {without}: {costs[1]}{broken}"
 
 
 def chips(advice: Advice) -> str:
@@ -196,12 +229,11 @@ def _training_costs(advice: Advice, choice: LayoutChoice) -> list[str]:
     return said
 
 
-def _savings(advice: Advice, cost: LayoutCost, reference: str) -> str:
-    """Return what a plan saves against the fastest layout by itself, which `reference` names."""
-    baseline = advice.size.baseline.cost
-    time = less(100 * (1 - cost.time_s / baseline.time_s), "time")
-    energy = less(100 * (1 - cost.energy_j / baseline.energy_j), "energy")
-    return compared(time, energy, reference)
+def _savings(reference: LayoutChoice, cost: LayoutCost, name: str) -> str:
+    """Return what a plan saves against a layout by itself, which `name` is of."""
+    time = less(100 * (1 - cost.time_s / reference.cost.time_s), "time")
+    energy = less(100 * (1 - cost.energy_j / reference.cost.energy_j), "energy")
+    return compared(time, energy, name)
 
 
 def gains_by_engine(advice: Advice) -> bool:
@@ -215,7 +247,7 @@ def gains_by_engine(advice: Advice) -> bool:
 def engine_line(advice: Advice) -> str:
     """Return what the chosen layout would save in Kareus' engine, against the same execution."""
     assert advice.engine is not None
-    saved = _savings(advice, advice.engine, "that")
+    saved = _savings(advice.size.reference, advice.engine, "that")
     return f"in {trainers()[ENGINE].title}, this layout: {saved} (--trainer {ENGINE})"
 
 
@@ -238,8 +270,9 @@ def frugal_lines(advice: Advice) -> Iterator[str]:
     )
     if said is not None:
         is_asked = advice.question.trainer.clocks is ClockPace.STEP
+        by_plan = "by the plan alone, " if job_gain(advice) else ""
         to_do = "what the line below asks for" if is_asked else f"plan it with `--select {SLOWER}` in the command below"
-        yield f"{said} in this layout: {to_do}{_frugal_layouts(advice, most_s, frugal)}"
+        yield f"{by_plan}{said} in this layout: {to_do}{_frugal_layouts(advice, most_s, frugal)}"
 
 
 def _frugal_layouts(advice: Advice, most_s: float, frugal: LayoutCost) -> str:
@@ -257,7 +290,7 @@ def _frugal_layouts(advice: Advice, most_s: float, frugal: LayoutCost) -> str:
             continue
         most_j = best.cost.energy_j * (1 - SAME_SHARE)
         saved, memory = (
-            _savings(advice, best.cost, BASELINE),
+            _savings(advice.size.baseline, best.cost, BASELINE),
             f"{100 * memory_share(best.layout):.0f} % of a GPU's memory",
         )
         said += f"; {best.layout.candidate.words} saves {'still ' if said else ''}more: {saved}, at {memory}"
@@ -353,6 +386,8 @@ def shown(advice: Advice, size: SizeAnswer) -> list[LayoutAnswer]:
     first = {choice.layout.number for choice in size.frontier}
     if size.gpus == advice.chosen_gpus:
         first |= {advice.chosen.layout.number}  # which a limit may move off the frontier
+    if size.job is not None:
+        first |= {size.job.layout.number}
     others = [layout for layout in size.layouts if layout.plans and layout.number not in first]
     kept = {layout.number for layout in others[: max(0, MOST_ROWS - len(first))]} | first
     return [layout for layout in size.layouts if layout.number in kept]
@@ -420,6 +455,12 @@ def full_words(layout: LayoutAnswer) -> str:
 def full_note(layouts: Iterable[LayoutAnswer]) -> str:
     """Return why layouts are listed that fill a GPU's memory by the estimate, where some of these do; or nothing."""
     return f"memory: {MAY_FIT}" if any(map(is_nearly_full, layouts)) else ""
+
+
+def job_words(advice: Advice, layout: LayoutAnswer) -> str:
+    """Return that a layout is that of the job whose files were given, or nothing."""
+    job = advice.question.job
+    return f", {YOURS}" if job is not None and job == layout.candidate.layout else ""
 
 
 def _over_words(layout: LayoutAnswer) -> str:
@@ -527,7 +568,10 @@ def table_lines(
     unkept = [unkept_words(advice.question, layout) for layout in layouts]
     rows = [cells(layout, plan_asked(advice.question, advice.selector, layout)) for layout in layouts]
     widths = {head: max(map(len, (head, *(row[head] for row in rows)))) for head in heads(advice)}
-    words = [f"{layout.candidate.words}{full_words(layout)}{why}" for layout, why in zip(layouts, unkept, strict=True)]
+    words = [
+        f"{layout.candidate.words}{job_words(advice, layout)}{full_words(layout)}{why}"
+        for layout, why in zip(layouts, unkept, strict=True)
+    ]
     if columns is not None:
         room = min(LEAST_ROOM, max(map(len, words), default=0))
         for head in LESS_TELLING:

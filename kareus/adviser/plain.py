@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from kareus.adviser.answers import Advice, FormatAnswer, LayoutAnswer, LayoutChoice, SizeAnswer
+from kareus.adviser.answers import Advice, FormatAnswer, LackedOverlap, LayoutAnswer, LayoutChoice, SizeAnswer
 from kareus.adviser.lines import (
     chips,
     commands,
@@ -36,6 +36,8 @@ def plain(advice: Advice) -> dict[str, Any]:
         "headline": headline(advice),
         "layout": layout_text(advice),
         "training": training_line(advice) or None,
+        "job": None if advice.size.job is None else _choice(advice.size.job),
+        "lacked": None if advice.lacked is None else _lacked(advice.lacked),
         "trainer": advice.question.trainer.title,
         "engine": None if advice.engine is None else {**to_plain(advice.engine), "words": engine_line(advice)},
         "turned_on_by": list(turn_on_lines(advice)),
@@ -56,7 +58,8 @@ def plain(advice: Advice) -> dict[str, Any]:
 
 def asked(question: Question) -> dict[str, Any]:
     """Return a question as plain values, by which it is told from others; what was measured is no part of it."""
-    return {
+    job = {} if question.job is None else {"job": question.job.words}
+    return job | {
         "overrides": sorted(question.overrides),
         "gpus": list(question.gpus),
         "global_batch": question.global_batch,
@@ -93,6 +96,11 @@ def _size(advice: Advice, size: SizeAnswer) -> dict[str, Any]:
         "frontier": plans_frame(of_size).to_dicts(),
         "layouts": layouts.filter(layouts["depth"].is_in(["predicted", "planned"])).to_dicts(),
     }
+
+
+def _lacked(lacked: LackedOverlap) -> dict[str, Any]:
+    times = {"without_s": lacked.without_s, "with_s": lacked.with_s}
+    return {"settings": list(lacked.settings), **_named(lacked.layout), **times}
 
 
 def _named(layout: LayoutAnswer) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kareus.adviser.goals import Goals, goals_of
-from kareus.adviser.layouts import Constraints
+from kareus.adviser.layouts import Constraints, Layout
 from kareus.artifacts.records import closest, suggest
 from kareus.errors import ConfigError
 from kareus.graph.number_formats import Precision
@@ -52,6 +52,8 @@ class Question:
     """Folder of the Hydra groups."""
     trainer: ObeyingTrainer
     """What runs the plan: layouts are ranked by what it can run of theirs."""
+    job: Layout | None = None
+    """Layout of the job whose files were given, with which answers are compared."""
     precisions: tuple[Precision, ...] = ()
     """Number formats to compare, that of `base` first; empty where one was asked for."""
 
@@ -106,6 +108,7 @@ def ask(
     goals: Goals | None = None,
     config_dir: Path,
     trainer: str | None = None,
+    job: Layout | None = None,
 ) -> Question:
     """Return a question whose values have been checked.
 
@@ -117,6 +120,7 @@ def ask(
         goals: what is wanted of a plan; None: the fastest.
         config_dir: Hydra groups.
         trainer: name of what runs the plan (`kareus.software.trainers`); None: that of the software.
+        job: layout of the job whose files were given.
 
     Raises:
         ConfigError: a value that cannot be used, in one line.
@@ -146,6 +150,7 @@ def ask(
         goals=goals or Goals(),
         config_dir=config_dir,
         trainer=chosen or trainer_of(composition.workload.software.name),
+        job=job,
         precisions=formats if len(formats) > 1 else (),
     )
 

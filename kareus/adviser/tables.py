@@ -74,6 +74,7 @@ ADVISED_LAYOUTS = TableSchema(
             pl.Boolean,
             "whether it would be on the frontier within the margin of ties",
         ),
+        Column("is_job", pl.Boolean, "whether it is the layout of the job whose files were given"),
         Column(
             "measure_first",
             pl.Int64,
@@ -111,7 +112,8 @@ def layouts_frame(advice: Advice) -> pl.DataFrame:
         for answer in size.layouts:
             asked = plan_asked(advice.question, selector, answer) if answer.plans else None
             row = _layout_row(size.gpus, answer, asked)
-            rows.append(row | {"measure_first": places.get((size.gpus, answer.number))})
+            is_job = answer.candidate.layout == advice.question.job
+            rows.append(row | {"is_job": is_job, "measure_first": places.get((size.gpus, answer.number))})
         for refusal in size.refusals:
             row = dict.fromkeys(ADVISED_LAYOUTS.polars.names())
             row |= _cells_of(refusal.layout) | {
@@ -120,6 +122,7 @@ def layouts_frame(advice: Advice) -> pl.DataFrame:
                 "depth": "refused",
                 "refusal": refusal.message,
                 "is_tied": False,
+                "is_job": refusal.layout == advice.question.job,
             }
             rows.append(row | {"memory_gib": refusal.memory.total_gib if refusal.memory else None})
     return ADVISED_LAYOUTS.frame(rows)

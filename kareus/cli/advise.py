@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "microbatch_size, recompute, sharding, sequence_parallel, shards, schedule, such as tp=8 pp=2,4 recompute=none",
     )
     text = (
-        "file of your trainer that has model, software, GPUs and batch (see kareus help from); its layout is left out"
+        "file of your trainer that has model, software, GPUs and batch (see kareus help from); its layout is compared"
     )
     parser.add_argument("--from", dest="files", action="append", type=Path, metavar="FILE", help=text)
     parser.add_argument("--gpus", help="GPUs of the job, such as 64; 16,64; or a range: 16..256")
@@ -100,6 +100,7 @@ def run(arguments: argparse.Namespace) -> None:
         ),
         config_dir=arguments.config_dir,
         trainer=arguments.trainer,
+        job=asked.job,
     )
     if arguments.output is not None:
         from kareus.report.advice_page import check_same_question  # noqa: PLC0415 - only where a page is written

@@ -18,6 +18,8 @@ from kareus.adviser.lines import (
     full_words,
     gain_words,
     heads,
+    job_line,
+    job_words,
     layout_settings,
     layout_words,
     measure_lines,
@@ -107,7 +109,9 @@ def advice_text(advice: Advice) -> str:
 
 
 def _lead(advice: Advice) -> Iterator[str]:
-    """Yield the layout, how wrong the answer may be, what to mind, what the whole training costs, and settings."""
+    """Yield what a job gains by the layout alone, the layout, how wrong that may be, what to mind, and settings."""
+    if alone := job_line(advice):
+        yield _sentence(alone)
     yield _sentence(layout_words(advice))
     yield _sentence(f"simulated; error: {advice.ties.error}")
     yield from map(_sentence, frugal_lines(advice))
@@ -188,7 +192,7 @@ def _state(advice: Advice, answer: LayoutAnswer, on_frontier: set[int]) -> str:
     is_planned = answer.depth is Depth.PLANNED and answer.number in on_frontier
     state = "frontier" if is_planned else "tied" if answer.is_tied else "behind"
     unkept = unkept_words(advice.question, answer)
-    return f"{unkept.removeprefix(', ') or state}{full_words(answer)}"
+    return f"{unkept.removeprefix(', ') or state}{job_words(advice, answer)}{full_words(answer)}"
 
 
 def _refused(size: SizeAnswer) -> Sheet:

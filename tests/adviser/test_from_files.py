@@ -84,3 +84,24 @@ def test_what_nobody_says_is_asked_for(name, given, said):
 def test_without_a_file_all_has_to_be_given():
     with pytest.raises(ConfigError, match=r"--global-batch is missing; give it, such as --global-batch 64"):
         asked_of([], [GPU], gpus="8", global_batch=None, sequence_length=None, config_dir=CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "degrees"),
+    [
+        ("train_llama_8b.sh", None, (8, 2, 2, 1)),
+        ("nanotron_1b.yaml", None, (4, 2, 2, 2)),
+        ("megatron_core.yaml", "16", (2, 4, 2, 2)),  # which does not say its GPUs
+        ("megatron_core.yaml", "12", None),  # over which 8 do not divide
+        ("bridge_run_config.yaml", "7", None),
+    ],
+)
+def test_the_layout_of_the_job_is_what_its_file_says(name, gpus, degrees):
+    job = asked(GPU, file=FILES / name, gpus=gpus).job
+    assert (None if job is None else (job.dp, job.pp, job.tp, job.microbatch_size)) == degrees
+    if job is not None and job.pp > 1:
+        assert job.layers_per_stage is None or len(job.layers_per_stage) == job.pp * job.chunks
+
+
+def test_a_constraint_is_not_taken_for_the_layout_of_the_job():
+    assert asked(GPU, "tp=4").job == asked(GPU).job

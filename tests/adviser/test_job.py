@@ -1,0 +1,130 @@
+"""Questions about a job: its layout is priced, named and compared with, and so is what it lacks."""
+
+from dataclasses import replace
+
+import pytest
+from helpers.builders import CONFIG
+
+import kareus
+from kareus.adviser.advice import answer
+from kareus.adviser.from_files import asked_of
+from kareus.adviser.lines import answer_lines, headline, job_line, short_lines
+from kareus.adviser.plain import asked, plain
+from kareus.adviser.question import ask
+from kareus.adviser.tables import layouts_frame
+from kareus.report.advice_page import advice_page
+from kareus.workload.arguments import brought
+
+SCRIPT = """torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-layers 16 --hidden-size 2048 \\
+  --ffn-hidden-size 8192 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu --bf16 \\
+  --normalization RMSNorm --position-embedding-type rope --disable-bias-linear --vocab-size 128256 \\
+  --hidden-dropout 0 --attention-dropout 0 --seq-length 4096 --micro-batch-size 2 --global-batch-size 64 \\
+  --pipeline-model-parallel-size 4 --use-distributed-optimizer --cross-entropy-loss-fusion \\
+  --cross-entropy-fusion-impl te"""
+GPU = "gpu=h100-sxm5-80gb"
+FEW = (GPU, "cp=1", "pp=1,4", "microbatch_size=2,4", "recompute=none", "schedule=1f1b", "sharding=optimizer")
+FLAGS = ("--overlap-grad-reduce", "--overlap-param-gather")
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    path = tmp_path_factory.mktemp("job") / "job.sh"
+    path.write_text(SCRIPT)
+    return path
+
+
+def question_about(file, *given, gpus=None):
+    of_file = asked_of([file], given, gpus=gpus, global_batch=None, sequence_length=None, config_dir=CONFIG)
+    numbers = {"global_batch": of_file.global_batch, "sequence_length": of_file.sequence_length}
+    return ask(of_file.overrides, gpus=of_file.gpus, **numbers, config_dir=CONFIG, job=of_file.job)
+
+
+@pytest.fixture(scope="module")
+def advice(script):
+    return answer(question_about(script, "tp=1", *FEW))
+
+
+def predicted(file, *given):
+    (workload,) = kareus.resolve(brought([file], None, [GPU, *given])[1], CONFIG)
+    return kareus.predict(workload)
+
+
+def test_the_answer_is_compared_with_the_layout_of_the_script(advice, script):
+    own, chosen = predicted(script), advice.chosen.cost
+    job = advice.size.job.cost
+    assert (job.time_s, job.energy_j) == pytest.approx((own.time_s, own.energy_j), rel=1e-6)
+    saved = 100 * (1 - chosen.time_s / own.time_s)
+    assert saved > 20, "its stages wait almost half of the time"
+    assert f"{saved:.0f} % less time" in headline(advice)
+    assert f"instead of {1e3 * own.time_s:.1f} ms and" in headline(advice)
+    without = advice.chosen.layout.sequential
+    lines = list(short_lines(advice))
+    assert lines[1].startswith("the layout alone, without a plan: ")
+    assert f"{100 * (1 - without.time_s / own.time_s):.0f} % less time" in lines[1]
+    assert "own execution of your script's layout" in lines[0]
+    assert any(
+        f"your script's, which it is compared with: {advice.size.job.layout.candidate.words}" in x for x in lines
+    )
+    assert len(lines) < 12, "and the page's path"
+    assert plain(advice)["job"]["time_s"] == job.time_s
+
+
+def test_the_row_of_the_script_is_marked_everywhere(advice):
+    job = advice.size.job.layout
+    assert (job.candidate.layout.pp, job.candidate.layout.dp, job.candidate.layout.microbatch_size) == (4, 4, 2)
+    (row,) = (line for line in answer_lines(advice) if line.endswith(", your script's"))
+    assert row.split()[0 if row[0] == " " else 1] == str(job.number)
+    table = layouts_frame(advice)
+    assert table.filter(table["is_job"])["layout"].to_list() == [job.number]
+    sheets = [sheet for section in advice_page(advice).sections for sheet in section.sheets]
+    marked = [row.cells[0] for sheet in sheets for row in sheet.rows if "your script's" in row.cells[0]]
+    assert [cell.split()[0] for cell in marked] == [str(job.number)]
+
+
+def test_overlap_that_the_script_lacks_is_named_with_what_it_costs(advice, script):
+    lacked = advice.lacked
+    assert lacked.settings == FLAGS
+    layout = [text for text in lacked.layout.candidate.layout.overrides if not text.startswith("parallelism.layers")]
+    usual = [*layout, "parallelism.layers_per_stage=null"]
+    without = predicted(script, *usual)
+    whole = predicted(script, *usual, "software.reduction=buckets", "software.gather_beside_forward=true")
+    assert lacked.without_s == pytest.approx(without.time_s, rel=1e-6)
+    assert lacked.with_s == pytest.approx(whole.time_s, rel=1e-6)
+    saved = 100 * (1 - whole.time_s / without.time_s)
+    assert f"with {' and '.join(FLAGS)}, which your script lacks, it would take {saved:.2g} % less" in job_line(advice)
+
+
+def test_a_script_that_overlaps_lacks_nothing(tmp_path):
+    path = tmp_path / "job.sh"
+    path.write_text(f"{SCRIPT} {' '.join(FLAGS)}")
+    own = answer(question_about(path, GPU, "tp=1", "cp=1", "pp=4", *FEW[3:]))
+    assert own.lacked is None
+    assert "lacks" not in job_line(own)
+
+
+def test_constraints_of_a_question_leave_the_script_to_compare_with(script):
+    """It is priced all the same, and no row is its."""
+    other = answer(question_about(script, "tp=2", *FEW))
+    own = predicted(script)
+    assert other.size.job.cost.time_s == pytest.approx(own.time_s, rel=1e-6)
+    assert (
+        other.size.job.layout.candidate.memory.total_gib
+        < 80
+        == other.size.job.layout.candidate.workload.gpu.memory_gib + 0.9
+    )
+    assert {one.candidate.layout.tp for one in other.size.layouts} == {2}
+    assert not layouts_frame(other)["is_job"].any()
+    assert not any(line.endswith("your script's") for line in answer_lines(other))
+
+
+def test_other_gpus_are_not_compared_with_the_script(script):
+    other = answer(question_about(script, "tp=1", *FEW, gpus="8"))
+    assert other.size.job is None
+    assert "own execution of its fastest layout" in headline(other)
+
+
+def test_another_job_is_another_question(advice):
+    question = advice.question
+    other = replace(question, job=replace(question.job, microbatch_size=1, num_microbatches=16))
+    assert asked(other) != asked(question)
+    assert "job" not in asked(replace(question, job=None))
