@@ -107,11 +107,8 @@ def test_constraints_of_a_question_leave_the_script_to_compare_with(script):
     other = answer(question_about(script, "tp=2", *FEW))
     own = predicted(script)
     assert other.size.job.cost.time_s == pytest.approx(own.time_s, rel=1e-6)
-    assert (
-        other.size.job.layout.candidate.memory.total_gib
-        < 80
-        == other.size.job.layout.candidate.workload.gpu.memory_gib + 0.9
-    )
+    gpu = other.size.job.layout.candidate.workload.gpu
+    assert gpu.memory_gib == other.question.base.gpu.memory_gib
     assert {one.candidate.layout.tp for one in other.size.layouts} == {2}
     assert not layouts_frame(other)["is_job"].any()
     assert not any(line.endswith("your script's") for line in answer_lines(other))
