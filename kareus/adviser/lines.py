@@ -52,6 +52,8 @@ FIRST_BY_ITSELF = 3
 """Layouts that are named in the order in which the software runs them by itself."""
 YOURS = "your script's"
 """Whose the layout is of a job whose files were given."""
+V_FORMAT = "torchtitan"
+"""Format of exports that has pipelines in a V, which no settings of trainers have."""
 FEW_KG = 10_000
 """Masses below this are given in kilograms."""
 
@@ -124,8 +126,10 @@ def gain_words(advice: Advice) -> tuple[str, str]:
 
 
 def _to_do(advice: Advice) -> str:
-    degrees = advice.chosen.layout.candidate.layout.degrees_words
-    return f"train with {advice.question.trainer.title}, {degrees}, and plan `{advice.selector}`"
+    degrees, trainer = advice.chosen.layout.candidate.layout.degrees_words, advice.question.trainer
+    if unset_line(advice):
+        return f"{degrees}, which {trainer.title} does not run, and plan `{advice.selector}`"
+    return f"train with {trainer.title}, {degrees}, and plan `{advice.selector}`"
 
 
 def _costs_words(advice: Advice) -> str:
@@ -350,7 +354,7 @@ def turn_on_lines(advice: Advice) -> Iterator[str]:
     once = "" if trainer.clocks is ClockPace.STEP else ", once the plan is made"
     yield (
         f"turned on in {trainer.title}, which obeys {trainer.obeys}, by these lines, {trainer.where}{once} "
-        f"({trainer.page}):"
+        f"(documentation: {trainer.page.removeprefix('docs/')}):"
     )
     yield from (f"  {line}" for line in trainer.turn_on(str(plan_of(advice)), clock_goal(advice.selector)))
     if not trainer.overlaps:
@@ -502,7 +506,7 @@ def unset_line(advice: Advice) -> str:
         return ""
     able = settable_instead(workload)
     instead = f", or ask for what it has, such as {' '.join(able)}" if able else ""
-    runs = "torchtitan (kareus export --format torchtitan)" if workload.pipeline.schedule.folds else "Kareus' engine"
+    runs = f"torchtitan (kareus export --format {V_FORMAT})" if workload.pipeline.schedule.folds else "Kareus' engine"
     return (
         f"{advice.question.base.software.name} has no setting for {', '.join(unset)}: run the plan with {runs}{instead}"
     )
@@ -588,12 +592,21 @@ def table_lines(
 
 
 def commands(advice: Advice) -> Iterator[str]:
-    """Yield the commands that make the chosen plan and export it."""
+    """Yield the commands that make the chosen plan and export it, where a format has its layout."""
     overrides = " ".join(shlex.quote(text) for text in advice.overrides)
     method = "" if advice.method == OURS else f" --method {advice.method}"
     output = shlex.quote(str(advice.output))
     yield f"kareus plan {overrides} --select {plan_selector(advice)}{method} --output {output}"
-    yield f"kareus export {shlex.quote(str(plan_of(advice)))} --format {advice.question.trainer.export}"
+    if export := _export_format(advice):
+        yield f"kareus export {shlex.quote(str(plan_of(advice)))} --format {export}"
+
+
+def _export_format(advice: Advice) -> str:
+    """Return the format of exports that has the chosen layout, or nothing."""
+    if not unset_line(advice):
+        return advice.question.trainer.export
+    folds = advice.chosen.layout.candidate.workload.pipeline.schedule.folds
+    return V_FORMAT if folds and not advice.question.trainer.overlaps else ""
 
 
 def plan_of(advice: Advice) -> Path:

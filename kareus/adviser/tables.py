@@ -86,18 +86,21 @@ ADVISED_LAYOUTS = TableSchema(
 )
 ADVISED_PLANS = TableSchema(
     name="advised_plans",
-    version=1,
-    meaning="Plans of all layouts that no other plan on as many GPUs dominates.",
+    version=2,
+    meaning="Plans of all layouts that no other plan on as many GPUs dominates, and the one that was asked for.",
     columns=(
         _GPUS,
         Column("layout", pl.Int64, "number of its layout in `advised_layouts`"),
-        Column("plan", pl.Int64, "number on the frontier, by rising time"),
+        Column("plan", pl.Int64, "number from 0, by rising time"),
         Column("time_s", pl.Float64, "time of an iteration", positive=True),
         Column("energy_j", pl.Float64, "energy of an iteration, all GPUs", positive=True),
         Column("tokens_per_s", pl.Float64, "tokens a second, all GPUs", positive=True),
         Column("joules_per_token", pl.Float64, "energy of a token", positive=True),
         Column("power_w", pl.Float64, "mean power of all GPUs", positive=True),
         Column("is_chosen", pl.Boolean, "whether it is the plan that was asked for"),
+        Column(
+            "is_on_frontier", pl.Boolean, "whether no other plan dominates it; a limit may ask for one of the others"
+        ),
     ),
     key=("gpus", "plan"),
 )
@@ -171,7 +174,10 @@ def plans_frame(advice: Advice) -> pl.DataFrame:
     """Return the table `ADVISED_PLANS`."""
     rows = []
     for size in advice.sizes:
-        for number, choice in enumerate(size.frontier):
+        on_frontier = {(choice.layout.number, choice.cost) for choice in size.frontier}
+        others = [advice.chosen] if size.gpus == advice.chosen_gpus else []
+        choices = [*size.frontier, *(one for one in others if (one.layout.number, one.cost) not in on_frontier)]
+        for number, choice in enumerate(sorted(choices, key=lambda choice: choice.cost.time_s)):
             tokens = tokens_per_iteration(choice.layout.candidate.workload)
             rows.append(
                 {
@@ -184,6 +190,7 @@ def plans_frame(advice: Advice) -> pl.DataFrame:
                     "joules_per_token": choice.cost.energy_j / tokens,
                     "power_w": choice.cost.power_w,
                     "is_chosen": choice == advice.chosen,
+                    "is_on_frontier": (choice.layout.number, choice.cost) in on_frontier,
                 }
             )
     return ADVISED_PLANS.frame(rows)

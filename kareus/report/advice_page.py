@@ -1,6 +1,7 @@
 """The page of the adviser (answer, frontier over layouts, layouts in figures, refusals, commands), and its folder."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -111,12 +112,12 @@ def advice_text(advice: Advice) -> str:
 def _lead(advice: Advice) -> Iterator[str]:
     """Yield what a job gains by the layout alone, the layout, how wrong that may be, what to mind, and settings."""
     if alone := job_line(advice):
-        yield _sentence(alone)
+        yield _sentences(alone)
     yield _sentence(layout_words(advice))
     yield _sentence(f"simulated; error: {advice.ties.error}")
-    yield from map(_sentence, frugal_lines(advice))
+    yield from map(_sentences, frugal_lines(advice))
     if full := full_line(advice):
-        yield _sentence(full)
+        yield _sentences(full)
     if idle := idle_limit_line(advice.question):
         yield f"{idle}."
     if whole := training_line(advice):
@@ -129,12 +130,13 @@ def _lead(advice: Advice) -> Iterator[str]:
 def _answer(advice: Advice) -> Iterator[Section]:
     """Yield what makes the plan, and what turns it on in its trainer."""
     lines = [unset_line(advice), f"energies are of {chips(advice)}"]
-    words = " ".join(_sentence(line) for line in lines if line)
-    text = f"{words} These commands make the plan, and write its layout as settings of {advice.question.trainer.title}:"
-    yield Section(title="The plan in the trainer", text=text, commands=tuple(commands(advice)))
-    said, *typed = [*turn_on_lines(advice)] or [""]
+    words, typed = " ".join(_sentence(line) for line in lines if line), tuple(commands(advice))
+    settings = f"These commands make the plan, and write its layout as settings of {advice.question.trainer.title}:"
+    text = "To make the plan:" if unset_line(advice) else settings
+    yield Section(title="The plan in the trainer", text=f"{words} {text}", commands=typed)
+    said, *lines = [*turn_on_lines(advice)] or [""]
     if said:
-        yield Section(title="Turning it on", text=f"{said[0].upper()}{said[1:]}", commands=tuple(map(str.strip, typed)))
+        yield Section(title="Turning it on", text=f"{said[0].upper()}{said[1:]}", commands=tuple(map(str.strip, lines)))
 
 
 def _to_measure(advice: Advice) -> Section:
@@ -148,6 +150,12 @@ def _drawn(size: SizeAnswer) -> Section:
 
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
+
+
+def _sentences(text: str) -> str:
+    """Return a line of the terminal whose parts become sentences; what begins with a degree, such as `pp 2`, stays."""
+    parts = re.split(r"; (?![^()]*\))", text)
+    return " ".join(part + "." if re.match(r"[a-z]p ", part) else _sentence(part) for part in parts)
 
 
 def _size(advice: Advice, size: SizeAnswer) -> list[Section]:

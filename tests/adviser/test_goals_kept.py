@@ -22,7 +22,7 @@ from kareus.adviser.lines import (
     training_line,
 )
 from kareus.adviser.question import ask
-from kareus.adviser.tables import layouts_frame
+from kareus.adviser.tables import layouts_frame, plans_frame
 from kareus.errors import ConfigError
 from kareus.plans.units import duration, scaled, significant
 from kareus.report.advice_page import advice_page
@@ -57,6 +57,18 @@ def free():
 def capped(free):
     """The answer under the cap."""
     return answer(replace(free.question, goals=goals_of(max_power=f"{CAP_W:g}W")))
+
+
+def test_the_chosen_plan_is_in_the_table_of_plans_wherever_it_lies(free, capped):
+    for advice in (free, capped):
+        rows = list(plans_frame(advice).iter_rows(named=True))
+        (chosen,) = (row for row in rows if row["is_chosen"])
+        assert (chosen["layout"], chosen["time_s"]) == (advice.chosen.layout.number, advice.chosen.cost.time_s)
+        assert [row["plan"] for row in rows] == list(range(len(rows)))
+        assert [row["time_s"] for row in rows] == sorted(row["time_s"] for row in rows)
+        front = {(one.layout.number, one.cost.time_s) for one in advice.size.frontier}
+        assert {(row["layout"], row["time_s"]) for row in rows if row["is_on_frontier"]} == front
+    assert chosen["is_on_frontier"] is False, "a plan that breaks the cap dominates it"
 
 
 def test_a_plan_that_others_dominate_is_chosen_where_these_break_the_cap(free, capped):

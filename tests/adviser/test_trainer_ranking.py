@@ -14,7 +14,15 @@ from helpers.builders import CONFIG
 import kareus
 from kareus.adviser.advice import answer
 from kareus.adviser.answers import LayoutChoice
-from kareus.adviser.lines import answer_lines, commands, frugal_lines, layout_settings, turn_on_lines, unset_line
+from kareus.adviser.lines import (
+    answer_lines,
+    commands,
+    frugal_lines,
+    headline,
+    layout_settings,
+    turn_on_lines,
+    unset_line,
+)
 from kareus.adviser.order import settable_instead, without_setting
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
@@ -178,6 +186,16 @@ def test_the_engine_needs_no_setting_of_the_software(by_trainer):
     by_megatron = replace(by_trainer["megatron-core"], chosen=chosen)
     assert "megatron-core has no setting for pipeline.schedule=zb-h1" in unset_line(by_megatron)
     assert unset_line(by_megatron).endswith("such as schedule=1f1b")
+    assert (
+        headline(by_megatron)
+        .partition(": ")[2]
+        .startswith(f"{layout.candidate.layout.degrees_words}, which Megatron-Core does not run, and plan ")
+    )
+    (command,) = commands(by_megatron)
+    assert command.startswith("kareus plan "), "no format has its layout"
+    in_v = replace(workload, pipeline=replace(workload.pipeline, schedule=PipelineSchedule.ZERO_BUBBLE_V, chunks=2))
+    folded = replace(chosen, layout=replace(layout, candidate=replace(layout.candidate, workload=in_v)))
+    assert [*commands(replace(by_megatron, chosen=folded))][1].endswith(" --format torchtitan")
     assert layout_settings(by_megatron) == ""
     assert list(turn_on_lines(by_megatron)) == []
 

@@ -71,6 +71,18 @@ def test_the_table_says_why_layouts_are_listed_that_need_more_than_a_gpu_has(wri
     assert "may fit" not in note(0.9)
 
 
+def test_sentences_of_the_lead_stay_short(written):
+    """What is one line of the terminal, with layouts that save more, is several sentences on the page."""
+    advice, _ = written
+    most_j = 0.9 * advice.size.baseline.cost.energy_j
+    slower = replace(advice.chosen.cost, time_s=1.02 * advice.chosen.cost.time_s, energy_j=most_j)
+    layouts = [replace(one, plans=(*one.plans[:1], slower)) if one.number == 2 else one for one in advice.size.layouts]
+    lead = advice_page(replace(advice, sizes=(replace(advice.size, layouts=layouts),))).extra["lead"]
+    assert any("saves more: " in line for line in lead)
+    sentences = [part for line in lead if not line.startswith("In ") for part in re.split(r"[.:] ", line)]
+    assert max(len(sentence.split()) for sentence in sentences) <= 40
+
+
 def test_downloads_are_beside_the_page(written):
     _, path = written
     names = {file.name for file in (path.parent / "data").iterdir()}
