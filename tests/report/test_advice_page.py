@@ -78,7 +78,8 @@ def test_sentences_of_the_lead_stay_short(written):
     slower = replace(advice.chosen.cost, time_s=1.02 * advice.chosen.cost.time_s, energy_j=most_j)
     layouts = [replace(one, plans=(*one.plans[:1], slower)) if one.number == 2 else one for one in advice.size.layouts]
     lead = advice_page(replace(advice, sizes=(replace(advice.size, layouts=layouts),))).extra["lead"]
-    assert any("saves more: " in line for line in lead)
+    words = next(one.candidate.words for one in layouts if one.number == 2)
+    assert any(f" in the command below. {words} saves more: " in line for line in lead)
     sentences = [part for line in lead if not line.startswith("In ") for part in re.split(r"[.:] ", line)]
     assert max(len(sentence.split()) for sentence in sentences) <= 40
 
