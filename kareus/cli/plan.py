@@ -10,6 +10,7 @@ import logging
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -163,7 +164,10 @@ def _exchanging(entry: Resolved, best: Workload, config_dir: Path | None) -> Res
 
 def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
     """Plan one workload, print the answers, and write its folder; or one for each power limit."""
-    from kareus.pipeline.methods import check_method  # noqa: PLC0415 - the solver, for which bad overrides need not wait
+    from kareus.pipeline.methods import (  # noqa: PLC0415 - the solver, for which bad overrides need not wait
+        check_method,
+        planned_beside,
+    )
     from kareus.plans.actuated import (  # noqa: PLC0415
         WorkloadPlans,
         checked_at,
@@ -175,19 +179,20 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
     from kareus.plans.planning import plan_tables, quietly  # noqa: PLC0415
 
     check_method(arguments.method)
+    tables_of = partial(plan_tables, methods=planned_beside(arguments.method))
     actuator, selectors = arguments.actuator, arguments.select
     if actuator.limit_w:
         checked_at(workload, actuator.limit_w)  # before planning, which takes seconds
     logger.info("%s: planning for %s ...", name, workload.software.name)
     with steps_beside_answer(plan_tables.__module__), quietly():
-        planned = None if arguments.measured else plan_tables(workload)
+        planned = None if arguments.measured else tables_of(workload)
         frontiers = planned.frontiers if planned else plan_measured(WorkloadFolder(arguments.measured), workload)
     if arguments.method not in frontiers.methods:
         raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, frontiers.methods)}.")
     locked = workload, frontiers
     if actuator.kind is ActuatorKind.POWER:
         with steps_beside_answer(plan_tables.__module__), quietly():
-            written = plans_at_limits(actuator, *locked, selectors, arguments.method, name, plan_tables)
+            written = plans_at_limits(actuator, *locked, selectors, arguments.method, name, tables_of)
     else:
         plans = tuple(plan_for(actuator, workload, frontiers, text, arguments.method, name) for text in selectors)
         written = [WorkloadPlans(workload=workload, name=name, planned=planned or frontiers, plans=plans)]

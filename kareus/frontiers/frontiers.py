@@ -11,7 +11,7 @@ from kareus.errors import StageInputError
 from kareus.frontiers.compose import Option
 from kareus.frontiers.config import FrontierSlice
 from kareus.frontiers.makeup import ExecutionCost, missed_costs, overlap_makeup
-from kareus.frontiers.methods import microbatch_rows
+from kareus.frontiers.methods import SEARCHED, microbatch_rows
 from kareus.frontiers.microbatch import Point, overlap_points
 from kareus.frontiers.tables import MICROBATCH
 from kareus.gpu_model.thermal import sustained_profile_j
@@ -45,7 +45,7 @@ def compose_frontiers(
     graphs: Mapping[Batch, BlockGraph],
     components: pl.DataFrame,
     instructions: pl.DataFrame,
-    candidates: Mapping[str, pl.DataFrame],
+    candidates: Mapping[str, pl.DataFrame] | None,
 ) -> pl.DataFrame:
     """Compose what was measured into the microbatch frontiers of every stage.
 
@@ -54,15 +54,18 @@ def compose_frontiers(
         graphs: operator graphs of its block.
         components: a table `COMPONENTS`.
         instructions: a table `PROFILED_INSTRUCTIONS`.
-        candidates: a table `CANDIDATES` for every partition, by its name.
+        candidates: a table `CANDIDATES` for every partition, by its name; None where nothing was searched.
 
     Returns:
-        A table `MICROBATCH`.
+        A table `MICROBATCH`, where nothing was searched without the methods that would have been searched for.
 
     Raises:
         StageInputError: a search is missing or superfluous, or something was measured at other clocks than the
             configuration's.
     """
+    if candidates is None:
+        whole = frontiers_of(config, graphs, _points(instructions, config), {}, {})
+        return whole.filter(~pl.col("method").is_in(SEARCHED))
     check_partitions(config, list(candidates))
     noise = MeasuringNoise(*(float(np.median(instructions[name])) for name in ("time_noise", "energy_noise")))
     options = {name: _options(name, table, noise, config) for name, table in candidates.items()}

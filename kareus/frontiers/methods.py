@@ -13,6 +13,8 @@ from kareus.profile.programs import Execution
 
 WITHOUT_FREQUENCY = "kareus-without-frequency"
 """The ablation that runs everything at the maximum clock."""
+SEARCHED = ("kareus", WITHOUT_FREQUENCY)
+"""Methods with points of searched partitions."""
 
 
 def points_by_method(points: Mapping[Execution, Sequence[Point]], gpu: Gpu) -> dict[str, list[Point]]:

@@ -1,5 +1,6 @@
 """The methods that are compared (paper, section 6.1): which points each may use, and whether it scales frequency."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import polars as pl
@@ -7,6 +8,7 @@ import polars as pl
 from kareus.artifacts.records import suggest
 from kareus.errors import ArtifactError, ConfigError
 from kareus.pipeline.config import PipelineSlice
+from kareus.profile.programs import Execution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +18,8 @@ class Method:
     name: str
     points_of: str
     """Method of the microbatch frontiers that it plans with."""
+    needs: Execution
+    """What of its points takes the most measuring: only `overlap` needs searches of partitions."""
     has_frontier: bool
     """Whether it plans over its points' frontier; if not, it has one plan, all at the maximum clock."""
     at_default_clocks: str
@@ -23,20 +27,52 @@ class Method:
 
 
 METHODS = (
-    Method(name="sequential", points_of="sequential", has_frontier=False, at_default_clocks="sequential"),
-    Method(name="sequential+perseus", points_of="sequential", has_frontier=True, at_default_clocks="sequential"),
-    Method(name="nanobatching", points_of="nanobatching", has_frontier=False, at_default_clocks="nanobatching"),
-    Method(name="nanobatching+perseus", points_of="nanobatching", has_frontier=True, at_default_clocks="nanobatching"),
-    Method(name="kareus", points_of="kareus", has_frontier=True, at_default_clocks="kareus-without-frequency"),
+    Method(
+        name="sequential",
+        points_of="sequential",
+        needs=Execution.SEQUENTIAL,
+        has_frontier=False,
+        at_default_clocks="sequential",
+    ),
+    Method(
+        name="sequential+perseus",
+        points_of="sequential",
+        needs=Execution.SEQUENTIAL,
+        has_frontier=True,
+        at_default_clocks="sequential",
+    ),
+    Method(
+        name="nanobatching",
+        points_of="nanobatching",
+        needs=Execution.NANOBATCHING,
+        has_frontier=False,
+        at_default_clocks="nanobatching",
+    ),
+    Method(
+        name="nanobatching+perseus",
+        points_of="nanobatching",
+        needs=Execution.NANOBATCHING,
+        has_frontier=True,
+        at_default_clocks="nanobatching",
+    ),
+    Method(
+        name="kareus",
+        points_of="kareus",
+        needs=Execution.OVERLAP,
+        has_frontier=True,
+        at_default_clocks="kareus-without-frequency",
+    ),
     Method(
         name="kareus-without-frequency",
         points_of="kareus-without-frequency",
+        needs=Execution.OVERLAP,
         has_frontier=True,
         at_default_clocks="kareus-without-frequency",
     ),
     Method(
         name="kareus-without-kernel-schedule",
         points_of="kareus-without-kernel-schedule",
+        needs=Execution.NANOBATCHING,
         has_frontier=True,
         at_default_clocks="nanobatching",
     ),
@@ -55,6 +91,26 @@ def method_named(name: str) -> Method:
         if method.name == name:
             return method
     raise ArtifactError(f"method '{name}' is not known; allowed: {', '.join(method.name for method in METHODS)}.")
+
+
+def most_needed(methods: Iterable[Method]) -> Execution:
+    """What takes the most measuring of all that some methods need.
+
+    Example:
+        >>> most_needed([method_named("nanobatching+perseus"), method_named("sequential")])
+        <Execution.NANOBATCHING: 'nanobatching'>
+    """
+    return max((method.needs for method in methods), key=list(Execution).index)
+
+
+def planned_beside(name: str) -> list[Method]:
+    """Methods that need no more measuring than one of them: it and what its plans are compared with.
+
+    Example:
+        >>> [method.name for method in planned_beside("sequential+perseus")]
+        ['sequential', 'sequential+perseus']
+    """
+    return [method for method in METHODS if most_needed([method, method_named(name)]) is method_named(name).needs]
 
 
 def check_method(name: str) -> None:

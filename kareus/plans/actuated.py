@@ -14,7 +14,7 @@ from kareus.device.actuators import Actuator, ActuatorKind
 from kareus.errors import ConfigError
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.number_formats import TensorCores
-from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
+from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
 from kareus.pipeline.methods import METHODS
 from kareus.plans.answer import LITTLE_SLOWER, answer_of, beyond_reach
 from kareus.plans.build import select_plan
@@ -308,8 +308,8 @@ def _what_sets(actuator: Actuator, trainer: ObeyingTrainer, software: str) -> st
 
 def _lost(plan: Plan, workload: Workload, frontiers: Frontiers) -> str:
     """Return what locked clocks would save beside a plan in the same time."""
-    whole = plan.method == THROUGHPUT_BASELINE
-    method = FRONTIER_BASELINE if whole and FRONTIER_BASELINE in frontiers.methods else OURS
+    locked = [each.name for each in METHODS if each.has_frontier and each.at_default_clocks == plan.method]
+    method = next((name for name in locked if name in frontiers.methods), OURS)
     planned = plan.prediction
     within = f"deadline={planned.time_s * (1 + 1e-6):.9g}s"
     try:

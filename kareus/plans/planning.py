@@ -18,10 +18,11 @@ from kareus.graph.records import Batch, BlockGraph
 from kareus.model.training_options import check_options
 from kareus.partition.extract import operator_graphs, partitions_of
 from kareus.pipeline.frontiers import solve_iteration
-from kareus.pipeline.methods import METHODS, Method
+from kareus.pipeline.methods import METHODS, Method, most_needed
 from kareus.plans.frontiers import Frontiers
 from kareus.profile.instructions import profile_instructions
 from kareus.profile.measure import memory_profiler
+from kareus.profile.programs import Execution
 from kareus.schedule.records import SearchSpace
 from kareus.schedule.space import search_space
 from kareus.search.partition_search import SearchTables, search_partition
@@ -60,7 +61,7 @@ def plan_tables(workload: Workload, methods: Sequence[Method] = METHODS) -> Plan
 
     Args:
         workload: what is planned.
-        methods: those whose iteration frontiers are solved.
+        methods: those whose iteration frontiers are solved; what none of them needs is not measured.
 
     Raises:
         ConfigError: the workload's testbed is not simulated.
@@ -91,10 +92,12 @@ def _tables(workload: Workload, methods: Sequence[Method]) -> PlannedTables:
     """Run the stages one after the other."""
     check_options(workload.training)
     logger.info("1 of 4: measuring instructions")
-    graphs = operator_graphs(workload)
+    graphs, needed = operator_graphs(workload), most_needed(methods)
+    run = {Batch.MICROBATCH: graphs[Batch.MICROBATCH]} if needed is Execution.SEQUENTIAL else graphs
     testbed = open_testbed(workload.testbed, workload.gpu, workload.protocol.predecessor_power_w, workload.seed)
-    profiled = profile_instructions(cut(workload, "profile"), graphs, memory_profiler(testbed, workload.protocol))
-    partitions = {partition.name: partition for partition in partitions_of(graphs, cut(workload, "partition"))}
+    profiled = profile_instructions(cut(workload, "profile"), run, memory_profiler(testbed, workload.protocol))
+    searched = partitions_of(graphs, cut(workload, "partition")) if needed is Execution.OVERLAP else ()
+    partitions = {partition.name: partition for partition in searched}
     logger.info("2 of 4: searching %d partitions", len(partitions))
     spaces = {name: search_space(piece, workload.gpu, workload.space) for name, piece in partitions.items()}
     searches = {  # each has measurements of its own, as each of its jobs in the workflow has
@@ -106,10 +109,10 @@ def _tables(workload: Workload, methods: Sequence[Method]) -> PlannedTables:
     logger.info("3 of 4: composing microbatches")
     microbatch = compose_frontiers(
         cut(workload, "frontier"),
-        graphs,
+        run,
         profiled.components,
         profiled.instructions,
-        {name: tables.candidates for name, tables in searches.items()},
+        {name: tables.candidates for name, tables in searches.items()} if needed is Execution.OVERLAP else None,
     )
     logger.info("4 of 4: solving the pipeline by %d methods", len(methods))
     iteration, _ = solve_iteration(cut(workload, "pipeline"), microbatch, methods)

@@ -3,9 +3,15 @@
 from types import SimpleNamespace
 
 import numpy as np  # noqa: F401 - brings the library whose threads are counted
+import polars as pl
+import pytest
+from helpers.builders import CONFIG
+from helpers.planned import SMALL
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from kareus.pipeline.methods import METHODS, method_named, planned_beside
 from kareus.plans import planning
+from kareus.workload.resolve import resolve_accepted
 
 
 def test_linear_algebra_has_one_thread(monkeypatch):
@@ -19,3 +25,37 @@ def test_linear_algebra_has_one_thread(monkeypatch):
         assert set(before) == {2}
         assert set(planning.plan_tables(simulated)) == {1}
         assert threads(None) == before
+
+
+@pytest.fixture(scope="module")
+def searched():
+    """A workload, and its iteration frontiers of all methods."""
+    (workload,) = resolve_accepted(SMALL, CONFIG).values()
+    return workload, planning.plan_tables(workload)
+
+
+@pytest.mark.parametrize("name", ["sequential+perseus", "nanobatching+perseus", "kareus-without-kernel-schedule"])
+def test_methods_that_need_no_search_are_planned_as_beside_it_without_one(monkeypatch, searched, name):
+    workload, everything = searched
+    profiled = []
+    measured = planning.profile_instructions
+
+    def counted(config, graphs, *others):
+        profiled.append(len(graphs))
+        return measured(config, graphs, *others)
+
+    monkeypatch.setattr(planning, "profile_instructions", counted)
+    monkeypatch.setattr(planning, "search_partition", None)  # would be called
+    methods = planned_beside(name)
+    tables = planning.plan_tables(workload, methods)
+    is_wanted = pl.col("method").is_in([method.name for method in methods])
+    assert everything.searches and not tables.searches
+    assert tables.iteration.equals(everything.iteration.filter(is_wanted))
+    assert set(tables.microbatch["method"]) == {method.points_of for method in methods}
+    assert profiled == [1 if name.startswith("sequential") else 2]
+
+
+def test_a_method_is_planned_beside_all_that_need_no_more():
+    assert planned_beside("kareus") == list(METHODS)
+    assert [method.name for method in planned_beside("sequential")] == ["sequential", "sequential+perseus"]
+    assert method_named("nanobatching") in planned_beside("kareus-without-kernel-schedule")

@@ -9,7 +9,7 @@ from kareus.pipeline.spread import SavingsErrors
 from kareus.report.workload.inputs import load
 from kareus.report.workload.page import workload_page
 from kareus.report.workload.savings import ERRORS_NOTE
-from kareus.report.workload.summary import plan_rows, summary_text
+from kareus.report.workload.summary import NOT_SEARCHED, plan_rows, summary_text
 from kareus.workload.config import NO_COLLECTIVES, NO_HALVES
 
 
@@ -72,7 +72,8 @@ def test_what_ran_stands_beside_what_was_predicted(tmp_path, inputs):
 def test_summary_and_page_say_why_nothing_overlaps(inputs):
     whole = replace(inputs, iteration=inputs.iteration.filter(~pl.col("method").str.contains("nanobatching")))
     alone = replace(inputs, searches=())
-    for own, reason in ((inputs, None), (whole, NO_HALVES), (alone, NO_COLLECTIVES)):
+    clocks = replace(alone, iteration=inputs.iteration.filter(pl.col("method").str.starts_with("sequential")))
+    for own, reason in ((inputs, None), (whole, NO_HALVES), (alone, NO_COLLECTIVES), (clocks, NOT_SEARCHED)):
         lines = summary_text(own).splitlines()
         assert [line for line in lines if line.startswith("Nothing overlaps")] == ([reason] if reason else [])
         assert max(map(len, lines)) <= 100

@@ -23,7 +23,7 @@ PASSES = {
 """Name and look of a pass."""
 _NAMES = {key: name for key, (name, _) in PASSES.items()}
 BAR_PX = 26
-NOTHING = "Nothing was searched: a block has no collectives, or an odd microbatch no halves."
+NOTHING = "Nothing was searched: a block has no collectives, an odd microbatch no halves, or no method needed it."
 TIPS: tuple[Tip, ...] = (
     ("schedule", "candidate", ""),
     ("passes", "chosen by", ""),

@@ -34,6 +34,7 @@ from kareus.workload.config import NO_COLLECTIVES, NO_HALVES
 NO_PLAN = f"{DASH}: no plan of the method satisfies the constraint, or the method is the baseline itself"
 NANOBATCHING = "nanobatching"
 """Method that is planned for every workload whose microbatches can be halved."""
+NOT_SEARCHED = "Nothing overlaps: the planned methods search no partitions; plan with --method kareus for these."
 WIDTH = 100
 """Columns of the terminal."""
 
@@ -103,6 +104,8 @@ def update_lines(plans: Sequence[Plan]) -> list[str]:
 
 def overlap_note(inputs: ReportInputs) -> list[str]:
     """Return the reason why nothing overlaps, as one line; no line where something can."""
+    if OURS not in inputs.iteration["method"]:
+        return [NOT_SEARCHED]
     if NANOBATCHING not in inputs.iteration["method"]:
         return [NO_HALVES]
     return [] if inputs.searches else [NO_COLLECTIVES]
