@@ -75,7 +75,11 @@ OVERRIDES: Mapping[str, str] = {
     "shards": "parallelism.dp",
     "reshards": "parallelism.sharding",
     "rank_batch": "microbatch_size",
+    "pipeline.schedule": "pipeline",
     "layers_per_chunk": "pipeline.chunks",
+    "copies": "parallelism.shards",
+    "embedding_counts": "parallelism.layers_per_stage",
+    "head_counts": "parallelism.layers_per_stage",
     "first_layers": "parallelism.layers_per_stage",
     "last_layers": "parallelism.layers_per_stage",
     "stage_layout": "parallelism.layers_per_stage",
@@ -87,6 +91,12 @@ OVERRIDES: Mapping[str, str] = {
     "recomputed_modules": "training.recompute_modules",
     "recomputed_every": "training.recompute_every",
     "sixteen_bit_states": "training.master_weights",
+    "model.grouped": "model.num_key_value_heads",
+    "model.expansion": "model.intermediate_size",
+    "model.family": "model",
+    "model.flavor": "model",
+    "latent_head_dim": "model.head_dim",
+    "expert_layers": "model.experts.dense_layers",
 }
 """What people give in the place of terms that are no keys of a workload."""
 CORE_ATTENTION = "core_attn"

@@ -30,7 +30,6 @@ MARKED = 5
 NEAR = 0.85
 """Least likeness of a key that no table has and one that it may have been meant to be."""
 SHARDING = "parallelism.sharding"
-TARGETS = "training.lora_targets"
 AUTO = "auto"
 """Value of a key that something else decides."""
 FIELDS = tuple(each.name for each in fields(Model))
@@ -56,7 +55,7 @@ class ReadSetting:
     @property
     def shown(self) -> str:
         """The value, cut where it is long."""
-        text = str(self.value)
+        text = str(self.value).lower() if isinstance(self.value, bool) else str(self.value)
         return text if len(text) <= SHORT else f"{text[:SHORT]}..."
 
     @property
@@ -244,7 +243,7 @@ class _Sorted:
             self.understood.remove(before)
             self._replaced(before.key, before.value, self.terms[term], term, meant)
         self.terms[term] = meant
-        self.gives[term] = ReadSetting(key=key, value=value, words=f"{term}={meant}")
+        self.gives[term] = ReadSetting(key=key, value=value, words=term)
         self.understood.append(self.gives[term])
 
     def name_near_misses(self, table: TrainerTable, values: Mapping[str, Any]) -> None:
@@ -262,7 +261,7 @@ class _Sorted:
         if said == meant:
             self.ignored.append(key)
         else:
-            words = f"another key gives {OVERRIDES.get(term, term)}, and {meant} is taken"
+            words = f"another key gives {OVERRIDES.get(term, term)}, and {_hydra(meant)} is taken"
             self.lost.append(ReadSetting(key=key, value=value, words=words))
 
     def take(self, row: KeyRow, key: str, value: Any) -> None:
@@ -333,16 +332,16 @@ def _understood(table: TrainerTable, read: Sequence[tuple[Path, SettingsFile]], 
     if any(term in by_kind.unfollowed and term not in terms for term in JOB):
         terms.pop("gpus_per_node", None)  # of how many nodes is not said
     keys = keys_of(terms, said)
-    understood = [replace(setting, words=_with_targets(setting.words, keys)) for setting in by_kind.understood]
     said += _needed(table, parts, values)
     said += [table.software_note] if table.software_note else []
     keys, missing = _with_model(keys, terms, read[0][0])
     missing += _missing(keys)
     keys["software"] = terms.get("software") or table.software
+    typed = (_typed(setting.words, by_kind.terms[setting.words], keys) for setting in by_kind.understood)
     return Training(
         says=f"{table.says}, {len(values)} settings",
         overrides=tuple(override(key, value) for key, value in keys.items()),
-        understood=tuple(understood),
+        understood=tuple(replace(each, words=words) for each, words in zip(by_kind.understood, typed, strict=True)),
         lost=(*by_kind.lost, *absent, *(ReadSetting(key="", value=None, words=words) for words in said)),
         ignored=tuple(by_kind.ignored),
         unread=tuple(by_kind.unread),
@@ -351,10 +350,20 @@ def _understood(table: TrainerTable, read: Sequence[tuple[Path, SettingsFile]], 
     )
 
 
-def _with_targets(words: str, keys: Mapping[str, Any]) -> str:
-    """Return what is said of a setting, with the adapters that are left of those that it asks for."""
-    is_of_targets = words.startswith(f"{TARGETS}=") and TARGETS in keys
-    return f"{TARGETS}={keys[TARGETS]}" if is_of_targets else words
+def _typed(term: str, meant: Any, keys: Mapping[str, Any]) -> str:
+    """Return the override that a term became, as people type it; in words where none follows from it alone.
+
+    Example:
+        >>> keys = {"gpus": 16, "model": {"num_key_value_heads": 8}}
+        >>> [_typed(*term, keys) for term in (("nodes", 2), ("model.grouped", True), ("pipeline.chunks", 1))]
+        ['gpus=16', 'model.num_key_value_heads=8', 'pipeline.chunks: 1']
+    """
+    key, value = OVERRIDES.get(term, term), keys
+    for part in (key,) if key in keys else key.split("."):
+        if not isinstance(value, Mapping) or value.get(part) is None:
+            return f"{term}: {_hydra(meant)}"
+        value = value[part]
+    return term if isinstance(value, Mapping) else override(key, value)
 
 
 def _needed(table: TrainerTable, read: Sequence[SettingsFile], values: Mapping[str, Any]) -> list[str]:

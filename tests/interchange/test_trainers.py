@@ -13,6 +13,7 @@ from kareus.export.layouts import MODEL_FIELDS
 from kareus.interchange.reading import read_training
 from kareus.interchange.table import trainer_named, trainers
 from kareus.interchange.writing import LAYOUT, written
+from kareus.workload.arguments import brought
 from kareus.workload.overrides import replaced
 from kareus.workload.resolve import resolve
 
@@ -254,3 +255,22 @@ def test_the_workload_of_a_file_is_written_as_the_trainer_says_it(name, tmp_path
     }
     sizes = [key for key in first if key.startswith("model.") and key != "model.name"]
     assert {key: second[key] for key in sizes} == {key: first[key] for key in sizes}
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+def test_what_is_printed_of_a_setting_can_be_typed_beside_the_file(training):
+    names, given, _, _ = TRAININGS[training]
+    files = [FILES / name for name in names]
+    read = read_training(files)
+    typed = [setting.words for setting in read.understood if "=" in setting.words]
+    assert typed and not [text for text in typed if text.endswith(("True", "False", "None"))]
+    (usual,) = resolve(brought(files, None, given)[1], CONFIG)
+    for text in typed:
+        (beside,) = resolve(brought(files, None, [*given, text])[1], CONFIG)
+        is_of_split = text.startswith("parallelism.pp=")  # which takes the place of blocks on stages
+        assert is_of_split or beside.composed == usual.composed, text
+
+
+def test_gpus_are_said_as_they_are_typed():
+    words = {setting.key: setting.words for setting in read_training([FILES / "train_llama_8b.sh"]).understood}
+    assert words["nproc_per_node"] == words["nnodes"] == "gpus=32"
