@@ -16,6 +16,7 @@ from kareus.workload.words import GLOBAL_BATCH, GPUS, MICROBATCH
 
 OF_LAYOUT = {*SYNONYMS, *FOLLOWS, *SYNONYMS.values(), GPUS, GLOBAL_BATCH, "training.batch_ramp"}
 """Keys that say how a model is laid out, and what the question itself has."""
+LENGTH = "sequence_length"
 GROUPS = ("parallelism.", "pipeline.")
 """Begin further keys of layouts."""
 
@@ -58,6 +59,8 @@ def asked_of(
     Raises:
         ConfigError: a file cannot be read, or something is said nowhere.
     """
+    given, sizes = _sizes_said(given, gpus, global_batch, sequence_length, has_files=bool(files))
+    gpus, global_batch, sequence_length = sizes
     if not files:
         if gpus is None or global_batch is None:
             option = "--gpus" if gpus is None else "--global-batch"
@@ -70,8 +73,8 @@ def asked_of(
     check_has_model(files, training, overrides)
     kept = [text for text in overrides if not _is_of_layout(key_of(text))]
     gpus, global_batch = _size(training, " ".join(map(str, files)), gpus, global_batch, config_dir)
-    lengths = [text.partition("=")[2] for text in overrides if key_of(text) == "sequence_length"]
-    in_question = (GPUS, GLOBAL_BATCH, MICROBATCH, *([] if sequence_length is None else ["sequence_length"]))
+    lengths = [text.partition("=")[2] for text in overrides if key_of(text) == LENGTH]
+    in_question = (GPUS, GLOBAL_BATCH, MICROBATCH, *([] if sequence_length is None else [LENGTH]))
     return Asked(
         overrides=(*kept, *(text for text in given if text not in others)),
         gpus=gpus,
@@ -80,6 +83,34 @@ def asked_of(
         job=_job(files, [*others, *([f"{GPUS}={gpus}"] if GPUS in _unsaid(training) else [])], config_dir),
         left_out=left_out(files, training, [*given, *in_question], config_dir),
     )
+
+
+def _sizes_said(
+    given: Sequence[str], gpus: str | None, global_batch: int | None, sequence_length: int | None, *, has_files: bool
+) -> tuple[list[str], tuple[str | None, int | None, int | None]]:
+    """Return overrides without those that say what options do, and the options with these.
+
+    Raises:
+        ConfigError: one says no number, or something else than its option.
+    """
+    options = {GLOBAL_BATCH: ("--global-batch", global_batch), LENGTH: ("--sequence-length", sequence_length)}
+    said: dict[str, int | None] = {key: value for key, (_, value) in options.items()}
+    others = []
+    for text in given:
+        key, _, value = text.partition("=")
+        if key == GPUS and gpus not in (None, value):
+            raise ConfigError(f"{text}: --gpus {gpus} is given, too; leave one of them out.")
+        if key == GPUS and not has_files:
+            gpus = value
+        elif key not in options:
+            others.append(text)
+        elif not value.isdecimal():
+            raise ConfigError(f"{text}: must be a whole number, 1 or more.")
+        elif options[key][1] not in (None, int(value)):
+            raise ConfigError(f"{text}: {options[key][0]} {options[key][1]} is given, too; leave one of them out.")
+        else:
+            said[key] = int(value)
+    return others, (gpus, said[GLOBAL_BATCH], said[LENGTH])
 
 
 def _is_of_layout(key: str) -> bool:

@@ -105,3 +105,18 @@ def test_the_layout_of_the_job_is_what_its_file_says(name, gpus, degrees):
 
 def test_a_constraint_is_not_taken_for_the_layout_of_the_job():
     assert asked(GPU, "tp=4").job == asked(GPU).job
+
+
+def test_what_other_commands_take_as_overrides_is_taken_as_options():
+    typed = [GPU, "gpus=64", "global_batch_size=128", "sequence_length=2048"]
+    alone = asked_of([], typed, gpus=None, global_batch=None, sequence_length=None, config_dir=CONFIG)
+    beside = asked(*typed)
+    for answer in (alone, beside):
+        assert (answer.gpus, answer.global_batch, answer.sequence_length) == ("64", 128, 2048)
+        assert not any(text.startswith(("global_batch", "sequence_length", "gpus")) for text in answer.overrides)
+
+
+@pytest.mark.parametrize("text", ["global_batch_size=many", "sequence_length=", "global_batch_size=64"])
+def test_a_size_that_is_no_number_or_said_twice_is_refused(text):
+    with pytest.raises(ConfigError, match=text):
+        asked(GPU, text, batch=32)

@@ -700,3 +700,13 @@ def test_formats_of_states_count_with_the_optimizer_that_has_them(tmp_path, dtyp
     )
     said = set(read_training([tmp_path / "a.sh"]).overrides)
     assert ("training.moments=8bit" in said) == bool(dtypes)
+
+
+def test_switches_of_megatron_that_change_no_kernel_do_not_matter_and_others_are_named(read):
+    harmless = ["no_masked_softmax_fusion", "async_save", "no_check_for_nan_in_loss_and_grad", "loss_scale"]
+    lost = ["use_checkpoint_args", "no_bias_swiglu_fusion", "deterministic_mode"]
+    training = read(
+        MINIMAL + " ".join(f"--{key.replace('_', '-')}" for key in (*harmless[:3], *lost)) + " --loss-scale 1"
+    )
+    assert set(harmless) <= set(training.ignored) and not training.unread
+    assert [setting.key for setting in training.lost if setting.key in lost] == lost
