@@ -39,6 +39,11 @@ def problem_of(path: Path) -> str | None:
     return None
 
 
+def is_checked(path: Path) -> bool:
+    """Return whether a file is one that Kareus wrote and that can be compared with what it wrote."""
+    return _check_of(path) is not None and (is_checkpoint_file(path) or _is_ours(path))
+
+
 def _check_of(path: Path) -> Check | None:
     """Return the check of a file; None if there is no hash to compare with."""
     is_configuration = path.suffix == ".yaml" and (path.parent.name == "config" or path.name == "config.yaml")

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import kareus
-from kareus.artifacts.files import read_json, write_json
+from kareus.artifacts.files import read_json, read_text, write_json
 from kareus.artifacts.names import is_below
-from kareus.artifacts.seals import sealed, unsealed
+from kareus.artifacts.seals import has_seal, sealed, unsealed
 from kareus.errors import ArtifactError, ConfigError
 
 _CAMPAIGNS = "campaigns"
@@ -61,9 +61,19 @@ def results_of(path: Path) -> Path:
 
 
 def is_in_results(path: Path) -> bool:
-    """Return whether a file is in a folder of results, which is one that has campaigns."""
+    """Return whether a file is in a folder of results: one with campaigns, or of a workload that was planned alone."""
+    if any(_is_planned(above) for above in path.absolute().parents):
+        return True
     campaigns = [folder for above in path.absolute().parents for folder in above.glob(f"{_CAMPAIGNS}/*")]
     return any((folder / "campaign.parquet").exists() or _listed_before(folder / _NAME) for folder in campaigns)
+
+
+def _is_planned(folder: Path) -> bool:
+    """Return whether a folder has the sealed configuration of a planned workload."""
+    try:
+        return has_seal(read_text(folder / "config/plan.yaml"))
+    except ArtifactError:
+        return False
 
 
 def _listed_before(path: Path) -> list[str]:

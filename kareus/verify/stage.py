@@ -14,7 +14,7 @@ from kareus.artifacts.locks import lock_at_once
 from kareus.errors import ArtifactError
 from kareus.training.checkpoint_files import is_checkpoint_file
 from kareus.verify.sound_files import SoundFiles
-from kareus.verify.survey import Finding, FindingKind, repair, survey
+from kareus.verify.survey import Finding, FindingKind, has_checked, repair, survey
 
 RUN_LOCK = Path(".snakemake/kareus.lock")
 """Lock that a run of the workflow holds, below the folder that it runs in."""
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print one line for each finding, then how many there are; returns 1 if there are any.
 
     Raises:
-        ArtifactError: there is no such folder, or a run is at work in it.
+        ArtifactError: there is no such folder, nothing in it is of Kareus, or a run is at work in it.
     """
     folder = arguments.folder
     if not folder.is_dir():
@@ -45,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
         for lock in _locks(folder):
             locks.enter_context(lock_at_once(lock))
         findings = survey([folder], SoundFiles())
+        if not (findings or has_checked(folder)):
+            raise ArtifactError(f"{folder}: nothing in it is of Kareus, so nothing was checked; give one with results.")
         for finding in findings:
             done = f"; {_repaired(finding, folder)}" if arguments.repair else ""
             logger.info("%s: %s: %s%s", finding.path, finding.kind, finding.reason, done)

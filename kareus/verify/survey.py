@@ -14,7 +14,7 @@ from kareus.artifacts.seals import has_seal
 from kareus.artifacts.store import JOURNAL, set_damaged_lines_aside
 from kareus.errors import ArtifactError
 from kareus.training.checkpoint_files import HEADER, TENSORS, is_checkpoint_file
-from kareus.verify.checks import problem_of
+from kareus.verify.checks import is_checked, problem_of
 from kareus.verify.outputs import is_list_of_outputs, read_outputs, results_of
 from kareus.verify.sound_files import SoundFiles
 
@@ -55,6 +55,11 @@ def survey(places: Iterable[Path], sound: SoundFiles) -> list[Finding]:
             for finding in _findings(path, sound):
                 findings.setdefault(finding.path, finding)
     return sorted(findings.values(), key=lambda finding: finding.path)
+
+
+def has_checked(folder: Path) -> bool:
+    """Return whether anything below a folder is of Kareus, so that its being sound says something."""
+    return any(is_checked(path) for path in _below(folder))
 
 
 def _below(folder: Path) -> Iterator[Path]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, OverrideType, RangeSweep
@@ -362,12 +362,25 @@ def _check_option(setting: Setting, config_dir: Path) -> None:
         )
     if option not in allowed and not is_file(group, option):
         likely, otherwise = meant(option, allowed), OTHERWISE.get(group, "")
+        if group == "model" and not likely and Path(option).suffix[1:].isalpha():
+            _refuse_missing(setting, _near_file(option) or "give the path of a config.json")
         raise ConfigError(
             f"{setting.text}: unknown option; {likely}{'; ' if likely else ''}allowed: {', '.join(allowed)}{otherwise}."
         )
     if is_file(group, option):
-        likely = meant(Path(option).name, allowed)
-        if likely and not Path(option).expanduser().exists():
-            where = "else give the path of a config.json on this machine"
-            raise ConfigError(f"{setting.text}: no such file; {likely}; {where}.")
+        if not Path(option).expanduser().exists():
+            likely = meant(Path(option).name, allowed) or _near_file(option)
+            if likely:
+                _refuse_missing(setting, f"{likely}; else give the path of a config.json on this machine")
         check_path(option, group)
+
+
+def _refuse_missing(setting: Setting, remedy: str) -> NoReturn:
+    raise ConfigError(f"{setting.key}={setting.value}: no such file; {remedy}.")
+
+
+def _near_file(option: str) -> str:
+    """Return "perhaps you meant ..." with the file in the folder of a path that it is nearly the name of; or ""."""
+    path = Path(option).expanduser()
+    near = closest(path.name, sorted(each.name for each in path.parent.glob("*.json")))
+    return f"perhaps you meant {Path(option).parent / near}" if near else ""

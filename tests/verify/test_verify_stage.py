@@ -456,6 +456,25 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path, verify):
     assert "no such folder" in error
 
 
+@pytest.mark.parametrize("place", ["search/mlp/costs.parquet", "plan/fastest.json"])
+def test_a_folder_that_was_planned_alone_is_checked_as_one_of_results(results, tmp_path, verify, place):
+    alone = (results / WORKLOAD).rename(tmp_path / "alone")
+    assert verify(alone) == (0, [f"{alone}: all is sound"], "")
+    path = alone / place
+    path.write_bytes(path.read_bytes()[:20])
+    code, lines, _ = verify(alone)
+    assert code == 1 and lines[0].startswith(f"{path}: damaged: ")
+
+
+@pytest.mark.parametrize("content", [{}, {"notes.txt": "notes", "mine.json": "{}"}])
+def test_a_folder_with_nothing_to_check_is_not_called_sound(tmp_path, verify, content):
+    for name, text in content.items():
+        (tmp_path / name).write_text(text)
+    code, lines, error = verify(tmp_path)
+    assert (code, lines) == (2, [])
+    assert "nothing in it is of Kareus, so nothing was checked" in error
+
+
 def test_a_report_may_be_handed_on_and_verified_alone(results, verify):
     assert verify(results / WORKLOAD / "report")[0] == 0
     document = json.loads((results / WORKLOAD / "report/manifest.json").read_text())

@@ -201,3 +201,18 @@ def test_a_file_that_is_there_may_have_commas_and_brackets(tmp_path: Path) -> No
     path.unlink()
     with pytest.raises(ConfigError):
         expand([f"model={path}"], CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("typed", "remedy"),
+    [
+        ("gem.jsn", "perhaps you meant gem.json"),
+        ("gme.json", "perhaps you meant gem.json; else give the path of a config.json on this machine"),
+        ("other.txt", "give the path of a config.json"),
+    ],
+)
+def test_a_file_that_is_not_there_is_not_called_an_option(tmp_path, monkeypatch, typed, remedy):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gem.json").write_text("{}")
+    with pytest.raises(ConfigError, match=f"^model={typed}: no such file; {remedy}.$"):
+        expand([f"model={typed}"], CONFIG)
