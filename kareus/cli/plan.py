@@ -6,6 +6,7 @@ to be kept are its own.
 """
 
 import argparse
+import itertools
 import logging
 import shlex
 from collections.abc import Iterator, Sequence
@@ -197,9 +198,9 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
         plans = tuple(plan_for(actuator, workload, frontiers, text, arguments.method, name) for text in selectors)
         written = [WorkloadPlans(workload=workload, name=name, planned=planned or frontiers, plans=plans)]
     for entry in written:
-        for plan in entry.plans:
-            for line in _answer_lines(plan, entry.frontiers, entry.workload, locked, arguments):
-                logger.info("%s", line)
+        of_plans = (_answer_lines(plan, entry.frontiers, entry.workload, locked, arguments) for plan in entry.plans)
+        for line in dict.fromkeys(itertools.chain.from_iterable(of_plans)):  # what is of all plans is said once
+            logger.info("%s", line)
         if arguments.output is not None:
             usual = full_power_baseline(entry.workload, *locked, name)
             _write(WorkloadFolder(arguments.output / entry.name), entry, usual, force=arguments.force)

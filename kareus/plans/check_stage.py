@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import shlex
 from collections import defaultdict
 from pathlib import Path
 
@@ -45,10 +46,11 @@ def run(arguments: argparse.Namespace) -> None:
         check_limit(plan, arguments.plan)
         logger.info(
             "%s: a plan as it was written, of %d instructions for %s; not checked against its workload and frontiers, "
-            "since it is not in a results folder: name that of the workload with --folder FOLDER",
+            "since it is not in a results folder: add --folder %s",
             arguments.plan,
             plan.instructions,
             plan.workload,
+            _likely_folder(plan.workload),
         )
         return
     plan, _ = read_checked_plan(arguments.plan, arguments.folder)
@@ -67,7 +69,7 @@ def read_checked_plan(path: Path, folder: Path | None) -> tuple[Plan, Workload]:
     plan = read_plan(path)
     if folder is None and not home.has("config/plan.yaml"):
         raise ArtifactError(
-            f"{path}: is not in the results folder of its workload, {plan.workload}; name that with --folder FOLDER."
+            f"{path}: not in the folder that it was planned in; add --folder {_likely_folder(plan.workload)}."
         )
     workload = load_slice(home.config("plan"), PlanSlice).workload
     overlaps = any(i.execution is Execution.OVERLAP for stage in plan.stages for i in stage.instructions)
@@ -101,6 +103,12 @@ def _check_over_time(plan: Plan, workload: Workload, frontiers: Frontiers, path:
 def workload_folder(path: Path, folder: Path | None) -> WorkloadFolder:
     """Results of the workload of the plan at `path`: `folder`, or the folder that the plan's is in."""
     return WorkloadFolder(folder or path.resolve().parent.parent)
+
+
+def _likely_folder(workload: str) -> str:
+    """Return the folder of a workload below this one, as it is typed; the form of its name where there is none."""
+    here = sorted(path.parents[1] for path in Path().glob(f"*/{workload}/config/plan.yaml"))
+    return shlex.quote(str(here[0])) if here else f"FOLDER/{workload}"
 
 
 def _launches(folder: WorkloadFolder, workload: Workload) -> Launches:

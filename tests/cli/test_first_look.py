@@ -71,6 +71,7 @@ def test_every_selector_gets_a_plan_and_all_are_on_the_page(tmp_path, caplog):
     assert sorted(path.stem for path in (folder / "plan").iterdir()) == sorted(selectors)
     assert sorted(path.stem for path in (folder / "report/plans").iterdir()) == sorted(selectors)
     assert [f"plan {text}" in caplog.text for text in selectors] == [True] * 3
+    assert len([line for line in caplog.messages if line.startswith("error: ")]) == 1, "it is of all of them"
 
 
 def test_a_selector_given_twice_is_refused_before_planning(capsys):

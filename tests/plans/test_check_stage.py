@@ -292,6 +292,20 @@ def test_a_plan_of_a_frontier_that_was_measured_anew_is_refused(tmp_path, capsys
     assert "takes 0.1 s and 30 J, by the microbatch frontier 0.1 s and 30.3 J" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("is_near", [True, False])
+def test_a_copied_plan_is_answered_with_the_option_to_type(folder, tmp_path, monkeypatch, capsys, is_near):
+    copy, here = tmp_path / "mine.json", folder.parents[1] if is_near else tmp_path / "away"
+    copy.write_bytes((folder / "plan/deadline=2500ms.json").read_bytes())
+    here.mkdir(exist_ok=True)
+    monkeypatch.chdir(here)
+    assert main(["export", str(copy), "--format", "csv"]) == 2
+    error = capsys.readouterr().err.strip()
+    typed = error.partition("; add ")[2].removesuffix(".")
+    assert typed == f"--folder {folder.relative_to(here) if is_near else f'FOLDER/{folder.name}'}"
+    if is_near:
+        assert main(["export", str(copy), "--format", "csv", "--output", "mine.csv", *typed.split()]) == 0
+
+
 def test_a_plan_outside_its_folder_is_checked_in_itself_only(folder, tmp_path, caplog, capsys):
     caplog.set_level("INFO")
     moved = tmp_path / "mine.json"

@@ -238,7 +238,7 @@ function headline(plan, command) {
   const turning = document.getElementById("turning");
   show("in-trainer", plan.in_trainer?.words);
   turning.hidden = !plan.in_trainer?.is_obeyable; // a point that is clicked on is no file yet
-  const lines = (plan.in_trainer?.lines ?? []).flatMap((line) => [html("code", {}, line), " "]);
+  const lines = (plan.in_trainer?.lines ?? []).map((line) => html("code", { class: "line" }, line));
   turning.replaceChildren(html("span", {}, plan.in_trainer?.turning ?? ""), " ", ...lines);
 }
 

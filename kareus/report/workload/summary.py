@@ -29,7 +29,7 @@ from kareus.report.workload.tables import SAVINGS
 from kareus.search.tables import CANDIDATES
 from kareus.training.comparison import RunComparison
 from kareus.training.tables import ITERATIONS
-from kareus.workload.config import NO_COLLECTIVES, NO_HALVES
+from kareus.workload.config import NO_COLLECTIVES, NO_HALVES, nothing_to_overlap
 
 NO_PLAN = f"{DASH}: no plan of the method satisfies the constraint, or the method is the baseline itself"
 NANOBATCHING = "nanobatching"
@@ -105,7 +105,7 @@ def update_lines(plans: Sequence[Plan]) -> list[str]:
 def overlap_note(inputs: ReportInputs) -> list[str]:
     """Return the reason why nothing overlaps, as one line; no line where something can."""
     if OURS not in inputs.iteration["method"]:
-        return [NOT_SEARCHED]
+        return [nothing_to_overlap(inputs.configured) or NOT_SEARCHED]
     if NANOBATCHING not in inputs.iteration["method"]:
         return [NO_HALVES]
     return [] if inputs.searches else [NO_COLLECTIVES]
