@@ -34,8 +34,8 @@ CONFIG_DIR = config_folder()
 DOCS = Path(__file__).parents[1] / "docs"
 TRUST, PAIRS, KERNELS, FAMILIES = (
     (
-        "| GPU | software | time: 9 of 10 within | energy | what plans save | measured on | so |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| GPU: software | so | time: 9 of 10 within | energy | what plans save | measured on |",
+        "| --- | --- | --- | --- | --- | --- |",
     ),
     (
         "| GPU | software | measured | left out | 90 % within: time | energy | mean error of time | from |",
@@ -138,7 +138,7 @@ def _trust_row(
         so = f"rank layouts: {ranked}; quote {quoted}"
     energies = NOT_MEASURED if energy is None else f"{energy:.1f} %"
     saved = NOT_MEASURED if energy is None else "as in the paper's tables, in sample"
-    return f"| {gpu} | {software} | {times} | {energies} | {saved} | {source} | {so} |"
+    return f"| {gpu}: {software} | {so} | {times} | {energies} | {saved} | {source} |"
 
 
 def _quoted(percent: float | None) -> str:

@@ -18,7 +18,7 @@ from kareus.workload.slices import PlanSlice
 
 ROOT = Path(__file__).parents[2]
 QUESTIONS = {
-    "how wrong may it be for H100 with Megatron?": ("docs/trust.md", "| H100-SXM5-80GB | megatron-core |"),
+    "how wrong may it be for H100 with Megatron?": ("docs/trust.md", "| H100-SXM5-80GB: megatron-core |"),
     "what do I get with FSDP?": ("README.md", "| torchtitan, FSDP2 |"),
     "what must I be allowed to do?": ("docs/howto/trainers.md#in-all-of-them", "**What you must be allowed to do.**"),
     "what ran on a GPU?": ("README.md", "**Ran on a real GPU:"),
