@@ -102,7 +102,7 @@ def test_a_plan_that_lies_elsewhere_needs_the_folder_of_its_workload(pair, capsy
     alone = tmp_path / "plan.json"
     alone.write_bytes(Path(pair[1]).read_bytes())
     assert main(["compare", pair[0], str(alone)]) == 2
-    assert "name that with --folder" in capsys.readouterr().err
+    assert "; add --folder FOLDER/" in capsys.readouterr().err
     folder = str(Path(pair[1]).parents[1])
     assert compared(capsys, pair[0], str(alone), "--folder", folder) == compared(capsys, *pair)
 
