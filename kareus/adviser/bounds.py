@@ -20,6 +20,7 @@ from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Direction, instruction_directions
 from kareus.pareto import ROUNDING, pareto_front
 from kareus.profile.programs import StageShape, laid_out_shapes
+from kareus.profile.sharded import ShardedWeights
 from kareus.workload.config import Workload
 
 SLOWEST = 2.2
@@ -108,7 +109,7 @@ def computing_bound(workload: Workload, costs: InstructionPrices) -> Bound:
     """Return the bound from operators alone: no collectives, no transfers, no update."""
     structure, stages = costs.of(workload), workload.parallelism.pp
 
-    def priced(_stage: int, shape: StageShape, direction: Direction) -> Priced:
+    def priced(shape: StageShape, direction: Direction, _weights: ShardedWeights | None) -> Priced:
         return structure.computing(shape, direction, workload.recomputation)
 
     return bound_of(workload, stage_costs(workload, priced, [NO_UPDATE] * stages), [0.0] * stages)
@@ -171,18 +172,17 @@ def _idle_s(workload: Workload, stages: Sequence[StageCost], boundaries_s: Seque
 
 def stage_costs(
     workload: Workload,
-    priced: Callable[[int, StageShape, Direction], Priced],
+    priced: Callable[[StageShape, Direction, ShardedWeights | None], Priced],
     updates: Sequence["StageUpdate"],
-    *,
-    by_ranks: bool = False,
+    weights_of: Callable[[int, StageShape], ShardedWeights | None] = lambda _stage, _shape: None,
 ) -> list[StageCost]:
     """Return what each stage of a layout costs; stages that compute the same share it.
 
     Args:
         workload: in its layout.
-        priced: cost of an instruction, by stage, shape of the chunk, and direction.
+        priced: cost of an instruction, by shape of the chunk, direction, and collectives of weights.
         updates: of each stage.
-        by_ranks: whether `priced` depends on the ranks of a stage, as with collectives of weights.
+        weights_of: these collectives, by stage and shape; equal ones are one record.
     """
     directions = instruction_directions(split_backward=workload.split_backward)
     shapes = laid_out_shapes(workload)
@@ -190,10 +190,11 @@ def stage_costs(
     stages = []
     for stage, update in enumerate(updates):
         chunk_shapes = tuple(shapes[stage, chunk] for chunk in range(workload.chunks))
-        place = stage if by_ranks else 0
-        key = chunk_shapes, place, id(update)
+        weights = [weights_of(stage, shape) for shape in chunk_shapes]
+        key = chunk_shapes, tuple(map(id, weights)), id(update)
         if key not in costs:
-            by = {direction: [priced(stage, shape, direction) for shape in chunk_shapes] for direction in directions}
+            chunks = list(zip(chunk_shapes, weights, strict=True))
+            by = {direction: [priced(shape, direction, those) for shape, those in chunks] for direction in directions}
             costs[key] = StageCost(
                 microbatch=sum((cost for of_chunks in by.values() for cost in of_chunks), NOTHING),
                 forward_s=float(by[Direction.FORWARD][0].time_s[FASTEST]),

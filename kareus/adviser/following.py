@@ -159,7 +159,7 @@ def _ruled_out(
 def _without_update(predictor: LayoutPredictor, workload: Workload) -> Iterator[Bound]:
     """Yield bounds of a layout whose update is left out, cheap ones first."""
     if workload.parallelism.shards_gradients:
-        yield predictor.bound_without_weights(workload)
+        yield predictor.bound_beside_weights(workload)
     yield predictor.bound_without_update(workload)
 
 

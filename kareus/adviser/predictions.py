@@ -6,6 +6,7 @@ and what the layout costs run as Megatron-LM does. Layouts share instructions, u
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -83,6 +84,7 @@ class LayoutPredictor:
         self._clocks = np.array(base.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
         self._updates: dict[object, dict[Direction, CostByClock]] = {}
         self._weights: dict[object, ShardedWeights | None] = {}
+        self._distinct_weights: dict[ShardedWeights | None, ShardedWeights | None] = {}
 
     def bound(self, workload: Workload) -> Bound:
         """Return the time and the energy that every plan of a layout takes at least."""
@@ -93,19 +95,21 @@ class LayoutPredictor:
         stages = self._stage_costs(workload, [NO_UPDATE] * workload.parallelism.pp)
         return bound_of(workload, stages, transfers_s(cut(workload, "pipeline")))
 
-    def bound_without_weights(self, workload: Workload) -> Bound:
-        """Return `bound_without_update` as if no collectives of weights ran beside blocks, which cost time and energy.
+    def bound_beside_weights(self, workload: Workload) -> Bound:
+        """Return a bound below `bound_without_update` of a layout that shares out weights, which needs no programs.
 
         Its instructions are those of layouts that share out no weights, which are priced anyway.
         """
         structure = self.costs.of(workload)
 
-        def priced(_stage: int, shape: StageShape, direction: Direction) -> Priced:
-            return structure.instruction(
-                shape, direction, workload.recomputation, None, split_backward=workload.split_backward
-            ).best
+        def priced(shape: StageShape, direction: Direction, weights: ShardedWeights | None) -> Priced:
+            assert weights is not None
+            return structure.beside(
+                shape, direction, workload.recomputation, weights, split_backward=workload.split_backward
+            )
 
-        stages = stage_costs(workload, priced, [NO_UPDATE] * workload.parallelism.pp)
+        updates, weights_of = [NO_UPDATE] * workload.parallelism.pp, partial(self._weights_of, workload)
+        stages = stage_costs(workload, priced, updates, weights_of)
         return bound_of(workload, stages, transfers_s(cut(workload, "pipeline")))
 
     def _stages(self, workload: Workload) -> list[StageCost]:
@@ -117,15 +121,16 @@ class LayoutPredictor:
         return self._stage_costs(workload, [summed[id(update)] for update in updates])
 
     def _stage_costs(self, workload: Workload, updates: Sequence[StageUpdate]) -> list[StageCost]:
-        def priced(stage: int, shape: StageShape, direction: Direction) -> Priced:
-            return self._instruction(workload, stage, shape, direction).best
+        def priced(shape: StageShape, direction: Direction, weights: ShardedWeights | None) -> Priced:
+            return self._instruction(workload, shape, direction, weights).best
 
-        return stage_costs(workload, priced, updates, by_ranks=workload.parallelism.shards_gradients)
+        return stage_costs(workload, priced, updates, partial(self._weights_of, workload))
 
     def passes(self, workload: Workload, stage: int, shape: StageShape) -> dict[Direction, Priced]:
         """Return what each pass of a microbatch costs through a stage, or a chunk, that has this shape."""
         directions = instruction_directions(split_backward=workload.split_backward)
-        return {direction: self._instruction(workload, stage, shape, direction).best for direction in directions}
+        weights = self._weights_of(workload, stage, shape)
+        return {direction: self._instruction(workload, shape, direction, weights).best for direction in directions}
 
     def updates(self, workload: Workload) -> list[dict[Direction, Priced]]:
         """Return what the instructions of the update of each stage cost."""
@@ -245,23 +250,26 @@ class LayoutPredictor:
         costs: dict[object, PricedInstruction] = {}
         instructions = {}
         for kind, shape in _kinds(workload):
-            # Collectives of weights know the ranks that share them.
-            place = kind.stage if workload.parallelism.shards_gradients else 0
-            key = place, shape, kind.direction
+            weights = self._weights_of(workload, kind.stage, shape)
+            key = id(weights), shape, kind.direction
             if key not in costs:
-                costs[key] = self._instruction(workload, kind.stage, shape, kind.direction)
+                costs[key] = self._instruction(workload, shape, kind.direction, weights)
             instructions[kind] = costs[key]
         return instructions
 
+    def _weights_of(self, workload: Workload, stage: int, shape: StageShape) -> ShardedWeights | None:
+        """Collectives of the weights of a stage, which know the ranks that share them; equal ones are one record."""
+        if not workload.parallelism.shards_gradients:
+            return None
+        key = workload.parallelism, stage, shape.first, shape.last
+        if key not in self._weights:
+            weights = weights_of(workload, stage, shape, workload.default_collective_sm_count)
+            self._weights[key] = self._distinct_weights.setdefault(weights, weights)
+        return self._weights[key]
+
     def _instruction(
-        self, workload: Workload, stage: int, shape: StageShape, direction: Direction
+        self, workload: Workload, shape: StageShape, direction: Direction, weights: ShardedWeights | None
     ) -> PricedInstruction:
-        weights = None
-        if workload.parallelism.shards_gradients:
-            key = workload.parallelism, stage, shape.first, shape.last
-            if key not in self._weights:
-                self._weights[key] = weights_of(workload, stage, shape, workload.default_collective_sm_count)
-            weights = self._weights[key]
         return self.costs.of(workload).instruction(
             shape, direction, workload.recomputation, weights, split_backward=workload.split_backward
         )
@@ -295,8 +303,9 @@ class LayoutPredictor:
     ) -> dict[Direction, CostByClock]:
         times_s = {}
         for chunk, shape in enumerate(shapes):
+            weights = self._weights_of(workload, stage, shape)
             for direction in instruction_directions(split_backward=workload.split_backward):
-                cost = self._instruction(workload, stage, shape, direction)
+                cost = self._instruction(workload, shape, direction, weights)
                 fastest_s = cost.sequential.time_s[-1] if sequential else cost.best.time_s[FASTEST]
                 times_s[InstructionKind(stage, chunk, direction)] = float(fastest_s)
         passes = pass_times(workload, stage, times_s)

@@ -32,16 +32,26 @@ from kareus.gpu_model.model import (
     run_tally,
     tally,
 )
+from kareus.gpu_model.overlap import time_alone_s
 from kareus.gpu_model.thermal import sustained_j
-from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w
+from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w, total_energy_j
 from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import Batch, BlockGraph, Direction, Partition, Program, Step, instruction_directions
+from kareus.graph.records import (
+    Batch,
+    BlockGraph,
+    Direction,
+    Partition,
+    PlacedCollective,
+    Program,
+    Step,
+    instruction_directions,
+)
 from kareus.model.parallelism import Sharding
 from kareus.pareto import pareto_mask
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import operator_graphs
 from kareus.profile.programs import Execution, StageShape, component_programs, instruction_program
-from kareus.profile.sharded import ShardedWeights
+from kareus.profile.sharded import WITHOUT_EXCHANGES, ShardedWeights, least_exchanged
 from kareus.schedule.space import search_space
 from kareus.software.trainers import ObeyingTrainer
 from kareus.update.reduction_costs import SharedCosts
@@ -199,6 +209,8 @@ class StructureCosts:
     _named: dict[tuple[Recomputation, bool], "_Parts"] = field(default_factory=dict)
     _instructions: dict[object, PricedInstruction] = field(default_factory=dict)
     _computing: dict[object, Priced] = field(default_factory=dict)
+    _beside: dict[object, Priced] = field(default_factory=dict)
+    _exchanges: dict[tuple[PlacedCollective, int], Array] = field(default_factory=dict)
     _sums: dict[object, Sums] = field(default_factory=dict)
     _parts_of_sums: dict[object, PartSums] = field(default_factory=dict)
 
@@ -270,6 +282,45 @@ class StructureCosts:
                 sequential, overlapped, self.clocks, least_waiting_w(self.base.gpu)
             )
         return self._instructions[key]
+
+    def beside(
+        self,
+        shape: StageShape,
+        direction: Direction,
+        recomputation: Recomputation,
+        weights: ShardedWeights,
+        *,
+        split_backward: bool,
+    ) -> Priced:
+        """Return what `instruction` does not undercut, without its program: collectives of weights run one by one.
+
+        So at each clock it takes at least as long as all of these alone, and as the instruction without them; nor do
+        they save energy. Its blocks are those of programs without these collectives or, where its steps are cut for
+        them, of programs that are cut alike. No overlap of nanobatches runs beside them.
+        """
+        key = shape, direction, _repeated(direction, recomputation), weights, split_backward
+        if key not in self._beside:
+            waiting_w, how = least_waiting_w(self.base.gpu), (shape, direction, recomputation)
+            cuts = [
+                self.instruction(*how, those, split_backward=split_backward).sequential
+                for those in (None, WITHOUT_EXCHANGES)
+            ]
+            time_s = np.min([cut.time_s for cut in cuts], axis=0)
+            effective_j = np.min([effective_energy_j(cut.energy_j, cut.time_s, waiting_w) for cut in cuts], axis=0)
+            exchanged = least_exchanged(weights, direction, shape.layers, shape.dense)
+            exchanged_s = sum(count * self._alone_s(each, weights.sms(each)) for each, count in exchanged.items())
+            longer_s = np.maximum(time_s, exchanged_s)
+            longer = CostByClock(longer_s, total_energy_j(effective_j, longer_s, waiting_w))
+            self._beside[key] = cheapest([_over_prices(longer)], waiting_w)
+        return self._beside[key]
+
+    def _alone_s(self, collective: PlacedCollective, sm_count: int) -> Array:
+        """Seconds of a collective alone at each clock, whatever power it draws."""
+        key = collective, sm_count
+        if key not in self._exchanges:
+            sms = np.asarray(sm_count, dtype=np.float64)
+            self._exchanges[key] = time_alone_s(self.base.gpu, collective, self.clocks, sms)
+        return self._exchanges[key]
 
     def _run(self, shape: StageShape, weights: ShardedWeights | None, how: _How, more: Blocks) -> Behaviour:
         """What a sequential instruction of few blocks and some more, or its operators alone, does at each clock."""

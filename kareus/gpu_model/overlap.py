@@ -76,7 +76,7 @@ def step_phases(
     left = np.ones_like(frequency_mhz)
     """Share of the collective that is still to do."""
     moving = collective_switching(gpu, collective)
-    whole_s, slow_s = (_collective_s(gpu, collective, f, taken) for f in (frequency_mhz, frequency_mhz / 2))
+    whole_s, slow_s = (time_alone_s(gpu, collective, f, taken) for f in (frequency_mhz, frequency_mhz / 2))
     phases = []
     for position, operator in enumerate(operators):
         alone = _alone(gpu, operator, frequency_mhz)
@@ -138,7 +138,7 @@ class _Queued:
         """Return the collective of a step, which has not begun."""
         assert step.collective is not None
         taken = np.asarray(step.sm_count, dtype=np.float64)
-        whole_s, slow_s = (_collective_s(gpu, step.collective, f, taken) for f in (frequency_mhz, frequency_mhz / 2))
+        whole_s, slow_s = (time_alone_s(gpu, step.collective, f, taken) for f in (frequency_mhz, frequency_mhz / 2))
         return cls(
             step.collective,
             _between_nodes(step.collective),
@@ -232,8 +232,8 @@ def _alone(gpu: Gpu, operator: Operator, frequency_mhz: Array) -> Phase:
     return Phase(time_s, _clock_share(time_s, slow_s), operator_switching(gpu, operator), clocked=clocked)
 
 
-def _collective_s(gpu: Gpu, collective: Collective, frequency_mhz: Array, sm_count: Array) -> Array:
-    """Time of a collective alone, inside a node unless it says that its ranks lie elsewhere."""
+def time_alone_s(gpu: Gpu, collective: Collective, frequency_mhz: Array, sm_count: Array) -> Array:
+    """Return the time of a collective alone, inside a node unless it says that its ranks lie elsewhere."""
     if isinstance(collective, SwitchedGather):
         sm_count = np.full_like(sm_count, collective.filled_by)
     if not isinstance(collective, PlacedCollective):

@@ -20,6 +20,7 @@ the whole block, its exchanges of tokens among it, as far as these use other wir
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -88,6 +89,13 @@ class ShardedWeights:
     def of_block(self, *, dense: bool) -> PartWeights:
         """Return those of a block, with experts or `dense`."""
         return self.dense_block if dense and self.dense_block else self.block
+
+
+NO_EXCHANGE = PartWeights(gather=(), reduce=())
+WITHOUT_EXCHANGES = ShardedWeights(
+    block=NO_EXCHANGE, dense_block=None, outer=NO_EXCHANGE, gather_sms=0, reduce_sms=0, prefetch=1
+)
+"""With these the steps of an instruction are cut as for collectives of weights, and none of them is in it."""
 
 
 def sharded_weights(
@@ -161,6 +169,29 @@ def _exchanged(
     return PartWeights(
         gather=tuple(by_kind[CollectiveKind.ALL_GATHER]), reduce=tuple(by_kind[CollectiveKind.REDUCE_SCATTER])
     )
+
+
+def least_exchanged(
+    weights: ShardedWeights, direction: Direction, layers: int, dense: int
+) -> Counter[PlacedCollective]:
+    """Return collectives of weights that an instruction has at least: what is recomputed first may gather once more.
+
+    Args:
+        weights: the collectives.
+        direction: of the instruction.
+        layers: blocks, of which
+        dense: have no experts where others have them.
+    """
+    gathers, reduces = direction is not Direction.WEIGHT_GRADIENT, direction in COMPUTING_GRADIENTS
+    least = Counter[PlacedCollective]()
+    for part, count, is_gathered in (
+        (weights.block, layers - dense, gathers),
+        (weights.of_block(dense=True), dense, gathers),
+        (weights.outer, 1, direction is Direction.FORWARD),
+    ):
+        for collective in (*(part.gather if is_gathered else ()), *(part.reduce if reduces else ())):
+            least[collective] += count
+    return least
 
 
 def with_sharded_weights(

@@ -1,5 +1,7 @@
 """Predictions of layouts: that they are those of `kareus.predict`, and that no plan undercuts a bound."""
 
+import contextlib
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -11,17 +13,18 @@ from kareus.adviser.feasible import sort_layouts
 from kareus.adviser.layouts import Constraints, layouts_of
 from kareus.adviser.planning import layout_problem, plan_layout
 from kareus.adviser.predictions import LayoutPredictor
-from kareus.adviser.prices import PRICES_W, InstructionPrices
+from kareus.adviser.prices import FASTEST, PRICES_W, InstructionPrices
+from kareus.errors import RefusedWorkloadError
 from kareus.gpu_model.model import Tally, operators_alone, run_tally, tally
 from kareus.gpu_model.thermal import sustained_j
 from kareus.gpu_model.waiting import effective_energy_j, least_waiting_w
 from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import Direction
+from kareus.graph.records import Direction, instruction_directions
 from kareus.model.parallelism import Sharding
 from kareus.pipeline.solver.dag import latest_ends
 from kareus.pipeline.solver.relaxation import Relaxation
 from kareus.prediction.workload_prediction import predict
-from kareus.profile.programs import Execution, StageShape, instruction_program
+from kareus.profile.programs import Execution, StageShape, instruction_program, laid_out_shapes, weights_of
 from kareus.workload.compose import compose
 from kareus.workload.resolve import checked_but_for_memory
 
@@ -122,7 +125,7 @@ def test_collectives_of_weights_only_raise_a_bound(model, ep):
     for one in candidates:
         computing, alone, gathering = (
             computing_bound(one.workload, costs),
-            predictor.bound_without_weights(one.workload),
+            predictor.bound_beside_weights(one.workload),
             predictor.bound_without_update(one.workload),
         )
         for below, above in ((computing, alone), (alone, gathering)):
@@ -132,9 +135,40 @@ def test_collectives_of_weights_only_raise_a_bound(model, ep):
             assert (below.between_j[at] <= above.energies_j * (1 + 1e-9)).all(), one.layout.words
 
 
+@pytest.mark.parametrize(
+    ("model", "layers", "gpu"),
+    [("qwen3-30b-a3b", 6, "h100-sxm5-80gb"), ("deepseek-v3", 5, "h200"), ("deepseek-v3", 4, "a100-sxm4-80gb")],
+)
+def test_no_instruction_that_gathers_experts_costs_less_than_its_bound(model, layers, gpu):
+    """Of layouts drawn at random, with dense blocks too, at each price of time."""
+    few = (f"model={model}", f"model.num_layers={layers}", f"gpu={gpu}", "sequence_length=2048")
+    base = compose(few, CONFIG)[0].workload
+    asked = Constraints(sharding=(Sharding.FULL, Sharding.GRADIENTS), microbatch_size=(1, 2, 4))
+    predictor = LayoutPredictor(base, InstructionPrices(base))
+    laid_out = (layout.workload(base) for layout in layouts_of(base, 32, 64, asked))
+    candidates = [workload for workload in laid_out if workload.parallelism.shards_gradients]
+    split, checked = [], 0
+    for workload in random.Random(layers).sample(candidates, 60):
+        with contextlib.suppress(RefusedWorkloadError):
+            split.append(checked_but_for_memory(workload))
+    for workload in split[:12]:
+        structure, recomputed = predictor.costs.of(workload), workload.recomputation
+        for (stage, _), shape in laid_out_shapes(workload).items():
+            weights = weights_of(workload, stage, shape, workload.default_collective_sm_count)
+            for direction in instruction_directions(split_backward=workload.split_backward):
+                asked_for = shape, direction, recomputed, weights
+                below = structure.beside(*asked_for, split_backward=workload.split_backward)
+                best = structure.instruction(*asked_for, split_backward=workload.split_backward).best
+                alone = structure.computing(shape, direction, recomputed)
+                assert (alone.dual_j <= below.dual_j * (1 + 1e-9)).all(), (workload.parallelism, shape, direction)
+                assert (below.dual_j <= best.dual_j * (1 + 1e-9)).all(), (workload.parallelism, shape, direction)
+                checked += below.dual_j[FASTEST] > 1.2 * alone.dual_j[FASTEST]
+    assert checked > 10  # bounds that exchanges raise
+
+
 def test_no_random_choice_of_points_undercuts_a_bound(found):
     predictor, costs, candidates = found
-    random = np.random.default_rng(0)
+    drawn = np.random.default_rng(0)
     for one in candidates:
         workload, below = one.workload, computing_bound(one.workload, costs)
         points = predictor.points(workload)
@@ -142,7 +176,7 @@ def test_no_random_choice_of_points_undercuts_a_bound(found):
         chosen = []
         for instruction in instructions:  # 64 brute plans: each instruction at a point of its own, slow ones included
             own = points[instruction.key.kind]
-            chosen.append(own[(random.random(64) ** np.linspace(0.2, 5, 64) * len(own)).astype(int)])
+            chosen.append(own[(drawn.random(64) ** np.linspace(0.2, 5, 64) * len(own)).astype(int)])
         times_s, effective_j = np.moveaxis(np.array(chosen)[..., :2], 2, 0)
         time_s = (times_s - latest_ends(dag.mirrored, times_s, np.zeros(64))).max(axis=0)
         waiting_w = least_waiting_w(workload.gpu) * workload.parallelism.gpus
