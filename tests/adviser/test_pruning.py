@@ -28,36 +28,50 @@ def frontiers(question, gpus, share=1.0):
     return pruned, frontier_of(plans), drawn
 
 
-def test_pruning_leaves_out_nothing_of_the_frontier():
+OF_EXPERTS = ["model=qwen3-30b-a3b", "model.num_layers=4", "gpu=h100-sxm5-80gb", "cp=1"]
+"""On two nodes, between which exchanges of tokens and of weights share the NICs."""
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus"),
+    [
+        (["model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "cp=1", "microbatch_size=2", "sharding=none,optimizer"], 4),
+        ([*OF_EXPERTS, "ep=1,8", "microbatch_size=1", "sharding=optimizer,full"], 16),
+    ],
+)
+def test_pruning_leaves_out_nothing_of_the_frontier(asked, gpus):
     question = ask(
-        [
-            "model=qwen3-1.7b",
-            "gpu=h100-sxm5-80gb",
-            "tp=1,2",
-            "pp=1,2",
-            "microbatch_size=2",
-            "cp=1",
-            "recompute=none",
-            "sharding=none,optimizer",
-        ],
-        gpus=4,
+        [*asked, "tp=1,2", "pp=1,2", "recompute=none"],
+        gpus=gpus,
         global_batch=16,
         sequence_length=2048,
         config_dir=CONFIG,
     )
-    pruned, full, drawn = frontiers(question, 4)
+    pruned, full, drawn = frontiers(question, gpus)
     assert len(drawn) > 8
     assert pruned == full
 
 
 @pytest.mark.acceptance
-@pytest.mark.timeout(4 * 3600)
+@pytest.mark.timeout(3600)
 def test_pruning_is_safe_on_8_gpus_with_all_layouts():
+    """Few microbatches, so that planning a thousand layouts in full takes minutes."""
     question = ask(
-        ["model=qwen3-1.7b", "gpu=h100-sxm5-80gb"], gpus=8, global_batch=32, sequence_length=4096, config_dir=CONFIG
+        ["model=qwen3-1.7b", "gpu=h100-sxm5-80gb"], gpus=8, global_batch=8, sequence_length=4096, config_dir=CONFIG
     )
     pruned, full, drawn = frontiers(question, 8)
     assert len(drawn) > 500
+    assert pruned == full
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(3600)
+def test_pruning_is_safe_with_experts_whose_weights_are_gathered():
+    asked = [*OF_EXPERTS, "microbatch_size=1,2", "schedule=1f1b"]
+    question = ask(asked, gpus=16, global_batch=16, sequence_length=2048, config_dir=CONFIG)
+    pruned, full, drawn = frontiers(question, 16)
+    assert len(drawn) > 300
+    assert sum(one.workload.parallelism.shards_weights for one in drawn) > 100
     assert pruned == full
 
 
