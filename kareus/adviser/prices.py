@@ -231,7 +231,7 @@ class StructureCosts:
         for shape, direction, recomputation in asked:
             repeated = _repeated(direction, recomputation)
             if (shape, direction, repeated) not in self._computing:
-                alike.setdefault((_few(shape), direction, repeated), []).append(shape)
+                alike.setdefault((_few(shape, with_collectives=False), direction, repeated), []).append(shape)
         waiting_w = least_waiting_w(self.base.gpu)
         for (few, direction, repeated), shapes in alike.items():
             more = np.array([shape.layers - few.layers for shape in shapes])
@@ -263,7 +263,7 @@ class StructureCosts:
         recomputation = _repeated(direction, recomputation)
         key = (shape, direction, recomputation, weights, split_backward and direction is not Direction.FORWARD)
         if key not in self._instructions:
-            few = _few(shape)
+            few = _few(shape, with_collectives=True)
             ran = self._run(few, weights, (direction, recomputation, True), shape.layers - few.layers)
             sequential = CostByClock(ran.time_s, ran.energy_j)
             overlaps = (
@@ -341,7 +341,8 @@ class StructureCosts:
                 part = steps.blocks if shape.layers else steps.outer
                 return part if with_collectives else operators_alone(part)
 
-            fewer = counted(REPEATING - 1) if shape.layers == REPEATING and not shape.dense else None
+            repeats = shape.layers == _repeating(shape, with_collectives=with_collectives)
+            fewer = counted(shape.layers - 1) if repeats else None
             part = PartSums(self.base.gpu, counted(shape.layers), self.clocks, self.step_costs, fewer)
             self._parts_of_sums[key] = part
         return self._parts_of_sums[key]
@@ -411,9 +412,14 @@ def _sustained(base: Workload, ran: Behaviour) -> Behaviour:
     return replace(ran, energy_j=sustained_j(base.gpu, ran.energy_j, ran.time_s))
 
 
-def _few(shape: StageShape) -> StageShape:
+def _few(shape: StageShape, *, with_collectives: bool) -> StageShape:
     """Return the shape with the blocks from which on each further one adds the same steps, if it has more."""
-    return shape if shape.dense else replace(shape, layers=min(shape.layers, REPEATING))
+    return replace(shape, layers=min(shape.layers, _repeating(shape, with_collectives=with_collectives)))
+
+
+def _repeating(shape: StageShape, *, with_collectives: bool) -> int:
+    """Return these blocks: dense ones are the first of a pass, and operators alone know of no other block."""
+    return shape.dense + (REPEATING if with_collectives else 1)
 
 
 def _repeated(direction: Direction, recomputation: Recomputation) -> Recomputation:

@@ -1,6 +1,7 @@
 """Predictions of layouts: that they are those of `kareus.predict`, and that no plan undercuts a bound."""
 
 import contextlib
+import itertools
 import random
 from dataclasses import replace
 
@@ -98,6 +99,36 @@ def test_bounds_of_computation_are_those_of_whole_programs(layers):
     priced = costs.computing(shape, *way)
     for price_w, time_s, cost_j in zip(PRICES_W, priced.time_s, priced.effective_j, strict=True):
         assert cost_j + price_w * time_s == pytest.approx((effective_j + price_w * ran.time_s).min(), rel=1e-9)
+
+
+@pytest.mark.parametrize("recomputation", list(Recomputation))
+@pytest.mark.parametrize("sharding", [Sharding.OPTIMIZER, Sharding.FULL])
+def test_instructions_with_dense_blocks_are_those_of_whole_programs(recomputation, sharding):
+    """Whatever the blocks with experts beside them, with collectives and without."""
+    few = ("model=deepseek-v3", "gpu=h100-sxm5-80gb", "parallelism.tp=1", "parallelism.pp=1", "parallelism.ep=8")
+    more = ("parallelism.dp=16", f"parallelism.sharding={sharding}", f"recomputation={recomputation}")
+    base = checked_but_for_memory(compose([*few, *more, "microbatch_size=1"], CONFIG)[0].workload)
+    costs = InstructionPrices(base).of(base)
+    for layers, direction in itertools.product((3, 5, 8, 14), (Direction.FORWARD, Direction.BACKWARD)):
+        shape = StageShape(layers=layers, first=True, last=False, dense=3)
+        weights = weights_of(base, 0, shape, base.default_collective_sm_count)
+        program = instruction_program(
+            costs.graphs,
+            shape,
+            direction,
+            Execution.SEQUENTIAL,
+            recomputation=recomputation,
+            default_sm_count=base.default_collective_sm_count,
+            software=base.software,
+            weights=weights,
+        )
+        steps = tally(program)
+        ran = run_tally(costs.base.gpu, steps, costs.clocks, {})
+        priced = costs.instruction(shape, direction, recomputation, weights, split_backward=False).sequential
+        np.testing.assert_allclose(priced.time_s, ran.time_s, rtol=1e-12)
+        alone = Tally(operators_alone(steps.blocks), operators_alone(steps.outer), whole_instruction=True)
+        fastest_s = run_tally(costs.base.gpu, alone, costs.clocks, {}).time_s.min()
+        assert costs.computing(shape, direction, recomputation).time_s[FASTEST] == pytest.approx(fastest_s, rel=1e-12)
 
 
 def test_no_plan_undercuts_a_bound(found):

@@ -9,6 +9,7 @@ from helpers.builders import CONFIG
 from kareus.adviser.advice import answer
 from kareus.adviser.feasible import sort_layouts
 from kareus.adviser.layouts import layouts_of
+from kareus.adviser.order import with_setting
 from kareus.adviser.planning import frontier_of, plan_layout
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
@@ -16,16 +17,22 @@ from kareus.adviser.question import ask
 
 
 def frontiers(question, gpus, share=1.0):
-    """The frontier with pruning, and that of a share of all layouts, drawn at random and planned in full."""
-    pruned = [choice.cost for choice in answer(question).sizes[0].frontier]
-    base = question.base
-    candidates = sort_layouts(base, layouts_of(base, gpus, question.global_batch, question.constraints)).candidates
+    """The frontier with pruning, and that of a share of all layouts, drawn at random and planned in full.
+
+    Layouts that the trainer has no setting for are in neither; those with other blocks on their stages are in both.
+    """
+    answered = answer(question).sizes[0]
+    base, trainer = question.base, question.trainer
+    enumerated = sort_layouts(base, layouts_of(base, gpus, question.global_batch, question.constraints))
+    candidates = with_setting(enumerated, trainer).candidates
     drawn = random.Random(0).sample(candidates, round(share * len(candidates)))
-    predictor = LayoutPredictor(base, InstructionPrices(base))
+    predictor = LayoutPredictor(base, InstructionPrices(base, trainer=trainer), trainer)
     plans = []
     for one in drawn:
         plans += plan_layout(predictor, predictor.predict(one, predictor.bound(one.workload)))
-    return pruned, frontier_of(plans), drawn
+    for other in answered.layouts:
+        plans += other.plans if other.candidate.layout.layers_per_stage is not None else ()
+    return [choice.cost for choice in answered.frontier], frontier_of(plans), drawn
 
 
 OF_EXPERTS = ["model=qwen3-30b-a3b", "model.num_layers=4", "gpu=h100-sxm5-80gb", "cp=1"]
