@@ -1,8 +1,9 @@
 """Measure the adviser: how long it takes, and where experts' layouts rank among its own.
 
-    python benchmarks/advise.py [--part sizes,experts] [--json]
+    python benchmarks/advise.py [--part sizes,mixtures,experts] [--json]
 
 `sizes`: Llama 3.1 8B on 8, Llama 3.3 70B on 64 and Llama 3.1 405B on 512 H100, each in a process of its own.
+`mixtures`: Qwen3 30B-A3B on 64 and DeepSeek-V3 on 1,024 H100, likewise.
 `experts`: for every model and number of GPUs of the family `dgxc` of the shipped iterations, the share of our layouts
 that are predicted to be faster than the one that NVIDIA chose, and what the fastest promises over it; all are predicted
 as run by Megatron-Core, without fp8. Of more than `--sample` layouts that can run, so many are drawn at random.
@@ -15,7 +16,7 @@ import multiprocessing
 import random
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ from kareus.prediction.workload_prediction import predict_time_s
 CONFIG = Path(__file__).parents[1] / "config"
 CASES = (("llama3.1-8b", 8, 128), ("llama3.3-70b", 64, 512), ("llama3.1-405b", 512, 1024))
 """Model, GPUs and global batch; sequences of 8,192 tokens."""
+MIXTURES = (("qwen3-30b-a3b", 64, 512), ("deepseek-v3", 1024, 2048))
+"""The same, with experts."""
 OF_NEMO = Constraints(
     schedule=(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD, PipelineSchedule.INTERLEAVED),
     sharding=(Sharding.OPTIMIZER,),
@@ -78,11 +81,11 @@ def size_case(model: str, gpus: int, batch: int) -> dict[str, Any]:
     }
 
 
-def sizes() -> list[dict[str, Any]]:
-    """Ask all questions, one process each, so that none finds what another computed and memory is its own."""
+def sizes(cases: Sequence[tuple[str, int, int]]) -> list[dict[str, Any]]:
+    """Ask the questions, one process each, so that none finds what another computed and memory is its own."""
     context = multiprocessing.get_context("spawn")
     answers = []
-    for case in CASES:
+    for case in cases:
         with context.Pool(1) as pool:
             answers.append(pool.apply(size_case, case))
     return answers
@@ -128,7 +131,7 @@ def expert(row: MeasuredIteration, batch: int, workloads: MeasuredWorkloads, sam
 def main() -> None:
     """Measure, and print JSON lines or text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", default="sizes,experts", help="parts, separated by commas")
+    parser.add_argument("--part", default="sizes,mixtures,experts", help="parts, separated by commas")
     parser.add_argument("--sample", type=int, default=300, help="layouts of a training of experts that are predicted")
     parser.add_argument("--most-gpus", type=int, default=1024, help="GPUs of the largest training of experts")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -136,7 +139,9 @@ def main() -> None:
     parts = arguments.part.split(",")
     result: dict[str, Any] = {}
     if "sizes" in parts:
-        result["sizes"] = sizes()
+        result["sizes"] = sizes(CASES)
+    if "mixtures" in parts:
+        result["mixtures"] = sizes(MIXTURES)
     if "experts" in parts:
         result["experts"] = list(experts(arguments.sample, arguments.most_gpus))
     if arguments.json:
