@@ -156,7 +156,7 @@ def job_line(advice: Advice) -> str:
         saved = less(100 * (1 - lacked.with_s / lacked.without_s), "time")
         said.append(
             f"with {' and '.join(lacked.settings)}, which your script lacks, {where} would take {saved}: "
-            f"{scaled(lacked.with_s, 's', digits=4)}"
+            f"{scaled(lacked.with_s, 's', digits=4)} instead of {scaled(lacked.without_s, 's', digits=4)}"
         )
     return "; ".join(said)
 

@@ -92,6 +92,7 @@ def test_overlap_that_the_script_lacks_is_named_with_what_it_costs(advice, scrip
     assert lacked.with_s == pytest.approx(whole.time_s, rel=1e-6)
     saved = 100 * (1 - whole.time_s / without.time_s)
     assert f"with {' and '.join(FLAGS)}, which your script lacks, it would take {saved:.2g} % less" in job_line(advice)
+    assert job_line(advice).endswith(f" ms instead of {1e3 * without.time_s:.4g} ms")
 
 
 def test_a_script_that_overlaps_lacks_nothing(tmp_path):
