@@ -13,11 +13,11 @@ from kareus.adviser.lines import (
     joules_per_token,
     layout_text,
     measured_words,
-    memory_share,
     training_line,
     turn_on_lines,
 )
 from kareus.adviser.question import Question
+from kareus.adviser.rows import memory_share
 from kareus.adviser.tables import layouts_frame, plans_frame
 from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.artifacts.records import to_plain

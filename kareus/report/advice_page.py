@@ -10,17 +10,12 @@ from kareus.adviser.choosing import plan_asked
 from kareus.adviser.limits import idle_limit_line, unkept_words
 from kareus.adviser.lines import (
     answer_lines,
-    cells,
     chips,
     commands,
     frugal_lines,
     full_line,
-    full_note,
-    full_words,
     gain_words,
-    heads,
     job_line,
-    job_words,
     layout_settings,
     layout_words,
     measure_lines,
@@ -31,6 +26,7 @@ from kareus.adviser.lines import (
 )
 from kareus.adviser.plain import asked, plain
 from kareus.adviser.question import Question
+from kareus.adviser.rows import cells, full_note, full_words, heads, job_words
 from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
 from kareus.artifacts.files import read_json, write_text
 from kareus.artifacts.manifest import SUFFIX as MANIFEST_SUFFIX

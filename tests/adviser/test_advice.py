@@ -15,22 +15,12 @@ from kareus.adviser.answers import plan_by, plans_of
 from kareus.adviser.choosing import choose, plan_asked
 from kareus.adviser.goals import goals_of
 from kareus.adviser.limits import unkept_words
-from kareus.adviser.lines import (
-    HEADS,
-    MOST_ROWS,
-    POWER,
-    answer_lines,
-    cells,
-    commands,
-    order_lines,
-    short_lines,
-    shown,
-    table_lines,
-)
+from kareus.adviser.lines import answer_lines, commands, order_lines, short_lines
 from kareus.adviser.planning import DEADLINES, layout_problem
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
 from kareus.adviser.question import ask
+from kareus.adviser.rows import HEADS, MOST_ROWS, POWER, cells, shown, table_lines
 from kareus.adviser.runs import LayoutRun, runs_text
 from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
 from kareus.adviser.ties import tie_margin

@@ -10,18 +10,9 @@ from kareus.adviser.advice import answer
 from kareus.adviser.choosing import choose
 from kareus.adviser.goals import goals_of
 from kareus.adviser.limits import broken_words
-from kareus.adviser.lines import (
-    POWER,
-    frugal_lines,
-    full_line,
-    headline,
-    heads,
-    short_lines,
-    shown,
-    table_lines,
-    training_line,
-)
+from kareus.adviser.lines import frugal_lines, full_line, headline, short_lines, training_line
 from kareus.adviser.question import ask
+from kareus.adviser.rows import POWER, heads, shown, table_lines
 from kareus.adviser.tables import layouts_frame, plans_frame
 from kareus.errors import ConfigError
 from kareus.plans.units import duration, scaled, significant

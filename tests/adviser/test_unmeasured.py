@@ -9,17 +9,10 @@ from helpers.builders import CONFIG
 
 import kareus
 from kareus.adviser.answers import Advice, LayoutChoice
-from kareus.adviser.lines import (
-    answer_lines,
-    full_line,
-    full_note,
-    memory_share,
-    order_lines,
-    table_lines,
-    unset_line,
-)
+from kareus.adviser.lines import answer_lines, full_line, order_lines, unset_line
 from kareus.adviser.order import TIED_SHARE
 from kareus.adviser.plain import plain
+from kareus.adviser.rows import full_note, memory_share, table_lines
 from kareus.adviser.runs import LayoutRun, LayoutTimes, read_runs, runs_text
 from kareus.adviser.tables import layouts_frame
 from kareus.adviser.unmeasured import sorted_by_trainer
