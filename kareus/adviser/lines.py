@@ -350,7 +350,7 @@ def turn_on_lines(advice: Advice) -> Iterator[str]:
     once = "" if trainer.clocks is ClockPace.STEP else ", once the plan is made"
     yield (
         f"turned on in {trainer.title}, which obeys {trainer.obeys}, by these lines, {trainer.where}{once} "
-        f"(documentation: {trainer.page.removeprefix('docs/')}):"
+        f"({trainer.page}):"
     )
     yield from (f"  {line}" for line in trainer.turn_on(str(plan_of(advice)), clock_goal(advice.selector)))
     if not trainer.overlaps:
