@@ -21,7 +21,7 @@ from kareus.evidence.kernels.rows import kind_of, read_kernels
 from kareus.evidence.node_power import PowerAnswer, answer_power
 from kareus.gpu_model.trust import known_kernel_uncertainty, known_uncertainty
 from kareus.graph.number_formats import Precision
-from kareus.prediction.errors import DENSE, LEAST_ROWS, PairError, error_of, numbers_for, pair_errors, spread_percent
+from kareus.prediction.errors import DENSE, LEAST_ROWS, PairError, numbers_for, pair_errors, pair_of, spread_percent
 from kareus.prediction.lines import read_lines
 from kareus.prediction.rows import read_iterations
 from kareus.software.record import GROUP
@@ -95,7 +95,7 @@ def trust_rows() -> Iterator[str]:
         names = [pair.software for pair in pair_errors() if pair.gpu == usual.gpu.name]
         for software in sorted({usual.software.name, *names}, key=lambda name: (name != usual.software.name, name)):
             workload = composed(option, software)
-            planned, pair = known_uncertainty(workload.gpu), error_of(workload)
+            planned, pair = known_uncertainty(workload.gpu), pair_of(workload)
             if planned is not None:
                 yield _trust_row(usual.gpu.name, software, planned.time_percent, planned.energy_percent, PLANNED_ROWS)
             elif pair is not None:

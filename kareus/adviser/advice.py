@@ -75,7 +75,7 @@ def answer(question: Question) -> Advice:
         left_out=left_out,
         chosen=chosen,
         chosen_gpus=chosen_gpus,
-        ties=tie_margin(base),
+        ties=tie_margin([layout.candidate.workload for layout in size.layouts if layout.plans]),
         unmeasured=unmeasured_of(base, size.layouts, question.config_dir),
         lacked=lacked_overlap(question, base, size.layouts, chosen.layout),
         measure_first=to_measure(question, base, size, chosen.layout),
@@ -138,7 +138,7 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     followed.split_otherwise(planned, question.trainer)
     followed.fit_otherwise(short, planned, question.trainer)
     done = time.perf_counter()
-    answers = layout_answers(followed, planned, tie_margin(base))
+    answers = layout_answers(followed, planned, tie_margin([one.candidate.workload for one in followed.predictions]))
     depths = [layout.depth for layout in answers if layout.candidate.layout.layers_per_stage is None]
     return SizeAnswer(
         gpus=gpus,

@@ -37,7 +37,7 @@ from kareus.plans.actuated import SLOWER, clock_goal
 from kareus.plans.answer import BASELINE, LITTLE_SLOWER, SAME_SHARE, little_to_gain, meaning, model_error_line
 from kareus.plans.exchanges import dispatch_lines
 from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
-from kareus.prediction.errors import error_of
+from kareus.prediction.errors import error_of, error_words, time_percent
 from kareus.prediction.remedies import parts_words
 from kareus.runtime.engine_checks import engine_refusal
 from kareus.software.trainers import ENGINE, ClockPace, software_words, trainers
@@ -92,7 +92,7 @@ def _first_lines(advice: Advice) -> Iterator[str]:
     yield from frugal_lines(advice)
     if advice.engine is not None and gains_by_engine(advice):
         yield engine_line(advice)
-    yield model_error_line(chips(advice), advice.ties.error)
+    yield model_error_line(chips(advice), error_text(advice))
     if full := full_line(advice):
         yield full
     if unset := unset_line(advice):
@@ -211,6 +211,15 @@ def training_line(advice: Advice) -> str:
 def chips(advice: Advice) -> str:
     """Return which GPUs the energies that are given are of."""
     return f"GPUs that train for long in air of {advice.question.base.gpu.ambient_c:g} degC"
+
+
+def error_text(advice: Advice) -> str:
+    """Return how wrong predictions of the chosen layout may be, and of the job's layout where that is not the same."""
+    workload, job = advice.chosen.layout.candidate.workload, advice.size.job
+    words = error_words(workload)
+    if job is None or time_percent(job.layout.candidate.workload) == time_percent(workload):
+        return words
+    return f"{words}; of {YOURS} layout: take {time_percent(job.layout.candidate.workload):g} %"
 
 
 def _training_costs(advice: Advice, choice: LayoutChoice) -> list[str]:

@@ -1,9 +1,10 @@
-"""The margin within which layouts are tied: the error of such predictions, or the largest where it was not measured."""
+"""The margin within which layouts are tied: the largest error of their predictions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kareus.gpu_model.trust import known_uncertainty
-from kareus.prediction.errors import error_of, error_words, time_percent
+from kareus.prediction.errors import error_of, time_percent
 from kareus.workload.config import Workload
 
 
@@ -15,8 +16,6 @@ class TieMargin:
     energy_percent: float
     source: str
     """Where the margin comes from, in words."""
-    error: str
-    """What is known of the error of predictions, in words."""
 
     @property
     def words(self) -> str:
@@ -25,8 +24,9 @@ class TieMargin:
         return f"{margins} than predicted ({self.source})"
 
 
-def tie_margin(workload: Workload) -> TieMargin:
-    """Return the margin for predictions of layouts of a workload's software on its GPU."""
+def tie_margin(workloads: Sequence[Workload]) -> TieMargin:
+    """Return the margin for predictions of layouts, of which there is one at least: the largest error of any."""
+    workload = max(workloads, key=time_percent)
     planned, percent = known_uncertainty(workload.gpu), time_percent(workload)
     if planned is not None:
         source = "the model's error"
@@ -38,5 +38,4 @@ def tie_margin(workload: Workload) -> TieMargin:
         time_percent=percent,
         energy_percent=percent if planned is None else planned.energy_percent,
         source=source,
-        error=error_words(workload),
     )

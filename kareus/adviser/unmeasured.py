@@ -22,7 +22,7 @@ from kareus.calibrate.software_fit import PRIORS, trainer_numbers
 from kareus.calibrate.software_output import calibrated_software
 from kareus.calibrate.trainer import LinearTimes, fit_runs, telling_runs
 from kareus.gpu_model.trust import known_uncertainty
-from kareus.prediction.errors import error_of, models_of, pair_errors
+from kareus.prediction.errors import models_of, pair_errors, pair_of
 from kareus.software.record import Software, driven
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
@@ -36,7 +36,7 @@ MEASURED_TIES = 3
 
 def is_measured(workload: Workload) -> bool:
     """Return whether predictions for a workload's software on its GPU were ever compared with measurements."""
-    return error_of(workload) is not None or known_uncertainty(workload.gpu) is not None
+    return pair_of(workload) is not None or known_uncertainty(workload.gpu) is not None
 
 
 def unmeasured_of(base: Workload, layouts: Sequence[LayoutAnswer], config_dir: Path) -> Unmeasured | None:

@@ -155,9 +155,8 @@ def _pairs(result: _Judged, fitted: Mapping[str, float], option: str, config_dir
         of_pair = [n for n, (row, ran) in enumerate(both) if (row.gpu, str(ran.precision)) == (gpu, precision)]
         ran = both[of_pair[0]][1]
         workload = replace(composition.workload, model=ran.model, precision=ran.precision)
-        pairs.append(
-            pair_error(changed(workload, fitted), result.outside[of_pair], [result.groups[n] for n in of_pair])
-        )
+        groups, layouts = [result.groups[n] for n in of_pair], [both[n][1].parallelism for n in of_pair]
+        pairs.append(pair_error(changed(workload, fitted), result.outside[of_pair], groups, layouts))
     return pairs
 
 

@@ -21,6 +21,7 @@ from kareus.gpu_model.trust import known_uncertainty, time_numbers_of, time_valu
 from kareus.graph.number_formats import Precision
 from kareus.interchange.table import table_of
 from kareus.interchange.writing import settings_apart
+from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.training_options import PLAIN
 from kareus.prediction.lines import read_lines, table_text
 from kareus.software.record import Reduction, Software, of_times
@@ -60,8 +61,19 @@ class PairError:
     rows: int
     groups: int
     """Models; of a software that was measured with one, widths of it. 0 where each row was left out by itself."""
+    block_exchange_rows: int
+    """Those whose replicas exchanged weights or gradients beside every block (`sharding` of gradients, or full)."""
     made_for: str
     """Name of the numbers that the errors are of (`numbers_for`)."""
+
+    def covers(self, workload: Workload) -> bool:
+        """Return whether enough rows, or all, had replicas that exchange beside blocks, or after them, as a workload's.
+
+        Of what a single replica does all rows tell.
+        """
+        blockwise = workload.parallelism.shards_gradients
+        like_it = self.block_exchange_rows if blockwise else self.rows - self.block_exchange_rows
+        return workload.parallelism.dp == 1 or like_it >= min(self.rows, LEAST_ROWS)
 
 
 def numbers_for(workload: Workload) -> str:
@@ -101,13 +113,16 @@ def models_of(workload: Workload) -> str:
     return DENSE if workload.model.experts is None else EXPERTS
 
 
-def pair_error(workload: Workload, logarithms: Array, groups: Sequence[str]) -> PairError:
+def pair_error(
+    workload: Workload, logarithms: Array, groups: Sequence[str], layouts: Sequence[Parallelism]
+) -> PairError:
     """Return the errors of a pair.
 
     Args:
         workload: any of its GPU, software and precision, with experts or without.
         logarithms: of predicted over measured times, each left out, shape (rows,).
         groups: what was left out together, by row.
+        layouts: of the models over GPUs, by row.
     """
     of_group = np.array(groups)
     sizes = np.abs(logarithms)
@@ -126,6 +141,7 @@ def pair_error(workload: Workload, logarithms: Array, groups: Sequence[str]) -> 
         coverage_percent=round(100 * covered, 1) if inside else 0.0,
         rows=len(logarithms),
         groups=len(set(groups)),
+        block_exchange_rows=sum(layout.shards_gradients for layout in layouts),
         made_for=numbers_for(workload),
     )
 
@@ -161,6 +177,7 @@ def pair_errors(path: Path = TABLE) -> tuple[PairError, ...]:
             coverage_percent=line.percent("coverage_percent"),
             rows=line.count("rows"),
             groups=line.count("groups"),
+            block_exchange_rows=line.count("block_exchange_rows"),
             made_for=line.text("made_for"),
         )
         for line in lines
@@ -174,6 +191,17 @@ def with_errors(pairs: Iterable[PairError], others: Iterable[PairError]) -> str:
 
 
 def error_of(workload: Workload) -> PairError | None:
+    """Return the errors of a workload's pair, where that was measured with layouts whose replicas exchange as its own.
+
+    Errors of a user's own runs are of whatever layouts these had.
+    """
+    pair, runs = pair_of(workload), workload.software.measured
+    if pair is None or (runs is not None and runs.made_for == pair.made_for):
+        return pair
+    return pair if pair.covers(workload) else None
+
+
+def pair_of(workload: Workload) -> PairError | None:
     """Return the errors of a workload's pair, of models as its own in its precision; None where none were measured.
 
     Errors of a user's own runs are of dense models in bf16.
@@ -194,6 +222,7 @@ def error_of(workload: Workload) -> PairError | None:
             coverage_percent=0.0,
             rows=runs.runs,
             groups=0,
+            block_exchange_rows=0,
             made_for=runs.made_for,
         )
     pairs = (pair for pair in pair_errors() if pair.made_for in names)
@@ -234,9 +263,7 @@ def _never_measured(workload: Workload) -> str:
     usual = "with the usual settings " if settings else ""
     if known_uncertainty(workload.gpu) is not None:
         return f"never measured {settings}; {usual}{trust(workload.gpu)}"
-    pairs = [row for row in pair_errors() if (row.gpu, row.software) == (workload.gpu.name, workload.software.name)]
-    kinds = ((models, precision), (models, str(Precision.BF16)), (DENSE, str(Precision.BF16)))
-    shipped = next((row for kind in kinds for row in pairs if (row.models, row.precision) == kind), None)
+    shipped = _nearest_pair(workload)
     if shipped is not None and (shipped.models, shipped.precision) == (models, precision):
         return f"never measured {settings or 'with your settings'}; {usual}{_share(shipped)}"
     of = f"{software_words(workload.software.name)} in {precision}{_with(models)} on this GPU"
@@ -246,6 +273,14 @@ def _never_measured(workload: Workload) -> str:
     least, most = spread_percent(models)
     spread = f"{least:g} to {most:g} %" if least < most else f"{most:g} %"
     return f"{never}; elsewhere 9 of 10 measured iterations{_with(models)} are within {spread}"
+
+
+def _nearest_pair(workload: Workload) -> PairError | None:
+    """Return the errors of a workload's software on its GPU with whatever settings, of models most like its own."""
+    models, precision = models_of(workload), str(workload.precision)
+    pairs = [row for row in pair_errors() if (row.gpu, row.software) == (workload.gpu.name, workload.software.name)]
+    kinds = ((models, precision), (models, str(Precision.BF16)), (DENSE, str(Precision.BF16)))
+    return next((row for kind in kinds for row in pairs if (row.models, row.precision) == kind), None)
 
 
 def plan_error_words(workload: Workload, runner: ObeyingTrainer) -> str:
@@ -279,6 +314,10 @@ def _apart(workload: Workload) -> dict[str, tuple[Any, Any]]:
     training, plain = to_plain(workload.training), to_plain(PLAIN)
     names = workload.training.unmeasured
     apart = {f"training.{name}": (training.get(name), plain.get(name)) for name in names}
+    nearest = _nearest_pair(workload)
+    if nearest is not None and not nearest.covers(workload):
+        usual_sharding = Sharding.FULL if nearest.block_exchange_rows else Sharding.OPTIMIZER
+        apart["parallelism.sharding"] = str(workload.parallelism.sharding), str(usual_sharding)
     overrides = [f"gpu={workload.gpu.name.lower()}", f"software={workload.software.name}"]
     try:
         (usual,) = compose(overrides, None)

@@ -12,6 +12,7 @@ from kareus.adviser.lines import (
     answer_lines,
     chips,
     commands,
+    error_text,
     frugal_lines,
     full_line,
     gain_words,
@@ -110,7 +111,7 @@ def _lead(advice: Advice) -> Iterator[str]:
     if alone := job_line(advice):
         yield _sentences(alone)
     yield _sentence(layout_words(advice))
-    yield _sentence(f"simulated; error: {advice.ties.error}")
+    yield _sentence(f"simulated; error: {error_text(advice)}")
     yield from map(_sentences, frugal_lines(advice))
     if full := full_line(advice):
         yield _sentences(full)

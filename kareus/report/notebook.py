@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from kareus.adviser.answers import Advice
-from kareus.adviser.lines import chips, headline, layout_text
+from kareus.adviser.lines import chips, error_text, headline, layout_text
 from kareus.gpu_model.trust import known_uncertainty
 from kareus.pipeline.compare import OURS
 from kareus.plans.answer import fastest_answer, model_error_line
@@ -93,7 +93,7 @@ def _(frontier: WorkloadFrontier) -> "tuple[Figure, str]":
 
 @lines.register(Advice)
 def _(advice: Advice) -> list[str]:
-    return [headline(advice), layout_text(advice), model_error_line(chips(advice), advice.ties.error)]
+    return [headline(advice), layout_text(advice), model_error_line(chips(advice), error_text(advice))]
 
 
 @figure.register(Advice)

@@ -66,5 +66,5 @@ def test_experts_have_errors_of_their_own_that_their_numbers_name() -> None:
     (engines,) = compose([*given, "model=mixtral-8x7b", "software.loss_kernels=engine"], CONFIG)
     assert "(never measured without --cross-entropy-fusion-impl te" in error_words(engines.workload)
     assert numbers_for(dense) == numbers_for(compose([*given, "software.expert_kernels=1"], CONFIG)[0].workload)
-    again = pair_error(experts, np.log([1.1, 0.9]), ["a", "b"])
+    again = pair_error(experts, np.log([1.1, 0.9]), ["a", "b"], [experts.parallelism] * 2)
     assert (again.models, again.rows, models_of(dense)) == (EXPERTS, 2, "dense")

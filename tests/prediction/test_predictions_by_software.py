@@ -14,6 +14,8 @@ from kareus.cli import main
 from kareus.errors import RefusedWorkloadError
 from kareus.gpu_model.coefficients import LaunchesAhead
 from kareus.prediction.errors import (
+    EXPERTS,
+    LEAST_ROWS,
     error_of,
     error_words,
     numbers_for,
@@ -308,6 +310,31 @@ def test_a_setting_was_measured_where_it_changes_no_time(sharding: str, degrees:
     assert usual.workload is not None and other.workload is not None
     changes = predict_time_s(usual.workload) != predict_time_s(other.workload)
     assert (error_words(usual.workload) != error_words(other.workload)) == changes
+
+
+@pytest.mark.parametrize(
+    ("sharding", "dp", "is_measured"),
+    [("optimizer", 4, True), ("none", 4, True), ("full", 4, False), ("gradients", 4, False), ("full", 1, True)],
+)
+def test_a_layout_counts_as_measured_where_replicas_exchanged_as_its_own_do(
+    sharding: str, dp: int, is_measured: bool
+) -> None:
+    """All 68 rows of Megatron-Core on an H100 share out the optimizer alone."""
+    layout = [f"parallelism.dp={dp}", "parallelism.tp=2", f"parallelism.sharding={sharding}"]
+    (resolved,) = resolve([*ON_H100, "model=llama3.2-3b", "microbatch_size=1", *layout], CONFIG)
+    assert resolved.workload is not None
+    words = error_words(resolved.workload)
+    assert (error_of(resolved.workload) is not None) == is_measured
+    assert words.startswith("9 of 10" if is_measured else "take ")
+    if sharding == "full" and dp > 1:
+        assert "never measured with --data-parallel-sharding-strategy optim_grads_params" in words
+
+
+def test_a_layout_that_few_rows_have_was_not_measured() -> None:
+    (pair,) = [p for p in pair_errors() if (p.gpu, p.models, p.precision) == ("H100-SXM5-80GB", EXPERTS, "bf16")]
+    (composed,) = compose([*ON_H100, "model=qwen3-30b-a3b", "parallelism.sharding=full", "parallelism.dp=8"], CONFIG)
+    assert 0 < pair.block_exchange_rows < LEAST_ROWS
+    assert not pair.covers(composed.workload)
 
 
 def test_predict_refuses_what_no_software_can_run(capsys: pytest.CaptureFixture[str]) -> None:

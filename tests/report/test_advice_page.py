@@ -9,7 +9,7 @@ from helpers.builders import CONFIG
 from helpers.pages import Blocks, check_specifications
 
 from kareus.adviser.advice import answer
-from kareus.adviser.lines import commands, gain_words, layout_settings, layout_words
+from kareus.adviser.lines import commands, error_text, gain_words, layout_settings, layout_words
 from kareus.adviser.question import ask
 from kareus.report.advice_figure import frontier_figure
 from kareus.report.advice_page import advice_page, write_folder
@@ -42,7 +42,7 @@ def test_the_page_begins_with_the_answer_and_has_the_commands(written):
     flags = layout_settings(advice).removeprefix("Megatron-Core: ")
     assert flags.startswith("--tensor-model-parallel-size ")
     assert f"In Megatron-Core: <code>{flags}</code>" in lead
-    assert advice.ties.error in lead, "and how wrong that may be"
+    assert error_text(advice) in lead, "and how wrong that may be"
     for command in commands(advice):
         assert command in page
 
