@@ -78,7 +78,9 @@ class Followed:
                     self._add(self.predictor.predict(fitting, self.predictor.bound(fitting.workload)), planned)
 
     def _add(self, prediction: LayoutPrediction, planned: dict[int, list[LayoutCost]]) -> None:
-        """Plan a further layout in full."""
+        """Plan a further layout in full; not again one that was predicted, as that of a job."""
+        if any(one.candidate.layout == prediction.candidate.layout for one in self.predictions):
+            return
         plans = plan_layout(self.predictor, prediction)
         self.plans_so_far.add((plan.time_s, plan.energy_j) for plan in plans)
         self.predictions.append(prediction)

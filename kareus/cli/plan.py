@@ -6,6 +6,7 @@ to be kept are its own.
 """
 
 import argparse
+import glob
 import itertools
 import logging
 import shlex
@@ -177,10 +178,13 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
         plans_at_limits,
     )
     from kareus.plans.measured import plan_measured  # noqa: PLC0415
+    from kareus.plans.planned_folder import planned_methods  # noqa: PLC0415
     from kareus.plans.planning import plan_tables, quietly  # noqa: PLC0415
 
     check_method(arguments.method)
-    tables_of = partial(plan_tables, methods=planned_beside(arguments.method))
+    folders = [] if arguments.output is None else map(WorkloadFolder, arguments.output.glob(f"{glob.escape(name)}*"))
+    earlier = {method for folder in folders for method in planned_methods(folder)}  # whose plans are to stay usable
+    tables_of = partial(plan_tables, methods=planned_beside(arguments.method, *earlier))
     actuator, selectors = arguments.actuator, arguments.select
     if actuator.limit_w:
         checked_at(workload, actuator.limit_w)  # before planning, which takes seconds

@@ -103,14 +103,15 @@ def most_needed(methods: Iterable[Method]) -> Execution:
     return max((method.needs for method in methods), key=list(Execution).index)
 
 
-def planned_beside(name: str) -> list[Method]:
-    """Methods that need no more measuring than one of them: it and what its plans are compared with.
+def planned_beside(*names: str) -> list[Method]:
+    """Methods that need no more measuring than some of them: these and what their plans are compared with.
 
     Example:
         >>> [method.name for method in planned_beside("sequential+perseus")]
         ['sequential', 'sequential+perseus']
     """
-    return [method for method in METHODS if most_needed([method, method_named(name)]) is method_named(name).needs]
+    needed = most_needed(map(method_named, names))
+    return [method for method in METHODS if list(Execution).index(method.needs) <= list(Execution).index(needed)]
 
 
 def check_method(name: str) -> None:

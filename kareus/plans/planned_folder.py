@@ -9,13 +9,15 @@ from kareus.artifacts.files import write_text
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash
-from kareus.artifacts.tables import TableSchema, write_table
+from kareus.artifacts.tables import TableSchema, read_table, write_table
+from kareus.errors import ArtifactError
 from kareus.frontiers.config import frontier_hash
 from kareus.frontiers.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.partition.extract import partitions_of
 from kareus.partition.read import partition_rows, segment_rows
 from kareus.partition.tables import PARTITIONS, SEGMENTS
+from kareus.pipeline.methods import METHODS
 from kareus.pipeline.tables import ITERATION
 from kareus.plans.frontiers import Frontiers
 from kareus.plans.planning import PlannedTables
@@ -46,6 +48,15 @@ def write_frontiers(folder: WorkloadFolder, workload: Workload, frontiers: Front
         seed=workload.seed,
     )
     write_table(folder.path / "pipeline/iteration.parquet", frontiers.iteration, ITERATION, origin)
+
+
+def planned_methods(folder: WorkloadFolder) -> tuple[str, ...]:
+    """Return the names of the methods that were planned in a folder; none where nothing that can be read was."""
+    try:
+        names = set(read_table(folder.iteration, ITERATION)["method"])
+    except ArtifactError:
+        return ()
+    return tuple(method.name for method in METHODS if method.name in names)
 
 
 def write_planned(folder: WorkloadFolder, workload: Workload, planned: PlannedTables) -> None:

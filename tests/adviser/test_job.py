@@ -21,6 +21,12 @@ SCRIPT = """torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-layers 
   --hidden-dropout 0 --attention-dropout 0 --seq-length 4096 --micro-batch-size 2 --global-batch-size 64 \\
   --pipeline-model-parallel-size 4 --use-distributed-optimizer --cross-entropy-loss-fusion \\
   --cross-entropy-fusion-impl te"""
+INTERLEAVED = """torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-layers 32 --hidden-size 4096 \\
+  --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu --bf16 \\
+  --normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights --vocab-size 128256 \\
+  --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64 \\
+  --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*2|(t*2|)*13t*3|tL' \\
+  --use-distributed-optimizer --attention-dropout 0 --hidden-dropout 0"""
 GPU = "gpu=h100-sxm5-80gb"
 FEW = (GPU, "cp=1", "pp=1,4", "microbatch_size=2,4", "recompute=none", "schedule=1f1b", "sharding=optimizer")
 FLAGS = ("--overlap-grad-reduce", "--overlap-param-gather")
@@ -93,6 +99,17 @@ def test_overlap_that_the_script_lacks_is_named_with_what_it_costs(advice, scrip
     saved = 100 * (1 - whole.time_s / without.time_s)
     assert f"with {' and '.join(FLAGS)}, which your script lacks, it would take {saved:.2g} % less" in job_line(advice)
     assert job_line(advice).endswith(f" ms instead of {1e3 * without.time_s:.4g} ms")
+
+
+def test_a_job_whose_blocks_are_those_that_a_search_finds_is_listed_once(tmp_path):
+    path = tmp_path / "job.sh"
+    path.write_text(INTERLEAVED)
+    few = ("tp=1", "cp=1", "pp=2", "chunks=8", "microbatch_size=1", "recompute=none", "schedule=interleaved")
+    question = question_about(path, GPU, *few, "sharding=optimizer")
+    alone = [one.candidate.layout for one in answer(replace(question, job=None)).size.layouts]
+    assert question.job in alone, "the search of blocks finds those of the job"
+    beside = [one.candidate.layout for one in answer(question).size.layouts]
+    assert sorted(map(repr, beside)) == sorted(map(repr, alone))
 
 
 def test_a_script_that_overlaps_lacks_nothing(tmp_path):

@@ -9,6 +9,7 @@ from helpers.builders import CONFIG
 from helpers.planned import SMALL
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from kareus.cli import main
 from kareus.pipeline.methods import METHODS, method_named, planned_beside
 from kareus.plans import planning
 from kareus.workload.resolve import resolve_accepted
@@ -59,3 +60,14 @@ def test_a_method_is_planned_beside_all_that_need_no_more():
     assert planned_beside("kareus") == list(METHODS)
     assert [method.name for method in planned_beside("sequential")] == ["sequential", "sequential+perseus"]
     assert method_named("nanobatching") in planned_beside("kareus-without-kernel-schedule")
+
+
+def test_plans_of_an_earlier_method_stay_usable_beside_those_of_one_that_needs_less(tmp_path):
+    """Both are written into one folder, as `kareus plan` prints them."""
+    given = ["plan", *SMALL, "--output", str(tmp_path)]
+    assert main(given) == 0
+    assert main([*given, "--method", "sequential+perseus"]) == 0
+    (folder,) = tmp_path.iterdir()
+    for plan in ("fastest", "fastest_sequential+perseus"):
+        assert main(["check-plan", str(folder / f"plan/{plan}.json")]) == 0
+    assert main(["select", "fastest", str(folder)]) == 0
