@@ -59,7 +59,7 @@ def asked_of(
     Raises:
         ConfigError: a file cannot be read, or something is said nowhere.
     """
-    given, sizes = _sizes_said(given, gpus, global_batch, sequence_length, has_files=bool(files))
+    given, sizes = _sizes_said(given, gpus, global_batch, sequence_length)
     gpus, global_batch, sequence_length = sizes
     if not files:
         if gpus is None or global_batch is None:
@@ -74,19 +74,23 @@ def asked_of(
     kept = [text for text in overrides if not _is_of_layout(key_of(text))]
     gpus, global_batch = _size(training, " ".join(map(str, files)), gpus, global_batch, config_dir)
     lengths = [text.partition("=")[2] for text in overrides if key_of(text) == LENGTH]
+    job = _job(files, [*others, *([f"{GPUS}={gpus}"] if GPUS in _unsaid(training) else [])], config_dir)
+    unlike = (
+        f"{' '.join(map(str, files))}: its own layout is not compared with: advise has none like it, or it says none"
+    )
     in_question = (GPUS, GLOBAL_BATCH, MICROBATCH, *([] if sequence_length is None else [LENGTH]))
     return Asked(
         overrides=(*kept, *(text for text in given if text not in others)),
         gpus=gpus,
         global_batch=global_batch,
         sequence_length=int(lengths[-1]) if sequence_length is None and lengths else sequence_length,
-        job=_job(files, [*others, *([f"{GPUS}={gpus}"] if GPUS in _unsaid(training) else [])], config_dir),
-        left_out=left_out(files, training, [*given, *in_question], config_dir),
+        job=job,
+        left_out=(*left_out(files, training, [*given, *in_question], config_dir), *([unlike] if job is None else [])),
     )
 
 
 def _sizes_said(
-    given: Sequence[str], gpus: str | None, global_batch: int | None, sequence_length: int | None, *, has_files: bool
+    given: Sequence[str], gpus: str | None, global_batch: int | None, sequence_length: int | None
 ) -> tuple[list[str], tuple[str | None, int | None, int | None]]:
     """Return overrides without those that say what options do, and the options with these.
 
@@ -100,7 +104,7 @@ def _sizes_said(
         key, _, value = text.partition("=")
         if key == GPUS and gpus not in (None, value):
             raise ConfigError(f"{text}: --gpus {gpus} is given, too; leave one of them out.")
-        if key == GPUS and not has_files:
+        if key == GPUS:
             gpus = value
         elif key not in options:
             others.append(text)

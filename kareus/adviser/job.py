@@ -17,6 +17,7 @@ from kareus.interchange.table import table_of
 from kareus.interchange.writing import settings_apart
 from kareus.model.parallelism import Sharding
 from kareus.pareto import AS_FAST
+from kareus.prediction.errors import idle_settings
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 from kareus.workload.resolve import with_split
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 def layout_of_job(job: Workload) -> Layout | None:
     """Return the layout of a job as `layouts_of` yields it, with its blocks where they are not the usual ones.
 
-    None: no blocks split over its stages as it says.
+    None: no blocks split over its stages as it says, or it has what no layout has, such as experts' own tensor degree.
     """
     try:
         job = with_split(job)
@@ -39,11 +40,10 @@ def layout_of_job(job: Workload) -> Layout | None:
     except RefusedWorkloadError:
         return None
     blocks = job.parallelism.layers_per_stage
-    return replace(
-        layout,
-        layers_per_stage=None if blocks == usual else blocks,
-        sharding=layout.sharding if layout.dp > 1 else Sharding.NONE,
-    )
+    layout = replace(layout, layers_per_stage=None if blocks == usual else blocks)
+    if with_split(layout.workload(job)).parallelism != job.parallelism:
+        return None
+    return replace(layout, sharding=layout.sharding if layout.dp * layout.cp > 1 else Sharding.NONE)
 
 
 def job_of(question: Question, gpus: int) -> Layout | None:
@@ -91,14 +91,15 @@ def lacked_overlap(
     missing = {name: value for name, value in others.items() if value != getattr(software, name)}
     if table is None or not missing:
         return None
-    apart = (settings_apart(table, f"software.{name}", getattr(software, name), missing[name]) for name in missing)
-    settings = tuple(dict.fromkeys(setting for _, lacked in apart for setting in lacked))
     alike = [one for one in layouts if one.sequential and one.candidate.layout.sharding is question.job.sharding]
     asked = [chosen, *sorted(alike, key=lambda one: one.sequential.time_s if one.sequential else math.inf)[:1]]
-    workloads = [one.candidate.workload for one in asked]
-    bases = (base, replace(base, software=replace(software, **missing)))
-    times_s = (LayoutTimes(side, workloads).of({}).tolist() for side in bases)
-    for layout, without_s, with_s in zip(asked, *times_s, strict=True):
+    for layout in asked:
+        workload = layout.candidate.workload
+        usable = {name: value for name, value in missing.items() if name not in idle_settings(workload)}
+        apart = (settings_apart(table, f"software.{name}", getattr(software, name), usable[name]) for name in usable)
+        settings = tuple(dict.fromkeys(setting for _, lacked in apart for setting in lacked))
+        bases = (base, replace(base, software=replace(software, **usable)))
+        without_s, with_s = (LayoutTimes(side, [workload]).of({}).tolist()[0] for side in bases)
         if settings and with_s < without_s * (1 - AS_FAST):
             return LackedOverlap(settings=settings, layout=layout, without_s=without_s, with_s=with_s)
     return None

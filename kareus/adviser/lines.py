@@ -183,8 +183,10 @@ def layout_text(advice: Advice) -> str:
 def layout_words(advice: Advice) -> str:
     """Return the chosen layout in words, and which one its savings are against."""
     whose = "the fastest without a plan" if advice.size.job is None else YOURS
-    words = advice.size.reference.layout.candidate.words
-    other = "" if _is_reference(advice) else f"; {whose}, which it is compared with: {words}"
+    compared = advice.size.reference.layout
+    words, need = compared.candidate.words, compared.candidate.memory.total_gib
+    unfit = f" (which needs {need:.0f} GiB by the estimate, more than a GPU has)" if memory_share(compared) > 1 else ""
+    other = "" if _is_reference(advice) else f"; {whose}, which it is compared with: {words}{unfit}"
     return f"layout: {advice.chosen.layout.candidate.words}{other}"
 
 

@@ -102,13 +102,19 @@ def unsaid(training: "Training", given: Sequence[str]) -> list[str]:
 
 
 def blocks_lost(files: Sequence[Path], overrides: Sequence[str], given: Sequence[str]) -> Iterator[str]:
-    """Yield a line for people where `overrides` of files give blocks to stages of which `given` decides the number."""
+    """Yield a line for people where `overrides` of files give blocks to stages of which `given` decides the number.
+
+    What else a trainer derives from the number stays as files have it.
+    """
     of_stages = next((text for text in overrides if key_of(text) == BLOCKS), None)
     are_given = any(key_of(text) == BLOCKS for text in given)
+    decided = " ".join(text for text in given if key_of(text) in {STAGES, BLOCKS.partition(".")[0]})
+    is_swept = decided.startswith(STAGES) and not given_stages(given)
+    place, alone = " ".join(map(str, files)), f"give {STAGES}=N for all that the trainer derives from it"
     if of_stages is not None and not are_given and of_stages not in replaced(overrides, _undecided(overrides, given)):
-        decided = " ".join(text for text in given if key_of(text) in {STAGES, BLOCKS.partition(".")[0]})
-        kept = f"give {STAGES}=N for those of the trainer, or {BLOCKS}=[...]"
-        yield f"{' '.join(map(str, files))}: {of_stages} is dropped; blocks are balanced with {decided}; {kept}"
+        yield f"{place}: {of_stages} is dropped; blocks are balanced with {decided}; {alone}, or {BLOCKS}=[...]"
+    elif is_swept and not are_given:
+        yield f"{place}: {decided}: all else is as for the file's number; {alone}"
 
 
 def check_has_model(files: Sequence[Path], training: "Training", overrides: Sequence[str]) -> None:

@@ -103,6 +103,25 @@ def test_the_layout_of_the_job_is_what_its_file_says(name, gpus, degrees):
         assert job.layers_per_stage is None or len(job.layers_per_stage) == job.pp * job.chunks
 
 
+def test_a_number_of_gpus_is_the_same_as_an_option_and_as_an_override():
+    assert asked(GPU, "gpus=64") == asked(GPU, gpus="64")
+
+
+def test_a_layout_that_advise_has_none_of_is_not_compared_with(tmp_path):
+    """Experts are shared out over a tensor-parallel group of their own, unless another is given."""
+    path = tmp_path / "experts.sh"
+    sizes = "--num-layers 16 --hidden-size 2048 --num-attention-heads 16 --vocab-size 32000 --num-experts 8"
+    batch = "--seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 64"
+    degrees = "--tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 4"
+    command = f"torchrun --nproc_per_node 8 pretrain_gpt.py {sizes} {batch} {degrees} --moe-router-topk 2 --bf16"
+    said = "its own layout is not compared with"
+    for own, is_compared in (("", False), ("--expert-tensor-parallel-size 1", True)):
+        path.write_text(f"{command} {own}\n")
+        of_file = asked(GPU, file=path)
+        assert (of_file.job is not None) == is_compared
+        assert any(said in line for line in of_file.left_out) != is_compared
+
+
 def test_a_constraint_is_not_taken_for_the_layout_of_the_job():
     assert asked(GPU, "tp=4").job == asked(GPU).job
 

@@ -8,7 +8,7 @@ from helpers.builders import CONFIG
 import kareus
 from kareus.adviser.advice import answer
 from kareus.adviser.from_files import asked_of
-from kareus.adviser.lines import answer_lines, headline, job_line, short_lines
+from kareus.adviser.lines import answer_lines, headline, job_line, layout_words, short_lines
 from kareus.adviser.plain import asked, plain
 from kareus.adviser.question import ask
 from kareus.adviser.tables import layouts_frame
@@ -110,6 +110,23 @@ def test_a_job_whose_blocks_are_those_that_a_search_finds_is_listed_once(tmp_pat
     assert question.job in alone, "the search of blocks finds those of the job"
     beside = [one.candidate.layout for one in answer(question).size.layouts]
     assert sorted(map(repr, beside)) == sorted(map(repr, alone))
+
+
+def test_overlap_that_a_layout_cannot_use_is_not_lacked(tmp_path):
+    """Replicas that hold all states gather no weights."""
+    path = tmp_path / "job.sh"
+    path.write_text(SCRIPT.replace("--use-distributed-optimizer", ""))
+    lacked = answer(question_about(path, "tp=1", *FEW[:-1], "sharding=none")).lacked
+    assert lacked.settings == ("--overlap-grad-reduce",)
+
+
+def test_a_job_that_needs_more_than_a_gpu_has_is_said_to(tmp_path):
+    path = tmp_path / "job.sh"
+    long = SCRIPT.replace("--seq-length 4096 --micro-batch-size 2", "--seq-length 16384 --micro-batch-size 4")
+    path.write_text(long.replace("--pipeline-model-parallel-size 4", ""))
+    advice = answer(question_about(path, "tp=1", *FEW[:3], "microbatch_size=1", *FEW[4:]))
+    assert advice.size.job.layout.candidate.memory.total_gib > 80
+    assert "GiB by the estimate, more than a GPU has)" in layout_words(advice)
 
 
 def test_a_script_that_overlaps_lacks_nothing(tmp_path):

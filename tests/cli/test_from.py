@@ -163,6 +163,12 @@ def test_it_is_said_where_the_blocks_of_a_script_are_dropped(tmp_path, said, giv
     assert any(dropped in line for line in said()) == is_said
 
 
+def test_a_sweep_of_stages_is_told_to_leave_what_follows_from_them(tmp_path, said):
+    script = megatron_script(tmp_path / "job.sh", 1)
+    assert main(["from", str(script), "parallelism.pp=2,4", *WORDS]) == 0
+    assert any("job.sh: parallelism.pp=2,4: all else is as for the file's number" in line for line in said())
+
+
 def test_stages_of_a_workload_file_have_no_trainer_that_gives_them_blocks(tmp_path, said):
     script, workload = megatron_script(tmp_path / "job.sh", 4), tmp_path / "w.yaml"
     assert main(["from", str(script), *WORDS, "--output", str(workload)]) == 0
