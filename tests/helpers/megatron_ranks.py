@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,9 +69,12 @@ def _as_megatron_lm(own: Path, printed: str, chunks: int) -> Found:
     lm: Any = megatron_lm()
     sys.modules["megatron.training.global_vars"] = lm
     job, losses = _job(chunks), []
-    names = {"model_provider": lambda chunk: job.chunks[chunk]}
-    here = run_block(printed, names) if chunks > 1 else run_examples(obey, names)  # the same lines
-    assert [here["obedient_provider"](chunk) for chunk in range(chunks)] == job.chunks
+    if chunks > 1:  # the same lines, and a provider that is given its builder, as in recent versions
+        here = run_block(printed, {"model_provider": lambda builder, chunk: builder(chunk)})
+        provider = partial(here["obedient_provider"], job.chunks.__getitem__)
+    else:
+        provider = run_examples(obey, {"model_provider": job.chunks.__getitem__})["obedient_provider"]
+    assert [provider(chunk) for chunk in range(chunks)] == job.chunks
     job.config.timers = lm.get_timers()
     for iteration in range(ITERATIONS):
         losses.append(job.step(iteration, lm.get_timers()))
