@@ -12,6 +12,7 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from kareus.adviser.unmeasured import MEASURED_FIRST, MEASURED_TIES
 from kareus.artifacts.shipped import config_folder
 from kareus.evidence import shipped_files
 from kareus.evidence.iterations import IterationAnswer, answer_iterations, left_out_pct
@@ -59,8 +60,17 @@ KINDS = {
     "kernel_moe": EXPERTS,
 }
 """Files with kernels, and what the files of GPUs call them."""
-PLANNED_ROWS = "105 rows, 5 workloads"
+PLANNED_ROWS = "105 planned iterations, 5 workloads"
 """Planned frontiers that the A100 40GB was fitted to, which do not ship."""
+RAN = {
+    "megatron-core": "NeMo, sharding=optimizer",
+    f"megatron-core, {EXPERTS}": "NeMo, Megatron-Bridge, Megatron-LM, all but 1 sharding=optimizer",
+    "megatron-2022": "Megatron-LM, sharding=none",
+    "vtrain": "sums of Megatron's traces, sharding=none",
+    "llm-foundry": "LLM Foundry, FSDP",
+}
+"""By software, and for models with experts in bf16 where that differs: the trainer that ran, and what replicas share
+(columns `family`, `sharding` and `source` of the files of iterations)."""
 POWER_GPUS = ("h100-sxm5-80gb",)
 """Options of the GPUs in nodes whose power was measured."""
 MOST_QUOTED, MOST_RANKED = 10.0, 20.0
@@ -128,11 +138,11 @@ def _trust_row(
     else:
         times = f"{'all ' if rows < LEAST_ROWS else ''}{time:.1f} %"
     if time is None:
-        so = "rank layouts: measure five; quote: no"
+        so = f"rank layouts: measure {MEASURED_FIRST}; quote: no"
     elif rows < LEAST_ROWS:
-        so = "rank layouts: measure two; quote kWh: no"
+        so = f"rank layouts: measure {MEASURED_TIES}; quote kWh: no"
     else:
-        ranked = "yes" if time <= MOST_RANKED else "measure two"
+        ranked = "yes" if time <= MOST_RANKED else f"measure {MEASURED_TIES}"
         seconds, joules = (_quoted(percent) for percent in (time, energy))
         quoted = f"seconds, kWh: {joules}" if seconds == joules else f"seconds: {seconds}; kWh: {joules}"
         so = f"rank layouts: {ranked}; quote {quoted}"
@@ -153,7 +163,8 @@ def others_of(pair: PairError) -> str:
 
 
 def _iterations_of(pair: PairError) -> str:
-    return f"{pair.rows} iterations, {pair.groups} models"
+    ran = RAN.get(f"{pair.software}, {pair.models}") if pair.precision == Precision.BF16 else None
+    return f"{pair.rows} iterations, {pair.groups} models: {ran or RAN[pair.software]}"
 
 
 def pair_rows(power: PowerAnswer) -> Iterator[str]:

@@ -30,7 +30,7 @@ from kareus.workload.config import Workload
 MEASURED_FIRST = 5
 """Layouts to measure of software that was never measured."""
 MEASURED_TIES = 3
-"""Layouts to measure of other software: of the first two the better is 0.8 % slower than the best
+"""Layouts to measure of other software: of the first three the best is 0.3 % slower than the best of all
 (docs/research/ranking.md); a fit needs three."""
 
 

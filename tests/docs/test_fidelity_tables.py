@@ -11,7 +11,10 @@ from helpers.builders import CONFIG
 import doc_tables
 import fidelity_tables
 import trainers
+from kareus.evidence import shipped_files
 from kareus.prediction.errors import TABLE, error_words, pair_errors, time_percent
+from kareus.prediction.lines import read_lines
+from kareus.prediction.rows import read_iterations
 from kareus.workload.compose import compose
 from kareus.workload.resolve import resolve_accepted
 
@@ -106,6 +109,21 @@ def test_the_last_row_is_what_is_said_of_experts_that_were_not_measured(named):
     assert "never measured" in said
     assert said.startswith(f"take {time_percent(one.workload):g} %")
     assert f"take {time_percent(one.workload):.1f} %" in row
+
+
+def test_the_table_says_which_trainer_ran_and_what_its_replicas_shared():
+    rows = {row.split("|")[1].strip(): row for row in fidelity_tables.trust_rows()}
+    shared: dict[str, set[str]] = {}
+    path = shipped_files()["training_iterations"]
+    for row in read_iterations(read_lines(path)[1], path):
+        shared.setdefault(row.family, set()).add(row.sharding)
+    assert shared["dgxc"] == {"optimizer"}
+    assert "NeMo, sharding=optimizer |" in rows["H100-SXM5-80GB: megatron-core"]
+    assert shared["selective-recompute"] == shared["vtrain-single"] == {"none"}
+    assert "Megatron-LM, sharding=none |" in rows["A100-SXM4-80GB: megatron-2022"]
+    assert "traces, sharding=none |" in rows["A100-SXM4-80GB: vtrain"]
+    assert shared["llm-foundry"] == {"fsdp", "grad-op"}
+    assert "LLM Foundry, FSDP |" in rows["H100-SXM5-80GB: llm-foundry"]
 
 
 def test_what_may_be_quoted_follows_the_error():
