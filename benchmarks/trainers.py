@@ -4,10 +4,10 @@
     python benchmarks/trainers.py --part 8B     # those of one training; with --write its column of README.md
     python benchmarks/trainers.py --layouts     # the table of docs/howto/trainers.md, at once; with --write there
 
-Every row plans one workload on the simulated testbed for the software of its trainer, takes the plans of least energy
-of what the trainer obeys, within the time of the same software's own execution in the same layout and a little more,
-and compares them with that. Rows without a pipeline come again beside one clock for each step, and with the
-exchanges of weights that suit them best. Nothing is measured.
+Every row asks `kareus advise` for the layout of its kind, plans that on the simulated testbed for the software of its
+trainer, takes the plans of least energy of what the trainer obeys, within the time of the same software's own
+execution in the same layout and a little more, and compares them with that. Rows of sharded weights come again
+beside one clock for each step, and with the exchanges of weights that suit them best. Nothing is measured.
 """
 
 import argparse
@@ -17,10 +17,13 @@ import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import kareus
 from doc_tables import ROOT, put
+from kareus.adviser.layouts import layout_of
+from kareus.model.parallelism import Sharding
 from kareus.pareto import AS_FAST
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, max_throughput_plan
 from kareus.pipeline.methods import METHODS
@@ -31,6 +34,7 @@ from kareus.plans.frontiers import Frontiers
 from kareus.plans.planning import plan_tables, quietly
 from kareus.software.trainers import ClockPace, ObeyingTrainer, trainers
 from kareus.workload.config import Workload
+from kareus.workload.divisibility import divisors
 from kareus.workload.slices import cut
 
 PAGE = ROOT / "docs/howto/trainers.md"
@@ -43,7 +47,7 @@ SHORT_HEADS = (
     "| trainer | 3B on 16 A100 | 8B on 8 H100 | 70B on 64 H100 |",
     "| --- | --- | --- | --- |",
 )
-"""Head of the table in README.md, whose columns are those of `DATA`."""
+"""Head of the table in README.md, whose columns are those of `JOBS`."""
 NOTHING_TO_SEARCH = ("search.initial=1", "search.most=1")
 """For trainers that run instructions whole, whose plans have nothing of what a search finds."""
 TWO_DIGITS = 9.95
@@ -52,71 +56,75 @@ SHARES = {"fastest": 0.0, "in the same time": 1 + AS_FAST, "2 % slower": 1.02, "
 """Times that plans may take, of the trainer's own execution."""
 
 
+class Job(NamedTuple):
+    """A training, for which `kareus advise` chooses layouts."""
+
+    title: str
+    overrides: str
+    gpus: int
+    global_batch: int
+    megatron: str
+    """Software of Megatron on this GPU."""
+
+
+JOBS = {
+    "3B": Job("Llama 3.2 3B, 16 A100 40GB", "model=llama3.2-3b gpu=a100-sxm4-40gb", 16, 64, "megatron-paper"),
+    "8B": Job("Llama 3.1 8B, 8 H100", "model=llama3.1-8b gpu=h100-sxm5-80gb", 8, 128, "megatron-core"),
+    "70B": Job("Llama 3.3 70B, 64 H100", "model=llama3.3-70b gpu=h100-sxm5-80gb", 64, 512, "megatron-core"),
+}
+KINDS = {
+    "any": "",
+    "1F1B": "schedule=1f1b pp={shares},{gpus}",
+    "interleaved": "schedule=interleaved pp={shares},{gpus}",
+    "FSDP": "pp=1 sharding=full dp={gpus} shards={gpus}",
+    "HSDP": "pp=1 sharding=full dp={gpus} shards={shares}",
+}
+"""Kinds of layouts, as constraints of `kareus advise`; shares are the divisors of the GPUs between."""
+TRAINERS = (
+    ("megatron-core", "Megatron-Core", "any", "{megatron}"),
+    ("megatron-core", "Megatron-Core, 1F1B", "1F1B", "{megatron}"),
+    ("megatron-core", "Megatron-Core, interleaved", "interleaved", "{megatron}"),
+    ("torchtitan", "torchtitan, pipeline", "1F1B", "torchtitan"),
+    ("torchtitan", "torchtitan, FSDP2", "FSDP", "torchtitan"),
+    ("torchtitan", "torchtitan, HSDP", "HSDP", "torchtitan"),
+    ("hugging-face", "Hugging Face Trainer, FSDP", "FSDP", "llm-foundry"),
+    ("kareus", "Kareus' engine", "any", "{megatron}"),
+)
+"""Trainer, its name, what kind of layout, software."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A trainer in a layout."""
+    """A trainer of a training, with a kind of layout."""
 
     training: str
     trainer: str
     name: str
-    layout: str
-    """`pipelines` or `sharded`."""
-    overrides: tuple[str, ...]
+    kind: str
+    software: str
+
+    @property
+    def question(self) -> tuple[str, ...]:
+        """What `kareus advise` is asked: overrides, and constraints of layouts."""
+        job = JOBS[self.training]
+        shares = ",".join(str(number) for number in divisors(job.gpus)[1:-1])
+        kind = KINDS[self.kind].format(gpus=job.gpus, shares=shares)
+        return (*job.overrides.split(), f"software={self.software}", *kind.split())
 
 
-DATA = {
-    "3B": ("Llama 3.2 3B, 16 A100 40GB, batch 64", "model=llama3.2-3b gpu=a100-sxm4-40gb"),
-    "8B": ("Llama 3.1 8B, 8 H100, batch 128", "model=llama3.1-8b gpu=h100-sxm5-80gb"),
-    "70B": ("Llama 3.3 70B, 64 H100, batch 512", "model=llama3.3-70b gpu=h100-sxm5-80gb"),
-}
-"""By training: what it is, and its model and GPU."""
-PIPELINES = {
-    "3B": "parallelism.tp=8 parallelism.pp=2 microbatch_size=8 num_microbatches=8",
-    "8B": "parallelism.tp=2 parallelism.pp=2 parallelism.dp=2 parallelism.sharding=optimizer "
-    "parallelism.sequence_parallel=true microbatch_size=2 num_microbatches=32 recomputation=selective",
-    "70B": "parallelism.tp=4 parallelism.pp=4 parallelism.dp=4 parallelism.sharding=optimizer "
-    "parallelism.sequence_parallel=true microbatch_size=1 num_microbatches=128 recomputation=none",
-}
-SHARDED = {
-    "3B": "parallelism.tp=1 parallelism.pp=1 parallelism.dp=16 parallelism.sharding=full microbatch_size=2 "
-    "num_microbatches=2 recomputation=full",
-    "8B": "parallelism.tp=1 parallelism.pp=1 parallelism.dp=8 parallelism.sharding=full microbatch_size=2 "
-    "num_microbatches=8 recomputation=full",
-    "70B": "parallelism.tp=8 parallelism.pp=1 parallelism.dp=8 parallelism.sharding=full "
-    "parallelism.sequence_parallel=true microbatch_size=2 num_microbatches=32 recomputation=full",
-}
-CHUNKS = {"3B": 2, "8B": 4, "70B": 5}
-SHARDS = {"3B": 8, "8B": 4, "70B": 4}
-MEGATRON = {"3B": "megatron-paper", "8B": "megatron-core", "70B": "megatron-core"}
-TRAINERS = (
-    ("megatron-core", "Megatron-Core, 1F1B", "pipelines", "{megatron}", "pipeline=1f1b"),
-    ("megatron-core", "Megatron-Core, interleaved", "pipelines", "{megatron}", "pipeline=interleaved {chunks}"),
-    ("torchtitan", "torchtitan, pipeline", "pipelines", "torchtitan", "pipeline=1f1b"),
-    ("torchtitan", "torchtitan, FSDP2", "sharded", "torchtitan", "pipeline=1f1b"),
-    ("torchtitan", "torchtitan, HSDP", "sharded", "torchtitan", "pipeline=1f1b {shards}"),
-    ("hugging-face", "Hugging Face Trainer, FSDP", "sharded", "llm-foundry", "pipeline=1f1b"),
-    ("kareus", "Kareus' engine", "pipelines", "{megatron}", "pipeline=1f1b"),
-)
-"""Trainer, its name, what layout, software, pipeline."""
+def advised(row: Row) -> tuple[str, ...]:
+    """Return the overrides of the layout that `kareus advise` answers with."""
+    job = JOBS[row.training]
+    return kareus.advise(row.question, gpus=job.gpus, global_batch=job.global_batch, trainer=row.trainer).overrides
 
 
 def rows(part: str | None) -> Iterator[Row]:
     """Yield the rows of the table."""
-    for training, (_, what) in DATA.items():
-        if part not in (None, training):
-            continue
-        for trainer, name, layout, software, pipeline in TRAINERS:
-            texts = (
-                what,
-                (PIPELINES if layout == "pipelines" else SHARDED)[training],
-                pipeline.format(
-                    chunks=f"pipeline.chunks={CHUNKS[training]}", shards=f"parallelism.shards={SHARDS[training]}"
-                ),
-                f"software={software.format(megatron=MEGATRON[training])}",
-            )
-            yield Row(
-                training=training, trainer=trainer, name=name, layout=layout, overrides=tuple(" ".join(texts).split())
-            )
+    for training, job in JOBS.items():
+        for trainer, name, kind, software in TRAINERS:
+            if part in (None, training):
+                driven = software.format(megatron=job.megatron)
+                yield Row(training=training, trainer=trainer, name=name, kind=kind, software=driven)
 
 
 class Way(NamedTuple):
@@ -140,21 +148,36 @@ class Way(NamedTuple):
         return ", ".join(f"{value:z.1f}" if value < TWO_DIGITS else f"{value:.0f}" for value in percents)
 
 
-def ways(row: Row) -> tuple[dict[str, float], list[Way]]:
-    """Return the trainer's own execution, and what it may run: one clock for a step, what it obeys, and NCCL's SMs."""
-    trainer = trainers()[row.trainer]
-    (workload,) = kareus.resolve([*row.overrides, *([] if trainer.overlaps else NOTHING_TO_SEARCH)])
+def layout_words(workload: Workload, baseline: dict[str, float]) -> str:
+    """Return the degrees of a layout in short, and the seconds of its iteration without a plan."""
+    layout = layout_of(workload)
+    degrees = layout.degrees_words.replace(" ", "").replace(",", "-")
+    chunks = f"-chunks{layout.chunks}" if layout.chunks > 1 else ""
+    shards = f"-shards{layout.shards}" if layout.shards else ""
+    return f"{degrees}{shards}{chunks}, {baseline['time_s']:#.3g} s"
+
+
+@cache
+def ways(overrides: tuple[str, ...], name: str) -> tuple[Workload, dict[str, float], list[Way]]:
+    """Return a layout, a trainer's own execution, and what it may run: one clock a step, what it obeys, NCCL's SMs."""
+    trainer = trainers()[name]
+    (workload,) = kareus.resolve(overrides)
     frontiers = planned(workload, trainer)
     baseline = max_throughput_plan(frontiers.iteration, THROUGHPUT_BASELINE)
     clocks = one_clock_costs(cut(workload, "pipeline"), frontiers.microbatch)
     one_clock = Way("one clock for each step", [(clock.time_s, clock.energy_j, "0") for clock in clocks])
     if trainer.clocks is ClockPace.STEP:
-        return baseline, [one_clock]
+        return workload, baseline, [one_clock]
     chosen = [one_clock, Way(trainer.obeys, costs(workload, trainer, frontiers))]
-    if row.layout == "sharded" and (limited := with_best_exchanges(workload)) != workload:
-        name = f"the same, and {exchange_words(limited)}"
-        chosen.append(Way(name, costs(limited, trainer, planned(limited, trainer))))
-    return baseline, chosen
+    if is_sharded(workload) and (limited := with_best_exchanges(workload)) != workload:
+        same = f"the same, and {exchange_words(limited)}"
+        chosen.append(Way(same, costs(limited, trainer, planned(limited, trainer))))
+    return workload, baseline, chosen
+
+
+def is_sharded(workload: Workload) -> bool:
+    """Whether replicas of whole models share out their weights."""
+    return workload.parallelism.pp == 1 and workload.parallelism.sharding is Sharding.FULL
 
 
 def planned(workload: Workload, trainer: ObeyingTrainer) -> Frontiers:
@@ -188,7 +211,7 @@ def layout_rows() -> Iterator[str]:
 def main() -> None:
     """Print the tables as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=sorted(DATA), help="rows of one training")
+    parser.add_argument("--part", choices=sorted(JOBS), help="rows of one training")
     parser.add_argument("--layouts", action="store_true", help="what to type, by trainer")
     parser.add_argument("--write", action="store_true", help="put that, or the short table, into its page")
     arguments = parser.parse_args()
@@ -199,32 +222,29 @@ def main() -> None:
         if arguments.write:
             put(PAGE, LAYOUT_HEADS, list(layout_rows()))
         return
-    title("training", "trainer", "obeys", *SHARES, "changes of clock", "command")
+    title("training", "trainer", "layout", "obeys", *SHARES, "changes of clock", "command")
     short: dict[str, dict[str, str]] = {}
     alone: list[list[str]] = []
     for row in rows(part):
-        baseline, chosen = ways(row)
-        best = chosen[min(1, len(chosen) - 1)]
+        trainer, job = trainers()[row.trainer], JOBS[row.training]
+        overrides = (*advised(row), *(() if trainer.overlaps else NOTHING_TO_SEARCH))
+        workload, baseline, chosen = ways(overrides, row.trainer)
+        best, layout = chosen[min(1, len(chosen) - 1)], layout_words(workload, baseline)
         saved = [best.saved(share, baseline) for share in SHARES.values()]
-        method = trainers()[row.trainer].method
-        command = f"kareus plan {shlex.join(row.overrides)}{'' if method == OURS else f' --method {method}'}"
-        line([DATA[row.training][0], row.name, best.name, *(text for text, _ in saved), saved[0][1], f"`{command}`"])
-        short.setdefault(row.name, {})[row.training] = best.in_short(baseline)
-        if row.layout == "sharded":
+        method = "" if trainer.method == OURS else f" --method {trainer.method}"
+        command = f"kareus plan {shlex.join(overrides)}{method}"
+        line([job.title, row.name, layout, best.name, *(text for text, _ in saved), saved[0][1], f"`{command}`"])
+        short.setdefault(row.name, {})[row.training] = f"{best.in_short(baseline)} ({layout})"
+        if is_sharded(workload):
             alone += [
-                [
-                    DATA[row.training][0],
-                    row.name,
-                    way.name,
-                    *(way.saved(share, baseline)[0] for share in SHARES.values()),
-                ]
+                [job.title, row.name, layout, way.name, *(way.saved(share, baseline)[0] for share in SHARES.values())]
                 for way in chosen
             ]
     brief = list(short_rows((ROOT / "README.md").read_text(), short))
     print("\n".join(("", *SHORT_HEADS, *brief)))
     if arguments.write:
         put(ROOT / "README.md", SHORT_HEADS, brief)
-    title("training", "without a pipeline", "what is set", *SHARES)
+    title("training", "sharded weights", "layout", "what is set", *SHARES)
     for texts in alone:
         line(texts)
 
@@ -235,9 +255,9 @@ def short_rows(readme: str, short: dict[str, dict[str, str]]) -> Iterator[str]:
     before = {}
     for text in itertools.takewhile(lambda text: text.startswith("|"), lines[lines.index(SHORT_HEADS[0]) + 2 :]):
         name, *cells = (cell.strip() for cell in text.strip("|").split("|"))
-        before[name] = dict(zip(DATA, cells, strict=True))
+        before[name] = dict(zip(JOBS, cells, strict=True))
     for name, made in short.items():
-        yield f"| {name} | " + " | ".join((before.get(name, {}) | made)[training] for training in DATA) + " |"
+        yield f"| {name} | " + " | ".join((before.get(name, {}) | made)[training] for training in JOBS) + " |"
 
 
 def title(*heads: str) -> None:

@@ -1,12 +1,16 @@
 """Tables that docs/ has from runs: their rows are what the commands beside them give."""
 
+import re
+
 import polars as pl
 import pytest
 
 import doc_tables
+import kareus
 import trainers
 from runs.checkout import checkout, snakemake
 
+README = (doc_tables.ROOT / "README.md").read_text()
 FLEETS = pl.DataFrame(
     [
         {
@@ -36,19 +40,51 @@ def test_rows_are_put_where_the_page_has_its_table(page):
 
 
 def test_a_part_replaces_its_column_of_what_trainers_save():
-    readme = (doc_tables.ROOT / "README.md").read_text()
     names = [name for _, name, *_ in trainers.TRAINERS]
     made = {name: {"8B": "0.1, 99"} for name in names}
-    rows = list(trainers.short_rows(readme, made))
+    rows = list(trainers.short_rows(README, made))
     assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == names
     assert [row.split(" | ")[2] for row in rows] == ["0.1, 99"] * len(names)
-    assert list(trainers.short_rows(readme, {name: {} for name in names})) == trainers_rows(readme)
+    assert list(trainers.short_rows(README, {name: {} for name in names})) == trainers_rows(README)
 
 
 def trainers_rows(readme):
     lines = readme.splitlines()
     first = lines.index(trainers.SHORT_HEADS[0]) + 2
     return lines[first : first + len(trainers.TRAINERS)]
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("Hugging Face Trainer, FSDP", ["software=llm-foundry", "sharding=full", "dp=8", "shards=8"]),
+        ("torchtitan, HSDP", ["software=torchtitan", "pp=1", "sharding=full", "dp=8", "shards=2,4"]),
+    ],
+)
+def test_layouts_of_the_readme_are_those_that_the_adviser_picks(name, asked):
+    """Of two that are asked for within seconds; times of a plan's measurements have noise."""
+    chosen = kareus.advise(["model=llama3.1-8b", "gpu=h100-sxm5-80gb", *asked], gpus=8, global_batch=128).chosen.layout
+    degrees, time_s = layouts_in_readme()[name]["8B"]
+    shards = chosen.candidate.layout.shards
+    assert degrees == f"dp{chosen.candidate.layout.dp}" + (f"-shards{shards}" if shards else "")
+    assert time_s == pytest.approx(chosen.sequential.time_s, rel=0.02)
+
+
+def test_the_first_result_of_the_readme_says_how_much_faster_another_layout_is():
+    text = " ".join(README.split())
+    paper_s = float(re.search(r"instead of ([\d.]+) s and", text)[1])
+    assert "`advise` has one [twice as fast]" in text
+    assert paper_s / layouts_in_readme()["Megatron-Core"]["3B"][1] > 2
+
+
+def layouts_in_readme():
+    """Degrees and seconds of each trainer's layout, by training."""
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in trainers_rows(README)]
+    cells = {name: re.findall(r"\((\S+), ([\d.]+) s\)", " ".join(texts)) for name, *texts in rows}
+    return {
+        name: {part: (degrees, float(time_s)) for part, (degrees, time_s) in zip(trainers.JOBS, found, strict=True)}
+        for name, found in cells.items()
+    }
 
 
 @pytest.mark.acceptance

@@ -63,7 +63,7 @@ def test_figures_of_the_default_workload_are_those_of_its_plans(default_workload
     said = {
         "README.md": (
             f"may take 4.8 s, it needs {saved['deadline=4.8s'].energy_reduction_percent:.0f} % less energy",
-            f"For 3B the engine can instead take {saved['fastest'].time_reduction_percent:.0f} % less time, "
+            f"In the paper's layout the engine can take {saved['fastest'].time_reduction_percent:.0f} % less time, "
             f"with {saved['fastest'].energy_reduction_percent:.0f} % less energy",
         ),
         "docs/howto/points.md": (
