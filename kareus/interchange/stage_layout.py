@@ -180,7 +180,7 @@ def _laid_out(text: str, stages: int, lost: list[str]) -> dict[str, Any]:
     """Return what a text says of the blocks of each chunk."""
     placed = layout_split(text, stages)
     if placed is None:
-        lost.append(f"blocks of each stage by a text ({text}): taken as even")
+        lost.append(f"blocks of each stage by a text ({text}): taken as balanced")
         return {"pipeline": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD)}
     split, chunks = placed
     schedule = PipelineSchedule.INTERLEAVED if chunks > 1 else PipelineSchedule.ONE_FORWARD_ONE_BACKWARD

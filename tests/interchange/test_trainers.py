@@ -267,8 +267,7 @@ def test_what_is_printed_of_a_setting_can_be_typed_beside_the_file(training):
     (usual,) = resolve(brought(files, None, given)[1], CONFIG)
     for text in typed:
         (beside,) = resolve(brought(files, None, [*given, text])[1], CONFIG)
-        is_of_split = text.startswith("parallelism.pp=")  # which takes the place of blocks on stages
-        assert is_of_split or beside.composed == usual.composed, text
+        assert beside.composed == usual.composed, text
 
 
 def test_gpus_are_said_as_they_are_typed():
