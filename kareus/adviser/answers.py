@@ -173,7 +173,7 @@ class Advice(Shown):
         >>> asked = ["model=qwen3-1.7b", "gpu=h200", "tp=1", "microbatch_size=4", "recompute=none"]
         >>> advice = kareus.advise(asked, gpus=4, global_batch=16)
         >>> print(advice)
-        Qwen3 1.7B on 4 H200: train with Megatron-Core, dp 4, and plan ...
+        Qwen3 1.7B on 4 H200, 16 sequences of 4,096 tokens: train with Megatron-Core, dp 4, and plan ...
         >>> (workload,) = kareus.resolve(advice.overrides)
         >>> workload.parallelism.gpus
         4

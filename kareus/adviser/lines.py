@@ -104,11 +104,12 @@ def _first_lines(advice: Advice) -> Iterator[str]:
 
 
 def headline(advice: Advice) -> str:
-    """Return model and GPUs, what to do, in which trainer, and what it gains."""
+    """Return model, GPUs and batch, what to do, in which trainer, and what it gains."""
     whose = "its fastest" if advice.size.job is None else YOURS
     this = " (this one)" if _is_reference(advice) else ""
     saved = _savings(advice.size.reference, advice.chosen.cost, f"{BASELINE} of {whose} layout{this}")
-    return f"{subject(advice)}: {_to_do(advice)}{meaning(advice.selector)}: {saved}: {_costs_words(advice)}"
+    what = f"{subject(advice)}, {batch_words(advice)}"
+    return f"{what}: {_to_do(advice)}{meaning(advice.selector)}: {saved}: {_costs_words(advice)}"
 
 
 def gain_words(advice: Advice) -> tuple[str, str]:
@@ -163,6 +164,11 @@ def subject(advice: Advice) -> str:
     software = question.base.software.name
     by = "" if software in question.trainer.software[:1] else f" as {software_words(software)} runs it"
     return f"{model_words(question.base.model.name)} on {gpus} {question.base.gpu.name}{by}"
+
+
+def batch_words(advice: Advice) -> str:
+    """Return the batch in words, such as `512 sequences of 4,096 tokens`."""
+    return f"{advice.question.global_batch:,} sequences of {advice.question.base.sequence_length:,} tokens"
 
 
 def _is_reference(advice: Advice) -> bool:

@@ -63,7 +63,7 @@ OF_TRAINER = tuple(
 OF_LAYOUT = (
     *("parallelism.", "pipeline.", "recompu", "microbatch_size", "num_microbatches", "global_batch_size", "rank_batch"),
     *("shards", "replicas", "reshards", "copies", "layers_per_chunk", "stage_layout", "first_layers", "last_layers"),
-    *("embedding_counts", "head_counts", "software"),
+    *("embedding_counts", "head_counts", "software", "sequence_length", "model.max_positions"),
 )
 """Beginnings of the terms that one line gives of a layout and of what runs beside what in it, without which it was not
 priced."""

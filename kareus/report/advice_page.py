@@ -10,6 +10,7 @@ from kareus.adviser.choosing import plan_asked
 from kareus.adviser.limits import idle_limit_line, unkept_words
 from kareus.adviser.lines import (
     answer_lines,
+    batch_words,
     chips,
     commands,
     error_text,
@@ -83,7 +84,7 @@ def advice_page(advice: Advice) -> Page:
     sizes = sorted(advice.sizes, key=lambda size: size.gpus != advice.chosen_gpus)  # the chosen one first
     return Page(
         title=subject(advice),
-        name=f"{question.global_batch:,} sequences of {question.base.sequence_length:,} tokens an iteration",
+        name=f"{batch_words(advice)} an iteration",
         testbeds=(provenance.testbed,),
         provenance=provenance,
         sections=(

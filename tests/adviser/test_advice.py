@@ -169,7 +169,8 @@ def test_lines_begin_with_the_answer_and_end_with_commands(fastest):
     lines = list(answer_lines(fastest))
     layout = fastest.chosen.layout.candidate.layout
     assert lines[0].startswith(
-        f"Qwen3 1.7B on 4 H100-SXM5-80GB: train with Megatron-Core, {layout.degrees_words}, and plan `fastest` (least "
+        "Qwen3 1.7B on 4 H100-SXM5-80GB, 16 sequences of 2,048 tokens: train with Megatron-Core, "
+        f"{layout.degrees_words}, and plan `fastest` (least "
     )
     assert layout.degrees_words and layout.words.startswith(f"{layout.degrees_words}, ")
     assert "own execution of its fastest layout" in lines[0]

@@ -267,6 +267,15 @@ def test_one_line_of_settings_says_where_the_modules_of_stages_are():
     assert "exported file" not in layout_line(trainer_named("megatron-lm"), workload, 8)
 
 
+def test_one_line_of_settings_has_the_length_of_sequences():
+    """Megatron-LM has no default of it, and refuses more tokens than positions."""
+    workload = usual("model=llama3.1-8b", "software=megatron-core", "sequence_length=8192")
+    said = layout_line(trainer_named("megatron-lm"), workload, 8).split(" --")
+    assert {"seq-length 8192", "max-position-embeddings 8192"} <= set(said)
+    for trainer, setting in (("torchtitan", "training.seq_len"), ("nanotron", "tokens.sequence_length")):
+        assert f"{setting}=8192" in layout_line(trainer_named(trainer), workload, 8).split(", ")
+
+
 @pytest.mark.parametrize("software", ["torchtitan", "torchtitan-eager"])
 def test_files_of_torchtitan_say_whether_it_compiles(software, tmp_path):
     workload = usual("parallelism.sharding=full", "parallelism.pp=1", "parallelism.dp=2", f"software={software}")
