@@ -1,6 +1,7 @@
 """Choosing among the plans of layouts: what keeps the limits of a question, and has the least of what it asks for."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from kareus.adviser.answers import (
     LayoutAnswer,
@@ -13,11 +14,18 @@ from kareus.adviser.answers import (
     undominated,
 )
 from kareus.adviser.goals import Least
+from kareus.adviser.layouts import constraints_of, layouts_of
 from kareus.adviser.limits import keeps, nearest_words
 from kareus.adviser.predictions import LayoutCost
 from kareus.adviser.question import Question
 from kareus.errors import ConfigError
 from kareus.pareto import AS_FAST, as_fast_s
+
+LESS_TELLING = (
+    "dp", "shards", "sequence_parallel", "ep", "cp", "sharding", "recomputation", "microbatch_size", "schedule", "tp",
+    "chunks",
+)  # fmt: skip
+"""Constraints that are left out one after the other where a layout is told without them; `pp` is always given."""
 
 
 def choose(question: Question, sizes: Sequence[SizeAnswer]) -> LayoutChoice:
@@ -64,6 +72,25 @@ def plan_asked(question: Question, selector: str, layout: LayoutAnswer) -> Layou
         return plan
     best = best_of(question, plans_of([layout]))
     return None if best is None else best.cost
+
+
+def telling_constraints(question: Question, answer: LayoutAnswer, layouts: Sequence[LayoutAnswer]) -> tuple[str, ...]:
+    """Return constraints, such as `pp=2` and `chunks=4`, to which a layout is the answer where the least time is asked.
+
+    They leave none of the layouts that may be as fast. All that the layout has are given where something else is asked.
+    """
+    layout, within_s = answer.candidate.layout, answer.fastest.time_s * (1 + AS_FAST)
+    rivals = {
+        replace(each.candidate.layout, layers_per_stage=None)
+        for each in layouts
+        if (each.plans[0].time_s if each.plans else each.bound_s) <= within_s
+    } - {replace(layout, layers_per_stage=None)}
+    size, constraints = (layout.gpus, question.global_batch), constraints_of(layout)
+    for name in LESS_TELLING if question.goals.minimised is Least.TIME else ():
+        fewer = replace(constraints, **{name: ()})
+        if not getattr(question.constraints, name) and rivals.isdisjoint(layouts_of(question.base, *size, fewer)):
+            constraints = fewer
+    return constraints.words
 
 
 def by_selector(question: Question, choice: LayoutChoice, choices: Sequence[LayoutChoice]) -> LayoutChoice:

@@ -192,11 +192,24 @@ class Constraints:
     shards: tuple[int, ...] = ()
     schedule: tuple[PipelineSchedule, ...] = ()
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Those that are given as they are typed, such as `pp=2,4`."""
+        given = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return tuple(f"{name}={','.join(str(value).lower() for value in values)}" for name, values in given if values)
+
     def allow(self, layout: Layout) -> bool:
         """Whether a layout has the allowed values."""
         values = {field.name: getattr(layout, field.name) for field in fields(self)}
         values["shards"] = layout.shards or layout.dp
         return all(value in (getattr(self, name) or (value,)) for name, value in values.items())
+
+
+def constraints_of(layout: Layout) -> Constraints:
+    """Return the constraints that leave one layout, whatever blocks are on its stages."""
+    values = {each.name: (getattr(layout, each.name),) for each in fields(Constraints)}
+    shards = () if layout.sharding is Sharding.NONE else (layout.shards or layout.dp,)
+    return replace(Constraints(**values), shards=shards)
 
 
 def layouts_of(base: Workload, gpus: int, global_batch: int, constraints: Constraints) -> Iterator[Layout]:

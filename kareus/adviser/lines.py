@@ -1,7 +1,9 @@
 """The answer for people: sentences and the table of layouts, the answer first and the commands last."""
 
+import math
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from kareus.adviser.answers import (
@@ -14,7 +16,7 @@ from kareus.adviser.answers import (
     iterations_of,
     plans_of,
 )
-from kareus.adviser.choosing import best_of, plan_asked
+from kareus.adviser.choosing import best_of, plan_asked, telling_constraints
 from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.goals import Least
 from kareus.adviser.layouts import counted
@@ -293,26 +295,46 @@ def frugal_lines(advice: Advice) -> Iterator[str]:
 
 
 def _frugal_layouts(advice: Advice, most_s: float, frugal: LayoutCost) -> str:
-    """Return the layouts that save most within a time: of those with room in memory, and of the others.
+    """Return the layouts that save most for the time that they take: of those with room in memory, and of the others.
 
-    Each is named where it saves plainly more than the chosen one, and than the one before.
+    Each saves plainly more than the chosen one as slow as that, and has plainly less energy times time than the one
+    before. It is named by its plan `fastest` or by its most frugal one within a time.
     """
-    plans = [plan for plan in plans_of(advice.size.layouts) if plan.cost.time_s <= most_s]
-    plans = [plan for plan in plans if keeps(advice.question, plan)]
-    most_j, said = frugal.energy_j * (1 - SAME_SHARE), ""
+    layouts = [layout for layout in advice.size.layouts if layout.plans]
+    plans = [plan for layout in layouts for plan in _steps(layout, most_s) if keeps(advice.question, plan)]
+    most_j, least_j, most_js, said = frugal.energy_j * (1 - SAME_SHARE), 0.0, math.inf, ""
     for is_full in (False, True):
-        within = [plan for plan in plans if is_nearly_full(plan.layout) is is_full]
-        best = min(within, key=lambda plan: plan.cost.energy_j, default=advice.chosen)
-        if best.layout.number == advice.chosen.layout.number or best.cost.energy_j > most_j:
+        within = [plan for plan in plans if is_nearly_full(plan.layout) is is_full and plan.cost.energy_j <= most_j]
+        best = min(within, key=_energy_time, default=None)
+        if best is None or _energy_time(best) > most_js:
             continue
-        most_j = best.cost.energy_j * (1 - SAME_SHARE)
-        saved, memory = (
-            _savings(advice.size.baseline, best.cost, BASELINE),
-            f"{100 * memory_share(best.layout):.0f} % of a GPU's memory",
-        )
-        said += f"; {best.layout.candidate.words} saves {'still ' if said else ''}more: {saved}, at {memory}"
+        verb = "saves more" if not said else "saves still more" if best.cost.energy_j < least_j else "takes less time"
+        most_js, least_j = _energy_time(best) * (1 - SAME_SHARE), best.cost.energy_j
+        saved, asked = _savings(advice.size.baseline, best.cost, BASELINE), _asked_for(advice, best)
+        memory = f"{100 * memory_share(best.layout):.0f} % of a GPU's memory"
+        said += f"; {best.layout.candidate.words} {verb}: {saved} ({asked}), at {memory}"
         said += f"{_over_words(best.layout)}, so try it first" if is_full else ""
     return said
+
+
+def _steps(layout: LayoutAnswer, most_s: float) -> list[LayoutChoice]:
+    """Return the plan `fastest` of a layout and its most frugal one, each if it takes no more than a time."""
+    within = [plan for plan in layout.plans if plan.time_s <= most_s]
+    steps = [plan for plan in (layout.fastest, *within[-1:]) if plan in within]  # energy falls along a frontier
+    return [LayoutChoice(layout=layout, cost=plan) for plan in steps]
+
+
+def _energy_time(choice: LayoutChoice) -> float:
+    return choice.cost.energy_j * choice.cost.time_s
+
+
+def _asked_for(advice: Advice, choice: LayoutChoice) -> str:
+    """Return how a plan of another layout is asked for."""
+    selector = replace(advice, chosen=choice).selector
+    slower = "" if selector == advice.selector else f", then `--select {selector}`"
+    return (
+        f"ask again with `{' '.join(telling_constraints(advice.question, choice.layout, advice.size.layouts))}`{slower}"
+    )
 
 
 FORMAT_HEADS = ("format", "s", "kJ", "mJ/token", "GiB", "% of memory", "measured")

@@ -79,7 +79,6 @@ def advice_page(advice: Advice) -> Page:
     """Return the page of an answer."""
     provenance = provenance_of(advice).stamped()
     assert provenance.testbed is not None  # of the GPU model
-    question = advice.question
     headline, costs = map(_sentence, gain_words(advice))
     sizes = sorted(advice.sizes, key=lambda size: size.gpus != advice.chosen_gpus)  # the chosen one first
     return Page(

@@ -12,8 +12,9 @@ from helpers.default_workload import NAME
 import kareus
 from kareus.adviser.advice import answer
 from kareus.adviser.answers import plan_by, plans_of
-from kareus.adviser.choosing import choose, plan_asked
+from kareus.adviser.choosing import choose, plan_asked, telling_constraints
 from kareus.adviser.goals import goals_of
+from kareus.adviser.layouts import constraints_of
 from kareus.adviser.limits import unkept_words
 from kareus.adviser.lines import answer_lines, commands, error_text, order_lines, short_lines
 from kareus.adviser.planning import DEADLINES, layout_problem
@@ -149,6 +150,18 @@ def test_prices_decide_between_time_and_energy(fastest):
     assert by_energy.energy_j < by_time.energy_j
     assert by_time == fastest.size.frontier[0].cost
     assert replace(fastest, chosen=fastest.size.frontier[0]).selector == "straggler=1x"
+
+
+def test_a_layout_is_the_answer_to_the_constraints_that_tell_it(fastest):
+    question, layouts = fastest.question, fastest.size.layouts
+    told = [(one, telling_constraints(question, one, layouts)) for one in layouts if one.plans]
+    shortest, words = min(told[1:], key=lambda each: len(each[1]))
+    again = advised(few=(*FEW[:2], *words)).chosen.layout.candidate.layout
+    assert replace(again, layers_per_stage=None) == replace(shortest.candidate.layout, layers_per_stage=None)
+    every = constraints_of(shortest.candidate.layout).words
+    assert set(words) < set(every)
+    frugal = replace(question, goals=goals_of(price_of_energy="1perkWh"))
+    assert telling_constraints(frugal, shortest, layouts) == every, "another layout may be the cheaper one"
 
 
 def test_more_gpus_are_compared():

@@ -14,6 +14,7 @@ from helpers.builders import CONFIG
 import kareus
 from kareus.adviser.advice import answer
 from kareus.adviser.answers import LayoutChoice
+from kareus.adviser.choosing import telling_constraints
 from kareus.adviser.lines import (
     answer_lines,
     commands,
@@ -166,6 +167,23 @@ def test_a_layout_with_room_in_memory_is_named_before_a_full_one_that_saves_more
     alone = slower_beside(advice, ((1.02, 950.0), 0.99), ((1.03, 930.0), 0.86))
     assert "saves more: 3.0 % more time and 7.0 % less energy" in alone
     assert "try it first" not in alone
+    sooner = slower_beside(advice, ((1.01, 955.0), 0.99), ((1.04, 950.0), 0.86)).split("; ")[-1]
+    assert "takes less time: 1.0 % more time and 4.5 % less energy" in sooner, "which saves most for its time"
+    assert "at 99 %" not in slower_beside(advice, ((1.04, 955.0), 0.99), ((1.02, 950.0), 0.86))
+
+
+def test_another_layout_is_named_by_the_plan_that_saves_most_for_its_time(by_trainer):
+    """Its fastest one, where a slower one saves little more."""
+    advice = by_trainer["hugging-face"]
+    another = advice.size.layouts[1]
+    costs = ((1.0, 1000.0), (1.04, 980.0), (1.01, 955.0), (1.02, 953.0), (1.04, 950.0))
+    plans = [replace(advice.chosen.cost, time_s=time_s, energy_j=energy_j) for time_s, energy_j in costs]
+    chosen = LayoutChoice(layout=replace(advice.size.layouts[0], plans=tuple(plans[:2])), cost=plans[0])
+    layouts = (chosen.layout, replace(another, plans=tuple(plans[2:])))
+    size = replace(advice.size, baseline=chosen, layouts=layouts)
+    (line,) = frugal_lines(replace(advice, sizes=(size,), chosen=chosen))
+    assert "saves more: 1.0 % more time and 4.5 % less energy" in line
+    assert f"(ask again with `{' '.join(telling_constraints(advice.question, *layouts[1:], layouts))}`), at " in line
 
 
 def test_what_the_engine_would_do_is_said_beside(by_trainer):
