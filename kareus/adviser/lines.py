@@ -48,6 +48,10 @@ from kareus.workload.memory import MAY_FIT
 from kareus.workload.model_flops import tokens_per_iteration
 from kareus.workload.resolve import resolve
 
+PREDICTED = "predicted by the GPU model"
+"""What the figures of an answer are."""
+MEASURED_ANEW = "plans are measured on the simulated testbed, with noise: figures may differ by a point"
+"""Why a plan that is made saves another tenth of a percent than the answer says."""
 FIRST_BY_ITSELF = 3
 """Layouts that are named in the order in which the software runs them by itself."""
 V_FORMAT = "torchtitan"
@@ -171,6 +175,11 @@ def subject(advice: Advice) -> str:
 def batch_words(advice: Advice) -> str:
     """Return the batch in words, such as `512 sequences of 4,096 tokens`."""
     return f"{advice.question.global_batch:,} sequences of {advice.question.base.sequence_length:,} tokens"
+
+
+def source_label(advice: Advice) -> str:
+    """Return the label of an answer's figures, such as `predicted by the GPU model, H200`: nothing was measured."""
+    return f"{PREDICTED}, {advice.question.base.gpu.name}"
 
 
 def _is_reference(advice: Advice) -> bool:
@@ -389,7 +398,7 @@ def turn_on_lines(advice: Advice) -> Iterator[str]:
     once = "" if trainer.clocks is ClockPace.STEP else ", once the plan is made"
     yield (
         f"turned on in {trainer.title}, which obeys {trainer.obeys}, by these lines, {trainer.where}{once} "
-        f"({trainer.page}):"
+        f"({MEASURED_ANEW}; {trainer.page}):"
     )
     yield from (f"  {line}" for line in trainer.turn_on(str(plan_of(advice)), clock_goal(advice.selector)))
     if not trainer.overlaps:

@@ -9,6 +9,7 @@ from kareus.adviser.answers import Advice, Depth, LayoutAnswer, SizeAnswer
 from kareus.adviser.choosing import plan_asked
 from kareus.adviser.limits import idle_limit_line, unkept_words
 from kareus.adviser.lines import (
+    PREDICTED,
     answer_lines,
     batch_words,
     chips,
@@ -21,6 +22,7 @@ from kareus.adviser.lines import (
     layout_settings,
     layout_words,
     measure_lines,
+    source_label,
     subject,
     training_line,
     turn_on_lines,
@@ -85,6 +87,7 @@ def advice_page(advice: Advice) -> Page:
         title=subject(advice),
         name=f"{batch_words(advice)} an iteration",
         testbeds=(provenance.testbed,),
+        source=source_label(advice),
         provenance=provenance,
         sections=(
             *(_drawn(size) for size in sizes),
@@ -111,7 +114,7 @@ def _lead(advice: Advice) -> Iterator[str]:
     if alone := job_line(advice):
         yield _sentences(alone)
     yield _sentence(layout_words(advice))
-    yield _sentence(f"simulated; error: {error_text(advice)}")
+    yield _sentence(f"{PREDICTED}; error: {error_text(advice)}")
     yield from map(_sentences, frugal_lines(advice))
     if full := full_line(advice):
         yield _sentences(full)

@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from kareus.adviser.answers import Advice
-from kareus.adviser.lines import chips, error_text, headline, layout_text
+from kareus.adviser.lines import chips, error_text, headline, layout_text, source_label
 from kareus.gpu_model.trust import known_uncertainty
 from kareus.pipeline.compare import OURS
 from kareus.plans.answer import fastest_answer, model_error_line
@@ -100,5 +100,4 @@ def _(advice: Advice) -> list[str]:
 def _(advice: Advice) -> "tuple[Figure, str]":
     from kareus.report.advice_figure import frontier_figure  # noqa: PLC0415 - as in `html`
 
-    base = advice.question.base
-    return frontier_figure(advice, advice.size), f"{base.model.name}, GPU model of {base.gpu.name}"
+    return frontier_figure(advice, advice.size), f"{advice.question.base.model.name}, {source_label(advice)}"

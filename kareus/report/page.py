@@ -54,6 +54,8 @@ class Page:
     subject: str = ""
     """What files of its figures say that they are of; its name where that is empty."""
     testbeds: tuple[TestbedIdentity, ...]
+    source: str = ""
+    """What its figures are, where nothing was measured on the testbeds; else empty."""
     provenance: Provenance
     sections: tuple[Section, ...]
     figures: tuple[Figure, ...]
@@ -76,8 +78,8 @@ class Page:
 
     @property
     def label(self) -> str:
-        """Label of its testbeds in figures and headers."""
-        return testbeds_label(self.testbeds)
+        """Label of its source, or of its testbeds, in figures and headers."""
+        return self.source or testbeds_label(self.testbeds)
 
 
 def testbeds_label(testbeds: Sequence[TestbedIdentity]) -> str:

@@ -178,6 +178,18 @@ def test_the_commands_plan_the_chosen_layout(fastest):
     assert plan.prediction.energy_j == pytest.approx(fastest.chosen.cost.energy_j, rel=0.05)
 
 
+def test_the_answer_says_that_plans_are_measured_with_noise(fastest):
+    (line,) = (line for line in short_lines(fastest) if line.startswith("turned on in "))
+    assert "(plans are measured on the simulated testbed, with noise: figures may differ by a point; docs/" in line
+    workload = fastest.chosen.layout.candidate.workload
+    energies_j = [
+        kareus.plan(replace(workload, seed=seed), fastest.selector, fastest.method).prediction.energy_j
+        for seed in (1, 2)
+    ]
+    assert energies_j[0] != energies_j[1]
+    assert energies_j == pytest.approx([fastest.chosen.cost.energy_j] * 2, rel=0.01)
+
+
 def test_lines_begin_with_the_answer_and_end_with_commands(fastest):
     lines = list(answer_lines(fastest))
     layout = fastest.chosen.layout.candidate.layout

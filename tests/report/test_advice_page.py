@@ -9,7 +9,7 @@ from helpers.builders import CONFIG
 from helpers.pages import Blocks, check_specifications
 
 from kareus.adviser.advice import answer
-from kareus.adviser.lines import commands, error_text, gain_words, layout_settings, layout_words
+from kareus.adviser.lines import answer_lines, commands, error_text, gain_words, layout_settings, layout_words
 from kareus.adviser.question import ask
 from kareus.report.advice_figure import frontier_figure
 from kareus.report.advice_page import advice_page, write_folder
@@ -45,6 +45,15 @@ def test_the_page_begins_with_the_answer_and_has_the_commands(written):
     assert error_text(advice) in lead, "and how wrong that may be"
     for command in commands(advice):
         assert command in page
+
+
+def test_the_page_labels_its_figures_as_the_terminal_does(written):
+    advice, path = written
+    page = path.read_text()
+    badge = page[page.index('class="badge">') : page.index("</span>")].partition(">")[2]
+    assert badge == "predicted by the GPU model, H100-SXM5-80GB"
+    assert any(line.startswith("[predicted by the GPU model, for ") for line in answer_lines(advice))
+    assert "simulated testbed, " not in page, "on which nothing was measured"
 
 
 def test_the_chosen_layout_is_emphasised_among_all(written):
