@@ -33,6 +33,8 @@ class Asked:
     """None: as configured."""
     job: Layout | None = None
     """Layout of the job, as far as its files say it; None where they do not say its GPUs or its batch."""
+    given: tuple[str, ...] = ()
+    """Overrides of the workload beside the files, without constraints."""
     left_out: tuple[str, ...] = ()
     """What of the files is lost or missing, as lines for people."""
 
@@ -85,6 +87,7 @@ def asked_of(
         global_batch=global_batch,
         sequence_length=int(lengths[-1]) if sequence_length is None and lengths else sequence_length,
         job=job,
+        given=tuple(others),
         left_out=(*left_out(files, training, [*given, *in_question], config_dir), *([unlike] if job is None else [])),
     )
 

@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +23,14 @@ from kareus.adviser.layouts import counted
 from kareus.adviser.limits import broken_words, idle_limit_line, keeps, unkept_words
 from kareus.adviser.order import FULL_SHARE, TIED_SHARE, settable_instead, without_setting
 from kareus.adviser.predictions import LayoutCost
+from kareus.adviser.question import Question
 from kareus.adviser.rows import YOURS, full_note, full_words, is_nearly_full, memory_share, shown, table_lines
 from kareus.adviser.runs import LayoutRun, runs_text
 from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.records import leaves, to_plain
 from kareus.calibrate.trainer import LEAST_RUNS
+from kareus.errors import ConfigError
 from kareus.graph.number_formats import FORMATS
 from kareus.interchange.table import trainer_named
 from kareus.interchange.writing import layout_line
@@ -43,6 +45,7 @@ from kareus.prediction.errors import error_of, error_words, time_percent
 from kareus.prediction.remedies import parts_words
 from kareus.runtime.engine_checks import engine_refusal
 from kareus.software.trainers import ENGINE, ClockPace, software_words, trainers
+from kareus.workload.arguments import brought
 from kareus.workload.config import Workload
 from kareus.workload.memory import MAY_FIT
 from kareus.workload.model_flops import tokens_per_iteration
@@ -52,6 +55,9 @@ PREDICTED = "predicted by the GPU model"
 """What the figures of an answer are."""
 MEASURED_ANEW = "plans are measured on the simulated testbed, with noise: figures may differ by a point"
 """Why a plan that is made saves another tenth of a percent than the answer says."""
+BLOCKS, RAMP = "parallelism.layers_per_stage=null", "training.batch_ramp=[]"
+TAKEN_BACK = ((), (BLOCKS,), (RAMP,), (BLOCKS, RAMP))
+"""What takes back what a job's files say and a layout of an answer has not: nothing, blocks on stages, a ramp."""
 FIRST_BY_ITSELF = 3
 """Layouts that are named in the order in which the software runs them by itself."""
 V_FORMAT = "torchtitan"
@@ -526,12 +532,34 @@ def wrong_order_words(unmeasured: Unmeasured) -> str:
 
 def commands(advice: Advice) -> Iterator[str]:
     """Yield the commands that make the chosen plan and export it, where a format has its layout."""
-    overrides = " ".join(shlex.quote(text) for text in advice.overrides)
+    described = shlex.join(_described(advice))
     method = "" if advice.method == OURS else f" --method {advice.method}"
     output = shlex.quote(str(advice.output))
-    yield f"kareus plan {overrides} --select {plan_selector(advice)}{method} --output {output}"
+    yield f"kareus plan {described} --select {plan_selector(advice)}{method} --output {output}"
     if export := _export_format(advice):
         yield f"kareus export {shlex.quote(str(plan_of(advice)))} --format {export}"
+
+
+def _described(advice: Advice) -> Sequence[str]:
+    """Return the words that give `kareus plan` the chosen layout: a job's files, where these describe the same."""
+    question, whole = advice.question, advice.overrides
+    if not question.files:
+        return whole
+    files, given, chosen = list(question.files), list(question.given), _resolved(question, whole)
+    of_files = brought(files, None, given)[1]
+    given += [text for text in whole if text not in (*of_files, *given)]
+    for more in TAKEN_BACK:
+        try:
+            by_files = _resolved(question, brought(files, None, [*given, *more])[1])
+        except ConfigError:  # such as stages over which the files' chunks do not divide, or blocks given twice
+            continue
+        if by_files == chosen:
+            return [*(word for file in files for word in ("--from", str(file))), *given, *more]
+    return whole
+
+
+def _resolved(question: Question, overrides: Sequence[str]) -> list[tuple[str, Workload | None]]:
+    return [(resolved.name, resolved.workload) for resolved in resolve(overrides, question.config_dir)]
 
 
 def _export_format(advice: Advice) -> str:

@@ -54,6 +54,10 @@ class Question:
     """What runs the plan: layouts are ranked by what it can run of theirs."""
     job: Layout | None = None
     """Layout of the job whose files were given, with which answers are compared."""
+    files: tuple[Path, ...] = ()
+    """Those files, by which commands name the job."""
+    given: tuple[str, ...] = ()
+    """Overrides beside these."""
     precisions: tuple[Precision, ...] = ()
     """Number formats to compare, that of `base` first; empty where one was asked for."""
 
@@ -109,6 +113,8 @@ def ask(
     config_dir: Path,
     trainer: str | None = None,
     job: Layout | None = None,
+    files: Sequence[Path] = (),
+    given: Sequence[str] = (),
 ) -> Question:
     """Return a question whose values have been checked.
 
@@ -121,6 +127,8 @@ def ask(
         config_dir: Hydra groups.
         trainer: name of what runs the plan (`kareus.software.trainers`); None: that of the software.
         job: layout of the job whose files were given.
+        files: these files, for commands that go on from the answer.
+        given: overrides beside them.
 
     Raises:
         ConfigError: a value that cannot be used, in one line.
@@ -151,6 +159,8 @@ def ask(
         config_dir=config_dir,
         trainer=chosen or trainer_of(composition.workload.software.name),
         job=job,
+        files=tuple(files),
+        given=tuple(given),
         precisions=formats if len(formats) > 1 else (),
     )
 

@@ -101,6 +101,8 @@ def run(arguments: argparse.Namespace) -> None:
         config_dir=arguments.config_dir,
         trainer=arguments.trainer,
         job=asked.job,
+        files=arguments.files or (),
+        given=asked.given,
     )
     if arguments.output is not None:
         from kareus.report.advice_page import check_same_question  # noqa: PLC0415 - only where a page is written

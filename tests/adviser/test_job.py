@@ -1,19 +1,24 @@
 """Questions about a job: its layout is priced, named and compared with, and so is what it lacks."""
 
+import shlex
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from helpers.builders import CONFIG
 
 import kareus
 from kareus.adviser.advice import answer
+from kareus.adviser.answers import LayoutChoice
 from kareus.adviser.from_files import asked_of
-from kareus.adviser.lines import answer_lines, headline, job_line, layout_words, short_lines
+from kareus.adviser.lines import answer_lines, commands, headline, job_line, layout_words, short_lines
 from kareus.adviser.plain import asked, plain
 from kareus.adviser.question import ask
 from kareus.adviser.tables import layouts_frame
 from kareus.report.advice_page import advice_page
 from kareus.workload.arguments import brought
+from kareus.workload.resolve import resolve
 
 SCRIPT = """torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-layers 16 --hidden-size 2048 \\
   --ffn-hidden-size 8192 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu --bf16 \\
@@ -42,7 +47,8 @@ def script(tmp_path_factory):
 def question_about(file, *given, gpus=None):
     of_file = asked_of([file], given, gpus=gpus, global_batch=None, sequence_length=None, config_dir=CONFIG)
     numbers = {"global_batch": of_file.global_batch, "sequence_length": of_file.sequence_length}
-    return ask(of_file.overrides, gpus=of_file.gpus, **numbers, config_dir=CONFIG, job=of_file.job)
+    files = {"job": of_file.job, "files": [file], "given": of_file.given}
+    return ask(of_file.overrides, gpus=of_file.gpus, **numbers, config_dir=CONFIG, **files)
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +166,37 @@ def test_another_job_is_another_question(advice):
     other = replace(question, job=replace(question.job, microbatch_size=1, num_microbatches=16))
     assert asked(other) != asked(question)
     assert "job" not in asked(replace(question, job=None))
+
+
+def planned_by(command):
+    """Names and workloads of a printed command that plans."""
+    words = shlex.split(command)
+    files = [Path(file) for option, file in pairwise(words) if option == "--from"]
+    given = [word for word in words[2 : words.index("--select")] if "=" in word]
+    return [(each.name, each.workload) for each in resolve(brought(files, None, given)[1], CONFIG)]
+
+
+def test_the_command_that_plans_names_the_script_instead_of_its_model(advice, script):
+    command = next(commands(advice))
+    assert command.startswith(f"kareus plan --from {script} {GPU} parallelism.")
+    assert "model=" not in command
+    chosen = advice.chosen.layout.candidate.workload
+    assert planned_by(command) == [(each.name, chosen) for each in resolve(advice.overrides, CONFIG)]
+
+
+@pytest.mark.parametrize("more", ["--rampup-batch-size 16 16 1000", "--decoder-first-pipeline-num-layers 5", ""])
+def test_the_command_takes_back_what_the_script_says_and_the_layout_has_not(advice, tmp_path, more):
+    path = tmp_path / "job.sh"
+    path.write_text(f"{SCRIPT} {more}")
+    question = question_about(path, "tp=1", *FEW)
+    for layout in (one for one in advice.size.layouts if one.plans):
+        other = replace(advice, question=question, chosen=LayoutChoice(layout=layout, cost=layout.fastest))
+        command = next(commands(other))
+        assert command.startswith(f"kareus plan --from {path} ")
+        assert planned_by(command) == [(each.name, each.workload) for each in resolve(other.overrides, CONFIG)]
+        assert ("'training.batch_ramp=[]'" in command) == ("--rampup" in more)
+
+
+def test_the_command_has_everything_where_the_script_means_something_else(advice):
+    formats = replace(advice.question, given=(*advice.question.given, "precision=bf16,fp8"))
+    assert next(commands(replace(advice, question=formats))).startswith("kareus plan 'model={")
