@@ -35,7 +35,7 @@ def asked(tmp_path_factory) -> tuple[Path, str]:
 def test_a_run_ends_with_the_layout_and_what_to_type_next(asked):
     folder, said = asked
     summary = (folder / ADVICE / "summary.txt").read_text().splitlines()
-    assert summary[0].startswith("Qwen3 1.7B on 2 H100-SXM5-80GB: ")
+    assert summary[0].startswith("Qwen3 1.7B on 2 H100-SXM5-80GB, 4 sequences of 1,024 tokens: train ")
     (error,) = [line for line in summary if line.startswith("[predicted by the GPU model")]
     for line in (summary[0], error, f"page  {ADVICE}/page.html", *summary[-2:]):
         assert line in said
