@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kareus.artifacts.files import NOT_REGULAR, require_replaceable
+from kareus.artifacts.files import NOT_REGULAR, is_temporary, require_replaceable
 from kareus.artifacts.manifest import SUFFIX as MANIFEST_SUFFIX
 from kareus.artifacts.manifest import read_manifest
 from kareus.errors import ArtifactError, ConfigError
@@ -178,7 +178,7 @@ def check_report_folder(path: Path, *, force: bool) -> None:
         ArtifactError: the folder is none of these, or it cannot be made, and there is no `--force`.
     """
     check_folder(path, force=force)
-    if force or not path.is_dir() or not any(path.iterdir()):
+    if force or not path.is_dir() or all(map(is_temporary, path.iterdir())):
         return
     if not any(_is_manifest(file) for file in path.glob(f"*{MANIFEST_SUFFIX}")):
         raise ArtifactError(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.artifacts.outputs import check_folder, check_not_results
+from kareus.artifacts.outputs import check_folder, check_not_results, check_report_folder
 from kareus.artifacts.records import suggest
 from kareus.artifacts.shipped import config_folder
 from kareus.cli.parser import steps_beside_answer
@@ -29,7 +29,7 @@ from kareus.prediction.resolve_stage import proposals
 from kareus.testbed.config import TestbedKind
 from kareus.workload.arguments import Described, add_from, add_overrides, described
 from kareus.workload.config import Workload
-from kareus.workload.naming import plain_name
+from kareus.workload.naming import name_at_limit, plain_name
 from kareus.workload.overrides import key_of, replaced
 from kareus.workload.resolve import Resolved, check_any_accepted, checked_but_for_memory, resolve
 
@@ -188,6 +188,11 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
     actuator, selectors = arguments.actuator, arguments.select
     if actuator.limit_w:
         checked_at(workload, actuator.limit_w)  # before planning, which takes seconds
+    if arguments.output is not None and (actuator.limit_w or actuator.kind is not ActuatorKind.POWER):
+        at_limit = name_at_limit(name, actuator.limit_w) if actuator.limit_w else name
+        report = arguments.output / at_limit / "report"
+        if report.exists():
+            check_report_folder(report, force=arguments.force)
     logger.info("%s: planning for %s ...", name, workload.software.name)
     with steps_beside_answer(plan_tables.__module__), quietly():
         planned = None if arguments.measured else tables_of(workload)
@@ -301,8 +306,7 @@ def _write(folder: WorkloadFolder, planned: "WorkloadPlans", usual: "Plan | None
 
 def _write_report(folder: WorkloadFolder, plans: list[Path], searches: list[str], *, force: bool) -> Path:
     """Write the report on a folder, as `kareus stage report` does; returns the path of its page."""
-    from kareus.artifacts.outputs import check_report_folder  # noqa: PLC0415 - only where a report is written
-    from kareus.report.workload.inputs import Paths  # noqa: PLC0415 - as above
+    from kareus.report.workload.inputs import Paths  # noqa: PLC0415 - only where a report is written
     from kareus.report.workload.stage import write_report  # noqa: PLC0415
 
     output = folder.path / "report"

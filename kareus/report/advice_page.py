@@ -41,7 +41,6 @@ from kareus.artifacts.tables import write_table
 from kareus.errors import ArtifactError
 from kareus.plans.answer import meaning
 from kareus.report.advice_figure import frontier_figure
-from kareus.report.contents import ADVICE_TABLES
 from kareus.report.page import Page, Section, write_page
 from kareus.report.sheets import Sheet, SheetRow, blocks_text
 from kareus.testbed.protocol import open_testbed
@@ -49,8 +48,7 @@ from kareus.testbed.protocol import open_testbed
 
 def write_folder(folder: Path, advice: Advice) -> Path:
     """Write the answer, its tables and its page into a folder; returns the path of the page."""
-    write_advice(folder, advice)
-    return write_page(folder, advice_page(advice), beside=[ANSWER, *(f"{name}.parquet" for name in ADVICE_TABLES)])
+    return write_page(folder, advice_page(advice), beside=lambda filled: write_advice(filled, advice))
 
 
 def check_same_question(folder: Path, question: Question, *, force: bool) -> None:

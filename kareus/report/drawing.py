@@ -6,14 +6,12 @@ takes most of a second.
 
 import copy
 import re
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from kareus.artifacts.files import write_atomically, write_text
 from kareus.report.charts import Figure, columns_of
-from kareus.report.contents import DRAWN_AS
 from kareus.report.theme import PAPER, theme
 
 PNG_SCALE = 2
@@ -73,10 +71,3 @@ def _complete(figure: Figure, subject: str) -> dict[str, Any]:
 
 def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def remove_others(folder: Path, figures: Sequence[Path]) -> None:
-    """Remove figures from a folder that are not among `figures` (paths without suffix): those of an earlier report."""
-    for path in folder.iterdir():
-        if path.suffix.removeprefix(".") in DRAWN_AS and path.with_suffix("") not in figures:
-            path.unlink()

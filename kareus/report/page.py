@@ -4,7 +4,7 @@ A page asks the network for nothing, and its content security policy allows noth
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata, resources
@@ -16,13 +16,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from kareus.artifacts.cache import keep, kept
 from kareus.artifacts.files import write_text
-from kareus.artifacts.manifest import write_manifest
+from kareus.artifacts.manifest import fill_listed, write_manifest
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.tables import TableSchema
-from kareus.report.charts import FIGURES, Figure, columns_of
-from kareus.report.contents import DRAWN_AS, SUMMARY, WRITTEN_AS
+from kareus.report.charts import Figure, columns_of
+from kareus.report.contents import DRAWN_AS, SUMMARY
 from kareus.report.downloads import write_downloads
-from kareus.report.drawing import remove_others, save
+from kareus.report.drawing import save
 from kareus.report.sheets import Sheet, sheet_groups
 from kareus.report.theme import theme
 
@@ -94,9 +94,11 @@ def write_page(
     *,
     summary: str = SUMMARY,
     manifest: str = "manifest.json",
-    beside: Sequence[str] = (),
+    beside: Callable[[Path], object] = lambda _: None,
 ) -> Path:
     """Write a page with all that it links to: figures, downloads, its text, and a manifest of these.
+
+    An interrupted one leaves the folder as it was.
 
     Args:
         folder: of the report, which may hold those of several pages.
@@ -104,26 +106,24 @@ def write_page(
         name: of the page.
         summary: name of its text.
         manifest: name of the manifest.
-        beside: names of further files and folders that belong to the report, and are in the folder.
+        beside: writes further files and folders that belong to the report into a folder.
 
     Returns:
         The path of the page.
     """
-    figures = [figure for figure in (*page.figures, *page.files) if figure.table]
-    for schema, frame in page.tables:
-        write_downloads(folder / "data", frame, schema, page.provenance)
-    for figure in figures:
-        save(figure, f"{page.subject or page.name}, {page.label}", folder)
-    for place in {figure.folder for figure in figures} - {FIGURES}:
-        remove_others(folder / place, [folder / figure.file for figure in figures])
-    write_text(folder / name, page_html(page))
-    write_text(folder / summary, page.summary)
-    files = [
-        *(name, summary, *beside),
-        *(f"{figure.file}.{kind}" for figure in figures for kind in DRAWN_AS),
-        *(f"data/{schema.name}.{kind}" for schema, _ in page.tables for kind in WRITTEN_AS),
-    ]
-    write_manifest(folder / manifest, [folder / file for file in files])
+
+    def fill(filled: Path) -> None:
+        beside(filled)
+        for schema, frame in page.tables:
+            write_downloads(filled / "data", frame, schema, page.provenance)
+        for figure in (*page.figures, *page.files):
+            if figure.table:
+                save(figure, f"{page.subject or page.name}, {page.label}", filled)
+        write_text(filled / name, page_html(page))
+        write_text(filled / summary, page.summary)
+        write_manifest(filled / manifest, [filled])
+
+    fill_listed(folder, manifest, fill)
     return folder / name
 
 

@@ -175,3 +175,13 @@ def test_the_only_workload_needs_no_name(tmp_path, monkeypatch, capsys):
     assert main(["select", "min-energy"]) == 0
     assert main(["check-plan", str(folder)]) == 2
     assert f"{folder}: has 2 plans; name one of them: {folder}/plan/fastest.json, " in capsys.readouterr().err
+
+
+def test_a_folder_that_no_report_goes_into_is_refused_before_planning(looked, tmp_path, monkeypatch, capsys):
+    mine = tmp_path / looked.name / "report/notes.txt"
+    mine.parent.mkdir(parents=True)
+    mine.touch()
+    monkeypatch.setattr("kareus.plans.planning.plan_tables", lambda *_, **__: pytest.fail("it is planned"))
+    assert main(["plan", *WORDS, "--output", str(tmp_path)]) == 2
+    assert f"{mine.parent}: the folder has files, and no manifest of a report" in capsys.readouterr().err
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]

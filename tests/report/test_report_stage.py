@@ -104,3 +104,23 @@ def test_a_run_of_no_tokens_is_refused_early(tokens, tmp_path, capsys):
     assert main(words) == 2
     assert "--tokens" in capsys.readouterr().err
     assert not (tmp_path / "report").exists()
+
+
+def test_a_report_that_is_interrupted_does_not_stand_in_the_way_of_the_next(tmp_path, monkeypatch, capsys):
+    paths, out = write_inputs(tmp_path), tmp_path / "report"
+    with monkeypatch.context() as patch:
+        patch.setattr(page, "page_html", interrupted)
+        assert main(arguments(paths, out)) == 130
+        assert not out.exists()
+    assert main(arguments(paths, out)) == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with monkeypatch.context() as patch:
+        patch.setattr(page, "page_html", interrupted)
+        assert main(arguments(paths, out)) == 130
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert main(arguments(paths, out)) == 0
+    capsys.readouterr()
+
+
+def interrupted(_):
+    raise KeyboardInterrupt

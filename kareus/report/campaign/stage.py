@@ -3,7 +3,6 @@
 import argparse
 from pathlib import Path
 
-from kareus.artifacts.files import replace_folder
 from kareus.artifacts.layout import campaign_table
 from kareus.artifacts.manifest import copy_listed
 from kareus.errors import ArtifactError, printable_lines
@@ -29,8 +28,12 @@ def run(arguments: argparse.Namespace) -> None:
         )
     inputs = load_campaign(arguments.name, table, arguments.results)
     page, output = campaign_page(inputs), table.parent / "report"
-    _copy_reports(inputs, arguments.results, output / "workloads")
-    write_page(output, page, "index.html", beside=["workloads"])
+    write_page(
+        output,
+        page,
+        "index.html",
+        beside=lambda folder: _copy_reports(inputs, arguments.results, folder / "workloads"),
+    )
     print(printable_lines(page.summary), end="")  # noqa: T201, the answer of the command
 
 
@@ -41,9 +44,6 @@ def _copy_reports(inputs: CampaignInputs, results: Path, folder: Path) -> None:
         for kind, manifest in (("workload", "manifest.json"), ("fleet", "fleets.manifest.json"))
         for member in inputs.of_kind(kind)
     }
-
-    def copy(temporary: Path) -> None:  # an empty folder for a campaign of sweeps alone, which has no pages
-        for manifest, workload in manifests.items():
-            copy_listed(manifest, temporary / workload)
-
-    replace_folder(folder, copy)
+    folder.mkdir()  # empty for a campaign of sweeps alone, which has no pages
+    for manifest, workload in manifests.items():
+        copy_listed(manifest, folder / workload)

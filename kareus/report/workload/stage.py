@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from kareus.artifacts.files import replace_folder
 from kareus.artifacts.names import check_title
 from kareus.artifacts.outputs import add_force, check_report_folder
 from kareus.errors import printable_lines
@@ -59,8 +58,7 @@ def write_report(title: str, paths: Paths, output: Path, tokens: float = TOKENS)
         ArtifactError: an input is missing, damaged or of another workload.
     """
     page = workload_page(load(title, paths), tokens)
-    replace_folder(output / "plans", lambda folder: _copy_plans(paths.plans, folder))
-    write_page(output, page, beside=["plans"])
+    write_page(output, page, beside=lambda folder: _copy_plans(paths.plans, folder / "plans"))
     return page.summary
 
 
