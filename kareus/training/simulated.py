@@ -6,14 +6,15 @@ Nothing is trained: there is no loss and there are no weights. Neither torch nor
 import dataclasses
 import logging
 import math
+from pathlib import Path
 
 import polars as pl
 
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.provenance import Provenance, check_subject
 from kareus.artifacts.records import content_hash
-from kareus.artifacts.tables import read_provenance, write_table
-from kareus.errors import ConfigError
+from kareus.artifacts.tables import read_provenance, read_table, write_table
+from kareus.errors import ArtifactError, ConfigError
 from kareus.gpu_model.model import KnownSteps
 from kareus.partition.config import subject_of
 from kareus.partition.read import read_graphs
@@ -35,7 +36,9 @@ MOST_LINES = 10
 """Iterations that are logged, beside the last."""
 
 
-def play_back_training(plan: Plan, workload: Workload, folder: WorkloadFolder, settings: TrainingSettings) -> None:
+def play_back_training(
+    plan: Plan, workload: Workload, folder: WorkloadFolder, settings: TrainingSettings, *, force: bool
+) -> None:
     """Play `settings.iterations` iterations of `plan` back and write them to `settings.output`.
 
     Args:
@@ -43,10 +46,11 @@ def play_back_training(plan: Plan, workload: Workload, folder: WorkloadFolder, s
         workload: of a simulated testbed.
         folder: results of the workload, with the operator graphs.
         settings: its seed, or else the workload's, decides the noise; data and checkpoints are not used.
+        force: whether iterations that are there are replaced by fewer, or by those of another plan or seed.
 
     Raises:
         ConfigError: weights are to be exported, or event files to be written.
-        ArtifactError: the operator graphs are missing, or those of another workload.
+        ArtifactError: the operator graphs are missing, or those of another workload; or iterations would be replaced.
     """
     label = plan.testbed.label
     if settings.export is not None:
@@ -60,20 +64,40 @@ def play_back_training(plan: Plan, workload: Workload, folder: WorkloadFolder, s
             f"out ({settings.output / PLAYED_BACK} has the iterations), or train with --communicator gloo or nccl."
         )
     check_subject(subject_of(workload), {str(folder.segments): read_provenance(folder.segments, SEGMENTS)})
-    logger.info("%s: the plan is played back, nothing is trained; --communicator nccl or gloo trains", label)
     seed = workload.seed if settings.seed is None else settings.seed
+    provenance = Provenance(
+        config_hash=content_hash(workload), testbed=plan.testbed, seed=seed, subject=subject_of(workload)
+    )
+    if not force:
+        _check_goes_on(settings.output / PLAYED_BACK, plan, provenance, settings.iterations)
+    logger.info("%s: the plan is played back, nothing is trained; --communicator nccl or gloo trains", label)
     graphs, seeded = read_graphs(folder.segments), dataclasses.replace(workload, seed=seed)
     try:
         frame = ITERATIONS.frame(play_back(plan, seeded, graphs, settings.iterations, KnownSteps()))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(INTERRUPTED) from None
-    provenance = Provenance(
-        config_hash=content_hash(workload), testbed=plan.testbed, seed=seed, subject=subject_of(workload)
-    )
     write_table(settings.output / PLAYED_BACK, frame, ITERATIONS, provenance)
     _log(frame, workload, label)
     logger.info("%s", _beside_plan(frame, plan))
     logger.info("iterations %s", settings.output / PLAYED_BACK)
+
+
+def _check_goes_on(path: Path, plan: Plan, provenance: Provenance, iterations: int) -> None:
+    """Check that a table that is there, if any, is of the same plan, workload and seed, and has no more iterations."""
+    if not path.exists():
+        return
+    there, before = read_table(path, ITERATIONS), read_provenance(path, ITERATIONS)
+    last, method, selector = there.row(-1, named=True), plan.method, plan.selector
+    others = {
+        f"{len(_whole(there)):,} iterations, and --iterations is {iterations:,}": len(_whole(there)) > iterations,
+        f"iterations of the plan {last['selector']} of {last['method']}": (last["method"], last["selector"])
+        != (method, selector),
+        f"iterations of seed {before.seed}": before.seed != provenance.seed,
+        "iterations of another workload": before.config_hash != provenance.config_hash,
+    }
+    other = next((words for words, differs in others.items() if differs), None)
+    if other is not None:
+        raise ArtifactError(f"{path}: has {other}; give another --output, or --force to replace them.")
 
 
 def _log(frame: pl.DataFrame, workload: Workload, label: str) -> None:

@@ -150,7 +150,8 @@ def run(arguments: argparse.Namespace) -> None:
     if not is_rank(os.environ):
         settings, simulated = _settings(arguments), _simulated(arguments)
         if simulated:
-            play_back_training(*simulated, workload_folder(arguments.plan, arguments.folder), settings)
+            home = workload_folder(arguments.plan, arguments.folder)
+            play_back_training(*simulated, home, settings, force=arguments.force)
             return
         job = _job(arguments)
         workload = job.workload

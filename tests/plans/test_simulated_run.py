@@ -197,7 +197,7 @@ def test_training_by_a_simulated_plan_simulates_the_run(
         f"{scaled(energy_j, 'J', digits=4)}  {scaled(energy_j / (3 * 2 * 16), 'J/token')}  "
         f"[simulated testbed, A100-SXM4-40GB]"
     )
-    assert main([*options, "--seed", "1"]) == 0
+    assert main([*options, "--seed", "1", "--force"]) == 0
     other = read_table(tmp_path / "iterations.parquet", ITERATIONS)
     assert other.equals(played(folder, dataclasses.replace(DIVIDED, seed=1)))
 
@@ -260,6 +260,37 @@ def test_what_is_played_back_writes_no_event_files(
         f"back and writes no event files; leave it out ({tmp_path / 'iterations.parquet'} has the iterations), or "
         "train with --communicator gloo or nccl.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "said"),
+    [
+        (
+            "fastest",
+            ["--iterations", "3"],
+            "has 5 iterations, and --iterations is 3; give another --output, or --force",
+        ),
+        ("fastest", ["--iterations", "5", "--seed", "1"], "has iterations of seed 0; "),
+        ("min-energy", ["--iterations", "5"], "has iterations of the plan fastest of kareus; "),
+    ],
+)
+def test_iterations_that_are_there_are_replaced_only_by_more_of_them(folder, tmp_path, capsys, plan, options, said):
+    table = tmp_path / "iterations.parquet"
+
+    def trained(name: str, *options: str) -> int:
+        path = tmp_path / f"{name}.json"
+        assert main(["select", name, str(folder), "--output", str(path)]) == 0
+        return main(["train", str(path), "--folder", str(folder), "--output", str(tmp_path), *options])
+
+    assert trained("fastest", "--iterations", "5") == 0
+    before = table.read_bytes()
+    assert trained(plan, *options) == 2
+    assert f"{table}: {said}" in capsys.readouterr().err
+    assert table.read_bytes() == before
+    assert trained(plan, *options, "--force") == 0
+    assert read_table(table, ITERATIONS)["selector"].unique().to_list() == [plan]
+    assert trained(plan, *options, "--iterations", "6") == 0
+    assert read_table(table, ITERATIONS)["iteration"].max() == 5
 
 
 def test_an_interrupted_playback_says_what_is_kept_and_how_to_go_on(folder, tmp_path, capsys, monkeypatch):
