@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from kareus.artifacts.records import closest
@@ -83,6 +84,8 @@ class _Parser(argparse.ArgumentParser):
 
     def _unknown(self, word: str) -> str:
         """Return that no option is called so, and the option or the override that is probably meant."""
+        if Path(word).is_dir() and any(each != word and Path(each).is_dir() for each in self.given):
+            return f"{word}: one of several folders; name one"
         name, equals, value = word.partition("=")
         key = name.lstrip("-").replace("-", "_")
         meant = closest(name, [option for option in self._option_string_actions if option.startswith("--")])

@@ -16,7 +16,11 @@ PAGE = Path("validation.html")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the references, the configuration and the page."""
-    add_overrides(parser, "Hydra overrides, such as gpu=h200 (default: the A100)")
+    text = (
+        "Hydra overrides of all that is predicted, such as gpu.coefficients.contention=0.5; a GPU (gpu=NAME) for "
+        "references that name none alone: planned frontiers, reductions"
+    )
+    add_overrides(parser, text)
     parser.add_argument(
         "--reference",
         type=Path,

@@ -10,7 +10,10 @@ from kareus.workload.arguments import add_overrides
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the question and the output."""
-    text = "the question as a campaign holds it, such as model=llama3.1-8b gpus=8 global_batch=128 deadline=30d tp=1,2"
+    text = (
+        "the question as a campaign holds it, such as model=llama3.1-8b gpus=8 global_batch=128 tokens=1e11 "
+        "deadline=30d tp=1,2"
+    )
     add_overrides(parser, text)
     text = "folder for page.html, summary.txt, advice.json, the tables (Parquet) and data/ (CSV, Parquet)"
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help=text)

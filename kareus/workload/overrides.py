@@ -7,6 +7,7 @@ that names the override and what is allowed.
 import dataclasses
 import itertools
 import math
+import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,17 @@ OPTIONS: Mapping[str, str] = {
     "chunked_loss loss": "training.loss_chunks=N",
 }
 """Keys of options of a training, by the names that people try first."""
+LONG_NAMES: Mapping[str, str] = {
+    "tensor": "parallelism.tp",
+    "pipeline": "parallelism.pp",
+    "context": "parallelism.cp",
+    "data": "parallelism.dp",
+    "expert": "parallelism.ep",
+    "expert_tensor": "parallelism.etp",
+    "sequence": "parallelism.sequence_parallel",
+}
+"""Degrees by the names that they have in full, before an end of `LONG_END`."""
+LONG_END = re.compile(r"(_model)?(_parallel(ism)?)?(_size|_degree)?$")
 UNSUPPORTED: Mapping[str, str] = {
     "parallelism.layers_per_stage=auto": "kareus plan alone searches blocks for stages, with auto by itself "
     "as the whole value, and kareus advise does without it; the nearest is the list that they print",
@@ -275,8 +287,10 @@ def _suggest_key(key: str, keys: Sequence[str]) -> str:
         return f"it is {asked} here"
     by_leaf: Mapping[str, str] = {path.rpartition(".")[2]: path for path in reversed(keys)}
     parent, _, leaf = key.rpartition(".")
-    if leaf in by_leaf:
-        return f"perhaps you meant {by_leaf[leaf]}"
+    is_degree = parent == "parallelism" or "_parallel" in leaf
+    named = (is_degree and LONG_NAMES.get(LONG_END.sub("", leaf))) or by_leaf.get(leaf)
+    if named:
+        return f"perhaps you meant {named}"
     beside = {path.rpartition(".")[2]: path for path in keys if path.rpartition(".")[0] == parent}
     for places in (beside, by_leaf):
         close = closest(leaf, places)
@@ -361,6 +375,8 @@ def _check_option(setting: Setting, config_dir: Path) -> None:
             f"{setting.text}: not a config.json; what a trainer's file says is read by kareus predict --from {option}."
         )
     if option not in allowed and not is_file(group, option):
+        if group == "model" and (Path(option) / "config.json").is_file():
+            raise ConfigError(f"{setting.text}: a folder; write model={Path(option) / 'config.json'}.")
         likely, otherwise = meant(option, allowed), OTHERWISE.get(group, "")
         if group == "model" and not likely and Path(option).suffix[1:].isalpha():
             _refuse_missing(setting, _near_file(option) or "give the path of a config.json")

@@ -1,16 +1,31 @@
 """What every command does alike: one line on standard error for whatever a user can act on."""
 
 import argparse
+import gzip
 import importlib
+import itertools
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from kareus.adviser.goals import goals_of
+from kareus.adviser.question import ask, question_of
+from kareus.artifacts.shipped import config_folder
 from kareus.artifacts.tables import read_table
 from kareus.cli import EVERY, main
+from kareus.cli.commands import BUILT_IN
+from kareus.cli.overview import overview
+from kareus.cli.parser import parser_of
+from kareus.emulate.resolve import resolve_fleets
+from kareus.evidence import shipped_files
+from kareus.sweep.config import resolve_sweep
+from kareus.workload.compose import compose, with_engine
+from kareus.workload.resolve import resolve
 from kareus.workload.tables import WORKLOADS
 
 
@@ -47,6 +62,57 @@ def test_every_command_says_what_it_takes(command: str, capsys: pytest.CaptureFi
         assert ended.value.code == code
         said = capsys.readouterr()
         assert (f"usage: kareus {command}" if code == 0 else f"see kareus {command} --help.") in said.out + said.err
+
+
+def of_validate(words: Sequence[str], folder: Path) -> None:
+    """Predict a kernel and an iteration with overrides; their rows name their GPU, as those that ship do."""
+    kernels, iterations = folder / "kernels.csv", folder / "iterations.csv"
+    kernels.write_text("gpu,dtype,m,n,k,time_s,software\nh200,bfloat16,1024,512,256,0.000004,VLLM 0.24.0\n")
+    with gzip.open(shipped_files()["training_iterations"], "rt", encoding="utf-8") as rows:
+        iterations.write_text("".join(itertools.islice(rows, 2)))
+    assert main(["validate", *words, "--reference", str(kernels), str(iterations)]) == 0
+
+
+CHECKED_BY: dict[str, Callable[[Sequence[str], Path], object]] = {
+    "advise": lambda words, _: ask(words, gpus="16", global_batch=64, goals=goals_of(), config_dir=config_folder()),
+    "calibrate": lambda words, _: compose(with_engine(words), config_folder()),
+    "emulate": lambda words, _: resolve_fleets(words),
+    "stage report-advice": lambda words, _: question_of(words, config_folder()),
+    "stage sweep": lambda words, _: resolve_sweep(words),
+    "validate": of_validate,
+}
+"""What checks the overrides of a command that are no plain ones of a workload."""
+
+
+@pytest.mark.parametrize("command", EVERY)
+def test_overrides_that_a_help_gives_as_examples_are_accepted(command: str, tmp_path: Path) -> None:
+    check = CHECKED_BY.get(command, lambda words, _: resolve(words))
+    for action in parser_of(command)._actions:
+        if "KEY=VALUE" in str(action.metavar):
+            for example in re.findall(r"such as ([^;()]+)", str(action.help)):
+                check(example.split(), tmp_path)
+
+
+def test_of_several_folders_in_place_of_one_no_word_is_called_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    several = [tmp_path / "a", tmp_path / "b"]  # as a shell gives for a pattern
+    for folder in several:
+        folder.mkdir()
+    with pytest.raises(SystemExit) as ended:
+        main(["check-plan", "plan.json", "--folder", *map(str, several)])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"kareus check-plan: {several[1]}: one of several folders; name one; see")
+
+
+def test_every_command_that_a_help_names_is_there() -> None:
+    helps = [overview(), *(str(action.help) for command in EVERY for action in parser_of(command)._actions)]
+    commands = [line.split() for text in helps for line in re.findall(r"\bkareus [a-z][-a-z]* ?[^`;:,()\n]*", text)]
+    assert len(commands) > 10
+    for _, name, *words in commands:
+        assert name in EVERY or name in BUILT_IN, name
+        options = [word.partition("=")[0] for word in words if word.startswith("--")]
+        assert set(options) <= set(parser_of(name)._option_string_actions if name in EVERY else options)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,13 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         ("tp=4", "tp=4: unknown key; perhaps you meant parallelism.tp."),
         ("model.hiden_size=4", "model.hiden_size=4: unknown key; perhaps you meant model.hidden_size."),
         ("search.tp=4", "search.tp=4: unknown key; perhaps you meant parallelism.tp."),
+        ("parallelism.tensor=2", "parallelism.tensor=2: unknown key; perhaps you meant parallelism.tp."),
+        ("parallelism.pipeline=2", "parallelism.pipeline=2: unknown key; perhaps you meant parallelism.pp."),
+        ("tensor_parallel_size=2", "tensor_parallel_size=2: unknown key; perhaps you meant parallelism.tp."),
+        (
+            "parallelism.expert_model_parallel_size=2",
+            "parallelism.expert_model_parallel_size=2: unknown key; perhaps you meant parallelism.ep.",
+        ),
         ("qqq=4", f"qqq=4: unknown key; allowed: {TOP}."),
         ("hydra.run.dir=x", f"hydra.run.dir=x: unknown key; allowed: {TOP}."),
         (
@@ -216,3 +223,13 @@ def test_a_file_that_is_not_there_is_not_called_an_option(tmp_path, monkeypatch,
     (tmp_path / "gem.json").write_text("{}")
     with pytest.raises(ConfigError, match=f"^model={typed}: no such file; {remedy}.$"):
         expand([f"model={typed}"], CONFIG)
+
+
+def test_a_folder_in_place_of_its_configuration_is_named_with_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-model").mkdir()
+    with pytest.raises(ConfigError, match="unknown option"):
+        expand(["model=my-model"], CONFIG)
+    (tmp_path / "my-model/config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"^model=my-model: a folder; write model=my-model/config\.json\.$"):
+        expand(["model=my-model"], CONFIG)
