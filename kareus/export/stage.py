@@ -3,6 +3,8 @@
 import argparse
 import json
 import logging
+import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +57,8 @@ class ExportFormat:
     """Kinds of its files by suffix; the first one is the file that `--output` names."""
     texts: Callable[[ExportedPlan], list[str | None]]
     """Return the texts of the files, None for one that the plan does not need."""
+    use: Callable[[Path, str], str] = lambda *_: ""
+    """Return what to do with the first file, of its path and text; nothing where its kind says it."""
 
 
 def _megatron(exported: ExportedPlan) -> list[str | None]:
@@ -91,6 +95,15 @@ def _layout(trainer: str, syntax: str, suffix: str) -> ExportFormat:
         meaning=f"the layout alone, as settings of {trainer}, which kareus from reads as the same",
         kinds={suffix: OutputKind(f"a layout for {trainer}", is_layout, is_as_written=is_sealed)},
         texts=lambda exported: [layout_text(exported.plan, exported.workload, trainer, syntax)],
+        use=_source if syntax == "shell" else lambda *_: "",
+    )
+
+
+def _source(path: Path, text: str) -> str:
+    """Return what brings the arrays of a shell script into the script of a job."""
+    names = " and ".join(f'"${{{name}[@]}}"' for name in re.findall(r"^(\w+)=\(", text, re.MULTILINE))
+    return (
+        f"in the script of your job: source {shlex.quote(str(path))}; then give {names} in place of its own arguments"
     )
 
 
@@ -167,6 +180,8 @@ def run(arguments: argparse.Namespace) -> None:
         if text is not None:
             write_text(output, text)
             logger.info("%s: written [%s]", output, plan.testbed.label)
+    if use := chosen.use(outputs[0], texts[0] or ""):
+        logger.info("%s", use)
 
 
 def _outputs(plan: Path, output: Path | None, suffixes: list[str]) -> list[Path]:

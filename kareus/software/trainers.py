@@ -51,6 +51,8 @@ class ObeyingTrainer:
     """Where these lines go."""
     page: str
     """Where that is described."""
+    dry: str = 'clocks="dry"'
+    """What is added to these lines to log clocks and set none."""
     settings: str | None = None
     """Name of the table of its settings; None where a plan is all that it needs."""
     words: dict[str, str] = field(default_factory=dict)

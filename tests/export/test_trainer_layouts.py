@@ -1,6 +1,8 @@
 """A plan's layout as settings of trainers, and a plan as tables, by `kareus export`."""
 
 import csv
+import re
+import subprocess
 
 import pytest
 from helpers.builders import CONFIG
@@ -41,6 +43,22 @@ def test_a_layout_is_written_beside_its_plan_and_read_again(form, folder, caplog
     words += ["parallelism.pp=4"] if form == "axolotl" else []
     assert main(["from", str(path), *words, "--config-dir", str(CONFIG)]) == 0
     assert "_pp4-tp4_mbs2_seq4096_a100_nmb4" in caplog.records[-1].message
+
+
+def test_a_layout_for_a_shell_says_how_a_script_takes_it(folder, tmp_path, caplog):
+    """The line is typed as it is printed, in place of the arguments of a job's script."""
+    path = tmp_path / "a layout.megatron.sh"
+    caplog.set_level("INFO")
+    assert main(["export", str(folder), "--format", "megatron-args", "--output", str(path)]) == 0
+    source, _, arrays = caplog.messages[-1].removeprefix("in the script of your job: ").partition("; then give ")
+    launch, train = re.findall(r'"\S+"', arrays)
+    script = f"{source}; printf '%s\\n' {launch} pretrain_gpt.py {train}"
+    words = subprocess.run(["bash", "-euc", script], check=True, capture_output=True, text=True).stdout.split("\n")
+    assert words.index("--nproc_per_node") < words.index("pretrain_gpt.py")
+    assert words[words.index("--tensor-model-parallel-size") + 1] == "4"
+    assert words.index("pretrain_gpt.py") < words.index("--tensor-model-parallel-size")
+    export(folder, "nanotron")
+    assert caplog.messages[-1].endswith("A100-SXM4-40GB]"), "a file of settings is known to who asks for it"
 
 
 def test_axolotl_has_no_pipeline_and_the_file_says_so(folder):

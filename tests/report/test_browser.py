@@ -196,7 +196,7 @@ def test_the_power_that_is_drawn_is_that_of_the_plan_that_is_shown(read):
 def test_a_point_that_is_no_plan_yet_has_the_command_that_selects_it_at_the_head(read):
     sentence, tiles, command, copied, link = read["clicked"]["head"]
     assert sentence.startswith("Plan deadline=5.0000s, in Kareus' engine: 25 % more time and 50 % less energy ")
-    assert tiles[:2] == ["5.00", "10.0"]
+    assert tiles[:2] == ["5.000", "10.00"]
     assert command == copied == f"kareus select deadline=5.0000s {shlex.quote(read['folder'])}"
     assert link is None
     pace = read["clicked"]["pace"]

@@ -78,7 +78,7 @@ def test_the_first_line_is_the_answer(blocks):
     answer = "Plan fastest, in Kareus' engine: 25 % less time and 30 % less energy than the trainer's own execution."
     assert "".join(blocks.texts["headline"]) == answer
     assert "".join(blocks.texts["meaning"]) == "Fastest: least energy within 0.3 % of the least time."
-    for value in ("3.00", "14.0", f"{2 * 8 * 4096 / 3:,.0f}", f"{14e6 / (2 * 8 * 4096):.3g}", "4.67"):
+    for value in ("3.000", "14.00", f"{2 * 8 * 4096 / 3:,.0f}", f"{14e6 / (2 * 8 * 4096):.3g}", "4.67"):
         assert value in blocks.texts["strong"], value
     assert "plans/fastest.json" in blocks.links("json")
 
@@ -212,6 +212,17 @@ def test_the_command_is_of_what_the_headline_says_the_plan_runs_in(inputs):
     assert trainer_command(whole, "fastest_whole").endswith("/plan/fastest_whole.json --format megatron-args")
 
 
+def test_tiles_have_the_digits_that_the_saving_beside_them_needs(inputs):
+    shown = headline_of(inputs, inputs.plans["fastest"])
+    (_, _, time_before), (_, _, energy_before), *_ = shown.facts
+    base = shown.baseline.prediction
+    close = replace(shown, row=replace(shown.row, time_s=base.time_s * 1.004, energy_j=base.energy_j * 0.88))
+    (time, unit, _), (energy, of_energy, _), *_ = close.facts
+    assert (unit, of_energy) == ("s an iteration", "kJ an iteration")
+    assert float(time) / float(time_before) == pytest.approx(1.004, abs=5e-4)
+    assert float(energy) / float(energy_before) == pytest.approx(0.88, abs=5e-4)
+
+
 def test_the_page_says_what_the_trainer_gets_and_what_turns_it_on(inputs, blocks):
     """The headline is of a plan of Kareus, which Megatron-Core does not run whole."""
     assert "".join(blocks.texts["trust"]).startswith("Simulated; error: 9 of 10 ")
@@ -229,6 +240,7 @@ def test_the_page_says_what_the_trainer_gets_and_what_turns_it_on(inputs, blocks
     assert any("plan/fastest_sequential+perseus.json" in line for line in others)
     assert select.startswith("kareus select fastest ") and select.endswith(" --method sequential+perseus")
     assert f": {shown['turning'].partition('(')[2].partition(')')[0]}: " in shown["words"]  # the trainer's saving
+    assert shown["turning"].endswith(', first with clocks="dry", which only logs, by')
     made = inputs.plans | {"fastest_sequential+perseus": inputs.plans["fastest"]}
     assert in_trainer(replace(inputs, plans=made), "fastest")["lines"] == tuple(others)
 

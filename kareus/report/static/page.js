@@ -218,16 +218,16 @@ function show(id, text) {
 
 /** The head of the page: the sentence, tiles and command of the plan that is shown, as headline.py writes them. */
 function headline(plan, command) {
-  const { baseline, tokens } = data, kilo = (value, digits) => (value / 1e3).toFixed(digits);
+  const { baseline, tokens } = data;
   const title = plan.title ?? `Plan ${plan.selector}${plan.method === "kareus" ? "" : ` of ${plan.method}`}`;
   document.getElementById("headline").textContent =
     `${title}${data.trainers[plan.method] ?? ""}: ${compared(plan, baseline, baseline.name)}.`;
   show("meaning", plan.meaning);
   const values = [...document.querySelectorAll("#tiles strong")];
   const figures = [
-    plan.time_s.toFixed(2), kilo(plan.energy_j, 1),
+    significant(plan.time_s, 4), significant(plan.energy_j / 1e3, 4),
     Math.round(tokens / plan.time_s).toLocaleString("en-US"), significant(plan.energy_j / tokens / data.joules_per_token, 3),
-    `${((100 * data.mfu_s) / plan.time_s).toFixed(1)} %`, kilo(plan.energy_j / plan.time_s, 2),
+    `${((100 * data.mfu_s) / plan.time_s).toFixed(1)} %`, (plan.energy_j / plan.time_s / 1e3).toFixed(2),
   ];
   values.forEach((value, i) => { value.textContent = figures[i]; });
   const taking = document.getElementById("taking"), [link, copy, code] = taking.children;

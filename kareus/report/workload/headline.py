@@ -66,8 +66,8 @@ class Headline:
         row, base, runs, usual = self.row, self.baseline.prediction, self.runs, self.baseline_runs
         (of_plan, before), (factor, per_token) = self._joules_per_token, self.per_token
         return (
-            (f"{row.time_s:.2f}", "s an iteration", f"{base.time_s:.2f}"),
-            (f"{row.energy_j / 1e3:.1f}", "kJ an iteration", f"{base.energy_j / 1e3:.1f}"),
+            (significant(row.time_s), "s an iteration", significant(base.time_s)),
+            (significant(row.energy_j / 1e3), "kJ an iteration", significant(base.energy_j / 1e3)),
             (f"{runs.tokens_per_s:,.0f}", "tokens/s", f"{usual.tokens_per_s:,.0f}"),
             (significant(of_plan / factor, 3), per_token, significant(before / factor, 3)),
             (f"{100 * runs.mfu:.1f} %", "MFU", f"{100 * usual.mfu:.1f} %"),
