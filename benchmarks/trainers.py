@@ -44,7 +44,7 @@ LAYOUT_HEADS = (
 )
 """Page and head of the table of commands."""
 SHORT_HEADS = (
-    "| trainer | 3B on 16 A100 | 8B on 8 H100 | 70B on 64 H100 |",
+    "| trainer | 3B, 16 A100, batch 64 | 8B, 8 H100, batch 128 | 70B, 64 H100, batch 512 |",
     "| --- | --- | --- | --- |",
 )
 """Head of the table in README.md, whose columns are those of `JOBS`."""

@@ -19,7 +19,7 @@ from kareus.adviser.answers import (
 from kareus.adviser.choosing import best_of, plan_asked, telling_constraints
 from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.goals import Least
-from kareus.adviser.layouts import counted
+from kareus.adviser.layouts import Layout, counted
 from kareus.adviser.limits import broken_words, idle_limit_line, keeps, unkept_words
 from kareus.adviser.order import FULL_SHARE, TIED_SHARE, settable_instead, without_setting
 from kareus.adviser.predictions import LayoutCost
@@ -510,12 +510,19 @@ def measure_lines(advice: Advice) -> Iterator[str]:
     listed, unmeasured = advice.measure_first, advice.unmeasured
     why = "" if unmeasured is None else wrong_order_words(unmeasured)
     first = ", the chosen one first" if listed[0].number == advice.chosen.layout.number else ""
+    first += "" if unmeasured is None else ", the others unlike it, so that they tell most"
     again = ", and ask again with --measured FILE" if len(listed) >= LEAST_RUNS else ""
     yield (
         f"{why}Measure these {len(listed)} layouts before a long training{first}: write the seconds of an iteration "
         f"behind the last comma{again}:"
     )
-    yield from runs_text([LayoutRun(layout=layout.candidate.layout) for layout in listed]).splitlines()
+    yield from runs_text([LayoutRun(layout=_with_blocks(layout)) for layout in listed]).splitlines()
+
+
+def _with_blocks(answer: LayoutAnswer) -> Layout:
+    """Return a layout with its blocks where stages have not the same: a trainer's own division is another."""
+    layout, blocks = answer.candidate.layout, answer.candidate.workload.parallelism.placed
+    return replace(layout, layers_per_stage=tuple(blocks)) if len(set(blocks)) > 1 else layout
 
 
 def wrong_order_words(unmeasured: Unmeasured) -> str:

@@ -33,7 +33,11 @@ def tie_margin(workloads: Sequence[Workload]) -> TieMargin:
     elif error_of(workload) is not None:
         source = "the model's error of time; that of energy was not measured, and taken to be as large"
     else:
-        source = "the largest error of other software and GPUs"
+        measured = [time_percent(other) for other in workloads if error_of(other) is not None]
+        others = f"; layouts whose kind was measured: {max(measured):g} %" if measured else ""
+        source = (
+            f"the largest error of other software and GPUs, of {'some' if measured else 'any'} layouts here{others}"
+        )
     return TieMargin(
         time_percent=percent,
         energy_percent=percent if planned is None else planned.energy_percent,

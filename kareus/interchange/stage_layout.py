@@ -216,10 +216,12 @@ def layout_terms(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if pp > 1:
         yield "stage_modules", chunk_modules(split, chunks, pp, folded=schedule.folds)
     with_ends = {split[0] + 1, *split[1:-1], split[-1] + 1}
-    if len(split) > pp and not schedule.folds:
+    counts_ends = chunks > 1 and len(with_ends) == 1 and split[0] % chunks > 0 and max(with_ends) % chunks == 0
+    is_whole = counts_ends or not any(blocks % chunks for blocks in split)  # as Megatron Core asks of a stage's chunks
+    if not schedule.folds and (len(split) > pp or not is_whole):
         yield "stage_layout", layout_text(split, chunks, pp, workload.get("model.mtp_layers", 0))
         yield "pipeline.chunks", 1  # the text says how many there are
-    elif chunks > 1 and len(with_ends) == 1 and split[0] % chunks:
+    elif counts_ends:
         yield "layers_per_chunk", max(with_ends) // chunks
         yield "embedding_counts", True
         yield "head_counts", True

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kareus.interchange.stage_layout import chunk_modules, layout_split, layout_text, modules_split
+from kareus.interchange.stage_layout import chunk_modules, layout_split, layout_terms, layout_text, modules_split
 
 
 @given(
@@ -70,3 +70,49 @@ def test_any_blocks_on_chunks_are_read_as_they_were_written(blocks: list[int], f
 )
 def test_names_that_are_no_blocks_in_their_order_are_no_split(parts: object) -> None:
     assert modules_split(parts, 2) is None
+
+
+@pytest.mark.filterwarnings("ignore")  # of libraries that Megatron Core does not find
+@pytest.mark.parametrize(
+    ("split", "chunks"),
+    [
+        ([17, 15], 1),
+        ([17, 15], 2),
+        ([15, 13], 2),
+        ([18, 14], 2),
+        ([16, 16], 4),
+        ([15, 15], 2),
+        ([9, 8, 8, 7], 2),
+        ([7, 8, 8, 7], 4),
+        ([8, 7, 8, 9], 1),
+    ],
+)
+def test_megatron_core_takes_the_blocks_that_are_said(split, chunks):
+    """It refuses a number of blocks of a stage that its chunks do not divide, but for a text that has all chunks."""
+    torch = pytest.importorskip("torch")
+    config = pytest.importorskip("megatron.core.transformer.transformer_config")
+    schedule = "interleaved" if chunks > 1 else "1f1b"
+    terms = dict(
+        layout_terms({
+            "parallelism.layers_per_stage": split,
+            "parallelism.pp": len(split),
+            "pipeline.chunks": chunks,
+            "pipeline.schedule": schedule,
+        })
+    )  # fmt: skip
+    counted = sum(split) + 2 * terms.get("embedding_counts", False)
+    assert not terms.get("layers_per_chunk") or counted == terms["layers_per_chunk"] * chunks * len(split)
+    text = terms.get("stage_layout")
+    config.TransformerConfig(
+        num_layers=sum(split),
+        hidden_size=64,
+        num_attention_heads=4,
+        pipeline_dtype=torch.bfloat16,
+        pipeline_model_parallel_size=len(split),
+        virtual_pipeline_model_parallel_size=None if text or chunks == 1 else chunks,
+        pipeline_model_parallel_layout=text,
+        num_layers_in_first_pipeline_stage=terms.get("first_layers"),
+        num_layers_in_last_pipeline_stage=terms.get("last_layers"),
+        account_for_embedding_in_pipeline_split=terms.get("embedding_counts", False),
+        account_for_loss_in_pipeline_split=terms.get("head_counts", False),
+    )
