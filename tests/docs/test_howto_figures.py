@@ -44,7 +44,7 @@ SLURM_ROWS = [
 """Rules, longest times and memory in the table of resources."""
 HELD = {
     "../README.md": (
-        f"at most {200 * AS_FAST:g} % slower, and at most {MOST_LATER} slower",  # than plans, than the trainer
+        f"at most {200 * AS_FAST:g} % slower, and at most {MOST_LATER} (simulated",  # than plans, than the trainer
     ),
     "howto/advise.md": (
         f"where that saves {NEAR_LEAST}",
