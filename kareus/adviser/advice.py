@@ -75,7 +75,6 @@ def answer(question: Question) -> Advice:
         left_out=left_out,
         chosen=chosen,
         chosen_gpus=chosen_gpus,
-        ties=tie_margin([layout.candidate.workload for layout in size.layouts if layout.plans]),
         unmeasured=unmeasured_of(base, size.layouts, question.config_dir),
         lacked=lacked_overlap(question, base, size.layouts, chosen.layout),
         measure_first=to_measure(question, base, size, chosen.layout),
@@ -138,7 +137,8 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     followed.split_otherwise(planned, question.trainer)
     followed.fit_otherwise(short, planned, question.trainer)
     done = time.perf_counter()
-    answers = layout_answers(followed, planned, tie_margin([one.candidate.workload for one in followed.predictions]))
+    ties = tie_margin([prediction.candidate.workload for prediction in followed.predictions])
+    answers = layout_answers(followed, planned, ties)
     depths = [layout.depth for layout in answers if layout.candidate.layout.layers_per_stage is None]
     return SizeAnswer(
         gpus=gpus,
@@ -146,6 +146,7 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
         refusals=enumerated.refusals,
         frontier=plans_frontier(answers),
         baseline=baseline_of(answers),
+        ties=ties,
         job=None if job is None else job_choice(predictor, base, job, answers),
         effort=Effort(
             configurations=len(depths) + cannot,

@@ -114,6 +114,8 @@ class SizeAnswer:
     """Plans of all layouts that no other plan dominates, by rising time."""
     baseline: LayoutChoice
     """The fastest layout run as Megatron-LM does."""
+    ties: TieMargin
+    """Of the layouts that were predicted."""
     effort: Effort
     job: LayoutChoice | None = None
     """The layout of the job whose files were given, run so; None without files, or with other GPUs or another batch."""
@@ -186,7 +188,6 @@ class Advice(Shown):
     """Numbers of GPUs that were left out, and why."""
     chosen: LayoutChoice
     chosen_gpus: int
-    ties: TieMargin
     unmeasured: Unmeasured | None = None
     """What a wrong order may cost; None for software that was measured, and where there is no choice."""
     measure_first: Sequence[LayoutAnswer] = ()
@@ -205,6 +206,11 @@ class Advice(Shown):
     def size(self) -> SizeAnswer:
         """The answer for the chosen number of GPUs."""
         return next(size for size in self.sizes if size.gpus == self.chosen_gpus)
+
+    @property
+    def ties(self) -> TieMargin:
+        """The margin of ties for the chosen number of GPUs."""
+        return self.size.ties
 
     @property
     def overrides(self) -> tuple[str, ...]:

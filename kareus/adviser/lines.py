@@ -432,7 +432,7 @@ def _size_lines(size: SizeAnswer, advice: Advice, columns: int | None) -> Iterat
     others = [answer for answer in size.layouts if answer.is_tied and answer.number not in on_frontier]
     ties = sum(not unkept_words(advice.question, answer) for answer in others)
     if ties:
-        yield (f"~ tied: {ties:,} more layout{'s' * (ties > 1)} would be on the frontier (*) with {advice.ties.words}")
+        yield (f"~ tied: {ties:,} more layout{'s' * (ties > 1)} would be on the frontier (*) with {size.ties.words}")
 
 
 def _over_words(layout: LayoutAnswer) -> str:

@@ -41,12 +41,8 @@ def frontier_figure(advice: Advice, size: SizeAnswer) -> Figure:
         spec=spec_of(_chart(f"layouts_{size.gpus}", given)),
         data={f"layouts_{size.gpus}": rows, f"layouts_{size.gpus}_marked": _marked(advice, size)},
         heads={name: head or "how far" for name, head, _ in TIPS},
-        note=f"A colour for each layout on the frontier. {_band_words(advice)}",
+        note=f"A colour for each layout on the frontier. Bands are the margin of ties: {size.ties.words}.",
     )
-
-
-def _band_words(advice: Advice) -> str:
-    return f"Bands are the margin of ties: {advice.ties.words}."
 
 
 def short_name(answer: LayoutAnswer) -> str:
@@ -59,7 +55,7 @@ def short_name(answer: LayoutAnswer) -> str:
 
 
 def _points(advice: Advice, size: SizeAnswer) -> pl.DataFrame:
-    percent = advice.ties.energy_percent
+    percent = size.ties.energy_percent
     on_frontier = {choice.layout.number for choice in size.frontier}
     most_s = NEAR * size.frontier[-1].cost.time_s
     rows = []

@@ -190,7 +190,7 @@ def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer])
         rows=rows,
         source=ADVISED_LAYOUTS.name,
         note=f"Numbered by their fastest plans; bold: what is chosen, the best by `{advice.selector}`. Tied: on the "
-        f"frontier with {advice.ties.words}. {_sentence(why) if why else ''}",
+        f"frontier with {size.ties.words}. {_sentence(why) if why else ''}",
     )
 
 
