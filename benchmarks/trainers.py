@@ -23,6 +23,7 @@ from typing import NamedTuple
 import kareus
 from doc_tables import ROOT, put
 from kareus.adviser.layouts import layout_of
+from kareus.adviser.order import FULL_SHARE
 from kareus.model.parallelism import Sharding
 from kareus.pareto import AS_FAST
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, max_throughput_plan
@@ -149,12 +150,13 @@ class Way(NamedTuple):
 
 
 def layout_words(workload: Workload, baseline: dict[str, float]) -> str:
-    """Return the degrees of a layout in short, and the seconds of its iteration without a plan."""
+    """Return the degrees of a layout in short, a star where it nearly fills memory, and its seconds without a plan."""
     layout = layout_of(workload)
     degrees = layout.degrees_words.replace(" ", "").replace(",", "-")
     chunks = f"-chunks{layout.chunks}" if layout.chunks > 1 else ""
     shards = f"-shards{layout.shards}" if layout.shards else ""
-    return f"{degrees}{shards}{chunks}, {baseline['time_s']:#.3g} s"
+    is_full = kareus.predict(workload).memory.total_gib > FULL_SHARE * workload.gpu.memory_gib
+    return f"{degrees}{shards}{chunks}{'*' if is_full else ''}, {baseline['time_s']:#.3g} s"
 
 
 @cache
