@@ -16,6 +16,7 @@ from kareus.errors import ConfigError
 from kareus.graph.number_formats import Precision
 from kareus.pareto import as_fast_s, pareto_order
 from kareus.plans.selectors import Goal, parse_selector, select
+from kareus.workload.config import Workload
 from kareus.workload.model_flops import tokens_per_iteration
 
 NOISE = 0.005
@@ -153,6 +154,8 @@ class LackedOverlap:
     """Time of the layout, run by itself, as the job is set."""
     with_s: float
     """That with the overlap."""
+    overlapped: Workload
+    """The layout with the overlap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

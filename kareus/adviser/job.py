@@ -101,5 +101,7 @@ def lacked_overlap(
         bases = (base, replace(base, software=replace(software, **usable)))
         without_s, with_s = (LayoutTimes(side, [workload]).of({}).tolist()[0] for side in bases)
         if settings and with_s < without_s * (1 - AS_FAST):
-            return LackedOverlap(settings=settings, layout=layout, without_s=without_s, with_s=with_s)
+            overlapped = replace(workload, software=bases[1].software)
+            times = {"without_s": without_s, "with_s": with_s}
+            return LackedOverlap(settings=settings, layout=layout, overlapped=overlapped, **times)
     return None

@@ -9,6 +9,7 @@ from pathlib import Path
 from kareus.adviser.answers import (
     Advice,
     FormatAnswer,
+    LackedOverlap,
     LayoutAnswer,
     LayoutChoice,
     SizeAnswer,
@@ -97,8 +98,7 @@ def short_lines(advice: Advice) -> Iterator[str]:
 def _first_lines(advice: Advice) -> Iterator[str]:
     """Yield what is chosen, what it saves, how wrong that may be, and what to mind."""
     yield headline(advice)
-    if alone := job_line(advice):
-        yield alone
+    yield from job_lines(advice)
     if whole := training_line(advice):
         yield whole
     yield from frugal_lines(advice)
@@ -155,19 +155,34 @@ def job_gain(advice: Advice) -> str:
     return f"the layout alone, without a plan: {_savings(advice.size.job, without, YOURS)}: {_iteration(without)}"
 
 
-def job_line(advice: Advice) -> str:
-    """Return what the chosen layout gains without a plan over that of a job, and what lacking overlap costs it."""
-    lacked = advice.lacked
-    said = list(filter(None, [job_gain(advice)]))
-    if lacked is not None:
-        is_chosen = lacked.layout.number == advice.chosen.layout.number
-        where = "it" if is_chosen else lacked.layout.candidate.words
+def job_lines(advice: Advice) -> Iterator[str]:
+    """Yield what overlap a job lacks where that costs time, and what the chosen layout gains over it without a plan."""
+    if advice.lacked is not None:
+        yield lacked_line(advice, advice.lacked)
+    if alone := job_gain(advice):
+        yield alone
+
+
+def lacked_line(advice: Advice, lacked: LackedOverlap) -> str:
+    """Return what a layout takes with the overlap that a job lacks, beside that without it, or less than the choice.
+
+    The error of that time is given where it is not the choice's.
+    """
+    with_s, without_s, chosen_s = (
+        scaled(time_s, "s", digits=4) for time_s in (lacked.with_s, lacked.without_s, advice.chosen.cost.time_s)
+    )
+    chosen = advice.chosen.layout
+    is_chosen = lacked.layout.number == chosen.number
+    error, other = time_percent(lacked.overlapped), time_percent(chosen.candidate.workload)
+    errors = "" if error == other else f", at an error of {error:g} % instead of {other:g} %"
+    if is_chosen or lacked.with_s >= advice.chosen.cost.time_s:
         saved = less(100 * (1 - lacked.with_s / lacked.without_s), "time")
-        said.append(
-            f"with {' and '.join(lacked.settings)}, which your script lacks, {where} would take {saved}: "
-            f"{scaled(lacked.with_s, 's', digits=4)} instead of {scaled(lacked.without_s, 's', digits=4)}"
-        )
-    return "; ".join(said)
+        takes = f"{saved}: {with_s} instead of {without_s}{errors}"
+    else:
+        takes = f"{with_s} without a plan, less than the choice's {chosen_s}{errors} ({without_s} without that)"
+    what = "it" if is_chosen else f"{lacked.layout.candidate.words}{full_words(lacked.layout)},"
+    settings = " and ".join(lacked.settings)
+    return f"first add {settings}, which your script lacks, and ask again: {what} then takes {takes}"
 
 
 def subject(advice: Advice) -> str:

@@ -22,6 +22,7 @@ from kareus.adviser.rows import memory_share
 from kareus.adviser.tables import layouts_frame, plans_frame
 from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.artifacts.records import to_plain
+from kareus.prediction.errors import time_percent
 
 
 def plain(advice: Advice) -> dict[str, Any]:
@@ -100,7 +101,7 @@ def _size(advice: Advice, size: SizeAnswer) -> dict[str, Any]:
 
 
 def _lacked(lacked: LackedOverlap) -> dict[str, Any]:
-    times = {"without_s": lacked.without_s, "with_s": lacked.with_s}
+    times = {"without_s": lacked.without_s, "with_s": lacked.with_s, "error_percent": time_percent(lacked.overlapped)}
     return {"settings": list(lacked.settings), **_named(lacked.layout), **times}
 
 

@@ -18,7 +18,7 @@ from kareus.adviser.lines import (
     frugal_lines,
     full_line,
     gain_words,
-    job_line,
+    job_lines,
     layout_settings,
     layout_words,
     measure_lines,
@@ -108,9 +108,8 @@ def advice_text(advice: Advice) -> str:
 
 
 def _lead(advice: Advice) -> Iterator[str]:
-    """Yield what a job gains by the layout alone, the layout, how wrong that may be, what to mind, and settings."""
-    if alone := job_line(advice):
-        yield _sentences(alone)
+    """Yield what a job lacks and gains by the layout alone, the layout, how wrong that may be, and settings."""
+    yield from map(_sentence, job_lines(advice))
     yield _sentence(layout_words(advice))
     yield _sentence(f"{PREDICTED}; error: {error_text(advice)}")
     yield from map(_sentences, frugal_lines(advice))

@@ -12,10 +12,11 @@ import kareus
 from kareus.adviser.advice import answer
 from kareus.adviser.answers import LayoutChoice
 from kareus.adviser.from_files import asked_of
-from kareus.adviser.lines import answer_lines, commands, headline, job_line, layout_words, short_lines
+from kareus.adviser.lines import answer_lines, commands, headline, job_lines, layout_words, short_lines
 from kareus.adviser.plain import asked, plain
 from kareus.adviser.question import ask
 from kareus.adviser.tables import layouts_frame
+from kareus.prediction.errors import time_percent
 from kareus.report.advice_page import advice_page
 from kareus.workload.arguments import brought
 from kareus.workload.resolve import resolve
@@ -35,6 +36,8 @@ INTERLEAVED = """torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-la
 GPU = "gpu=h100-sxm5-80gb"
 FEW = (GPU, "cp=1", "pp=1,4", "microbatch_size=2,4", "recompute=none", "schedule=1f1b", "sharding=optimizer")
 FLAGS = ("--overlap-grad-reduce", "--overlap-param-gather")
+OVERLAP = ("software.reduction=buckets", "software.gather_beside_forward=true")
+"""What the flags mean."""
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +59,13 @@ def advice(script):
     return answer(question_about(script, "tp=1", *FEW))
 
 
-def predicted(file, *given):
+def resolved(file, *given):
     (workload,) = kareus.resolve(brought([file], None, [GPU, *given])[1], CONFIG)
-    return kareus.predict(workload)
+    return workload
+
+
+def predicted(file, *given):
+    return kareus.predict(resolved(file, *given))
 
 
 def test_the_answer_is_compared_with_the_layout_of_the_script(advice, script):
@@ -71,8 +78,9 @@ def test_the_answer_is_compared_with_the_layout_of_the_script(advice, script):
     assert f"instead of {1e3 * own.time_s:.1f} ms and" in headline(advice)
     without = advice.chosen.layout.sequential
     lines = list(short_lines(advice))
-    assert lines[1].startswith("the layout alone, without a plan: ")
-    assert f"{100 * (1 - without.time_s / own.time_s):.0f} % less time" in lines[1]
+    assert lines[1].startswith("first add "), "what costs nothing"
+    assert lines[2].startswith("the layout alone, without a plan: ")
+    assert f"{100 * (1 - without.time_s / own.time_s):.0f} % less time" in lines[2]
     assert "own execution of your script's layout" in lines[0]
     assert any(
         f"your script's, which it is compared with: {advice.size.job.layout.candidate.words}" in x for x in lines
@@ -99,12 +107,40 @@ def test_overlap_that_the_script_lacks_is_named_with_what_it_costs(advice, scrip
     layout = [text for text in lacked.layout.candidate.layout.overrides if not text.startswith("parallelism.layers")]
     usual = [*layout, "parallelism.layers_per_stage=null"]
     without = predicted(script, *usual)
-    whole = predicted(script, *usual, "software.reduction=buckets", "software.gather_beside_forward=true")
+    whole = predicted(script, *usual, *OVERLAP)
     assert lacked.without_s == pytest.approx(without.time_s, rel=1e-6)
     assert lacked.with_s == pytest.approx(whole.time_s, rel=1e-6)
     saved = 100 * (1 - whole.time_s / without.time_s)
-    assert f"with {' and '.join(FLAGS)}, which your script lacks, it would take {saved:.2g} % less" in job_line(advice)
-    assert job_line(advice).endswith(f" ms instead of {1e3 * without.time_s:.4g} ms")
+    said, _ = job_lines(advice)
+    assert said.startswith(f"first add {' and '.join(FLAGS)}, which your script lacks, and ask again: ")
+    assert (
+        f": it then takes {saved:.2g} % less time: {1e3 * whole.time_s:.4g} ms instead of {1e3 * without.time_s:.4g} ms"
+        in said
+    )
+    assert said.endswith(f" ms, at an error of {time_percent(resolved(script, *usual, *OVERLAP)):g} % instead of 18 %")
+
+
+def test_what_the_script_lacks_is_said_to_beat_the_choice_where_it_does(advice, script):
+    """By time, and with the error of a layout that was measured with it beside that of a choice that never was."""
+    question = question_about(script, "tp=1", *FEW[:-1])
+    free = answer(question)
+    chosen, lacked = free.chosen.layout.candidate, free.lacked
+    assert (chosen.layout.sharding, lacked.layout.candidate.layout.sharding) == ("full", "optimizer")
+    usual = [text for text in lacked.layout.candidate.layout.overrides if not text.startswith("parallelism.layers")]
+    whole = predicted(script, *usual, *OVERLAP)
+    assert whole.time_s < free.chosen.cost.time_s
+    first, second = list(short_lines(free))[1:3]
+    assert first.startswith("first add ")
+    assert f", then takes {1e3 * whole.time_s:.4g} ms without a plan, less than the choice's " in first
+    errors = [time_percent(workload) for workload in (resolved(script, *usual, *OVERLAP), chosen.workload)]
+    assert errors[0] < errors[1]
+    assert f" ms, at an error of {errors[0]:g} % instead of {errors[1]:g} % (" in first
+    assert second.startswith("the layout alone")
+    lead = advice_page(free).extra["lead"]
+    assert lead[1] == f"F{first[1:]}."
+    assert plain(free)["lacked"]["error_percent"] == errors[0]
+    slow = replace(free, lacked=replace(lacked, with_s=free.chosen.cost.time_s))
+    assert "choice" not in next(iter(job_lines(slow)))
 
 
 def test_a_job_whose_blocks_are_those_that_a_search_finds_is_listed_once(tmp_path):
@@ -140,7 +176,7 @@ def test_a_script_that_overlaps_lacks_nothing(tmp_path):
     path.write_text(f"{SCRIPT} {' '.join(FLAGS)}")
     own = answer(question_about(path, GPU, "tp=1", "cp=1", "pp=4", *FEW[3:]))
     assert own.lacked is None
-    assert "lacks" not in job_line(own)
+    assert not any("lacks" in line for line in job_lines(own))
 
 
 def test_constraints_of_a_question_leave_the_script_to_compare_with(script):
