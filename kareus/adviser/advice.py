@@ -116,7 +116,7 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     layouts, job = list(layouts_of(base, gpus, question.global_batch, question.constraints)), job_of(question, gpus)
     if job is not None and question.constraints.allow(job) and job not in layouts:
         layouts.append(job)
-    enumerated = sort_layouts(base, layouts)
+    enumerated, as_listed = sort_layouts(base, layouts), set(layouts)
     predictor = LayoutPredictor(base, costs, question.trainer)
     short = trainable(enumerated.short(base), question.trainer)
     if not enumerated.candidates:
@@ -125,21 +125,23 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     _check_any(question, base, gpus, enumerated)
     enumerated = with_setting(enumerated, question.trainer)
     listed = time.perf_counter()
-    can_run, cannot = len(enumerated.candidates), len(enumerated.refusals)
-    logger.info("%d layouts can run, %d cannot; predicting", can_run, cannot)
+    can_run = sum(candidate.layout in as_listed for candidate in enumerated.candidates)
+    cannot, others = len(enumerated.refusals), len(enumerated.candidates) - can_run
+    fits = f", {others:,} can with other blocks on their stages" if others else ""
+    logger.info("%s", f"{can_run:,} layouts can run, {cannot:,} cannot{fits}; predicting")
     bounded = by_bound(enumerated.candidates, costs)
     bounds_done = time.perf_counter()
     followed = follow(predictor, bounded, job)
     predicted = time.perf_counter()
     ruled_out = ", since bounds rule out the others" if len(followed.predictions) < len(bounded) else ""
-    logger.info("%d predicted in full%s; planning the best", len(followed.predictions), ruled_out)
+    logger.info("%s predicted in full%s; planning the best", f"{len(followed.predictions):,}", ruled_out)
     planned = followed.plan()
     followed.split_otherwise(planned, question.trainer)
     followed.fit_otherwise(short, planned, question.trainer)
     done = time.perf_counter()
     ties = tie_margin([prediction.candidate.workload for prediction in followed.predictions])
     answers = layout_answers(followed, planned, ties)
-    depths = [layout.depth for layout in answers if layout.candidate.layout.layers_per_stage is None]
+    depths = [layout.depth for layout in answers if layout.candidate.layout in as_listed]
     return SizeAnswer(
         gpus=gpus,
         layouts=answers,
@@ -149,9 +151,9 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
         ties=ties,
         job=None if job is None else job_choice(predictor, base, job, answers),
         effort=Effort(
-            configurations=len(depths) + cannot,
+            configurations=can_run + cannot,
             refused=enumerated.reasons,
-            bounded=len(depths),
+            bounded=can_run,
             predicted=sum(depth is not Depth.BOUNDED for depth in depths),
             planned=sum(depth is Depth.PLANNED for depth in depths),
             resplit=len(answers) - len(depths),

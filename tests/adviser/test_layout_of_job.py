@@ -85,8 +85,23 @@ def test_the_answer_is_compared_with_the_layout_of_the_script(advice, script):
     assert any(
         f"your script's, which it is compared with: {advice.size.job.layout.candidate.words}" in x for x in lines
     )
-    assert len(lines) < 12, "and the page's path"
+    assert len(lines) <= 12, "a dozen"
     assert plain(advice)["job"]["time_s"] == job.time_s
+
+
+def test_layouts_that_can_run_are_counted_once(advice, script, caplog):
+    """That of the script among them, while they are counted, in the terminal and on the page."""
+    caplog.set_level("INFO", "kareus.adviser.advice")
+    again = answer(advice.question)
+    count = sum(
+        one.candidate.layout.layers_per_stage in (None, advice.question.job.layers_per_stage)
+        for one in again.size.layouts
+    )
+    assert count > sum(one.candidate.layout.layers_per_stage is None for one in again.size.layouts)
+    assert f"{count:,} layouts can run, " in caplog.text
+    assert any(f" GPUs: {count:,} can run, " in line for line in answer_lines(again))
+    (said,) = (section.text for section in advice_page(again).sections if " in figures" in section.title)
+    assert f" layouts {count:,} can run. " in said
 
 
 def test_the_row_of_the_script_is_marked_everywhere(advice):
@@ -120,7 +135,7 @@ def test_overlap_that_the_script_lacks_is_named_with_what_it_costs(advice, scrip
     assert said.endswith(f" ms, at an error of {time_percent(resolved(script, *usual, *OVERLAP)):g} % instead of 18 %")
 
 
-def test_what_the_script_lacks_is_said_to_beat_the_choice_where_it_does(advice, script):
+def test_what_the_script_lacks_is_said_to_beat_the_choice_where_it_does(script):
     """By time, and with the error of a layout that was measured with it beside that of a choice that never was."""
     question = question_about(script, "tp=1", *FEW[:-1])
     free = answer(question)
