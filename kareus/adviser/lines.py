@@ -301,7 +301,10 @@ def engine_line(advice: Advice) -> str:
 
 
 def frugal_lines(advice: Advice) -> Iterator[str]:
-    """Yield what a little more time saves, where there is little to gain at full speed, and in which layout most."""
+    """Yield what a little more time saves, where there is little to gain at full speed, and in which layout most.
+
+    It is one line of the chosen layout, or a list where others save more.
+    """
     first, baseline = advice.chosen.layout.fastest, advice.size.baseline.cost
     if advice.chosen.cost != first:
         return
@@ -317,34 +320,48 @@ def frugal_lines(advice: Advice) -> Iterator[str]:
         frugal.time_s / baseline.time_s - 1,
         1 - frugal.energy_j / baseline.energy_j,
     )
-    if said is not None:
-        is_asked = advice.question.trainer.clocks is ClockPace.STEP
-        by_plan = "by the plan alone, " if job_gain(advice) else ""
-        to_do = "what the line below asks for" if is_asked else f"plan it with `--select {SLOWER}` in the command below"
-        yield f"{by_plan}{said} in this layout: {to_do}{_frugal_layouts(advice, most_s, frugal)}"
+    if said is None:
+        return
+    is_asked = advice.question.trainer.clocks is ClockPace.STEP
+    to_do = "what the line below asks for" if is_asked else f"plan it with `--select {SLOWER}` in the command below"
+    said = f"{'by the plan alone, ' if job_gain(advice) else ''}{said}"
+    if others := list(_frugal_layouts(advice, most_s, frugal)):
+        yield f"{said.partition('; ')[0]}; more time saves more, each against the choice:"
+        yield f"  {_beside(advice, frugal)}: this layout; {to_do}"
+        yield from others
+    else:
+        yield f"{said} in this layout: {to_do}"
 
 
-def _frugal_layouts(advice: Advice, most_s: float, frugal: LayoutCost) -> str:
-    """Return the layouts that save most for the time that they take: of those with room in memory, and of the others.
+def _beside(advice: Advice, cost: LayoutCost) -> str:
+    """Return how much more or less than the chosen plan another one takes of time and energy, and how much that is."""
+    first = advice.chosen.cost
+    time, energy = (
+        less(100 * (1 - now / then), of)
+        for now, then, of in ((cost.time_s, first.time_s, "time"), (cost.energy_j, first.energy_j, "energy"))
+    )
+    return f"{time} and {energy}, {_iteration(cost)}"
+
+
+def _frugal_layouts(advice: Advice, most_s: float, frugal: LayoutCost) -> Iterator[str]:
+    """Yield the layouts that save most for the time that they take: of those with room in memory, and of the others.
 
     Each saves plainly more than the chosen one as slow as that, and has plainly less energy times time than the one
     before. It is named by its plan `fastest` or by its most frugal one within a time.
     """
     layouts = [layout for layout in advice.size.layouts if layout.plans]
     plans = [plan for layout in layouts for plan in _steps(layout, most_s) if keeps(advice.question, plan)]
-    most_j, least_j, most_js, said = frugal.energy_j * (1 - SAME_SHARE), 0.0, math.inf, ""
+    most_j, most_js = frugal.energy_j * (1 - SAME_SHARE), math.inf
     for is_full in (False, True):
         within = [plan for plan in plans if is_nearly_full(plan.layout) is is_full and plan.cost.energy_j <= most_j]
         best = min(within, key=_energy_time, default=None)
         if best is None or _energy_time(best) > most_js:
             continue
-        verb = "saves more" if not said else "saves still more" if best.cost.energy_j < least_j else "takes less time"
-        most_js, least_j = _energy_time(best) * (1 - SAME_SHARE), best.cost.energy_j
-        saved, asked = _savings(advice.size.baseline, best.cost, BASELINE), _asked_for(advice, best)
-        memory = f"{100 * memory_share(best.layout):.0f} % of a GPU's memory"
-        said += f"; {best.layout.candidate.words} {verb}: {saved} ({asked}), at {memory}"
-        said += f"{_over_words(best.layout)}, so try it first" if is_full else ""
-    return said
+        most_js = _energy_time(best) * (1 - SAME_SHARE)
+        memory = f"{100 * memory_share(best.layout):.0f} % of memory"
+        memory += f"{_over_words(best.layout)}, so try it first" if is_full else ""
+        what = f"{best.layout.candidate.words}, at {memory}"
+        yield f"  {_beside(advice, best.cost)}: {what}; {_asked_for(advice, best)}"
 
 
 def _steps(layout: LayoutAnswer, most_s: float) -> list[LayoutChoice]:

@@ -107,12 +107,16 @@ def advice_text(advice: Advice) -> str:
     return blocks_text([list(answer_lines(advice))])
 
 
-def _lead(advice: Advice) -> Iterator[str]:
+def _lead(advice: Advice) -> Iterator[str | list[str]]:
     """Yield what a job lacks and gains by the layout alone, the layout, how wrong that may be, and settings."""
     yield from map(_sentence, job_lines(advice))
     yield _sentence(layout_words(advice))
     yield _sentence(f"{PREDICTED}; error: {error_text(advice)}")
-    yield from map(_sentences, frugal_lines(advice))
+    first, *others = [*frugal_lines(advice)] or [""]
+    if first:
+        yield f"{first[0].upper()}{first[1:]}" if others else _sentences(first)
+    if others:
+        yield [_sentence(line.strip()) for line in others]
     if full := full_line(advice):
         yield _sentences(full)
     if idle := idle_limit_line(advice.question):

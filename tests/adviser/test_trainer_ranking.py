@@ -139,37 +139,49 @@ def slower_beside(advice, *others):
         candidate = replace(another.candidate, memory=memory)
         layouts.append(replace(another, number=number, plans=(cost,), candidate=candidate))
     size = replace(advice.size, baseline=chosen, layouts=tuple(layouts))
-    (line,) = frugal_lines(replace(advice, sizes=(size,), chosen=chosen))
-    return line
+    return list(frugal_lines(replace(advice, sizes=(size,), chosen=chosen)))
 
 
 @pytest.mark.parametrize(
     ("other", "said"),
-    [((1.03, 950.0), "3.0 % more time and 5.0 % less energy"), ((1.03, 979.5), ""), ((1.06, 900.0), "")],
+    [
+        ((1.03, 950.0), "3.0 % more time and 5.0 % less energy, 1.030 s and 950.0 J"),
+        ((1.03, 979.5), ""),
+        ((1.06, 900.0), ""),
+    ],
     ids=["saves more", "saves no more", "too slow"],
 )
 def test_another_layout_is_named_where_it_saves_more_at_that_pace(by_trainer, other, said):
     advice = by_trainer["hugging-face"]
-    line = slower_beside(advice, (other, 0.5))
-    assert "4.0 % slower saves 2.0 % of energy in this layout" in line
-    assert (f"; {advice.size.layouts[1].candidate.words} saves more: {said}" in line) == bool(said)
-    assert ("saves more" in line) == bool(said)
+    line, *others = slower_beside(advice, (other, 0.5))
+    if not said:
+        assert "; 4.0 % slower saves 2.0 % of energy in this layout: plan it with `--select " in line
+        assert others == []
+        return
+    assert line == "at full speed there is nothing to gain; more time saves more, each against the choice:"
+    this, another = others
+    assert this.startswith(
+        "  4.0 % more time and 2.0 % less energy, 1.040 s and 980.0 J: this layout; plan it with `--select "
+    )
+    assert another.startswith(
+        f"  {said}: {advice.size.layouts[1].candidate.words}, at 50 % of memory; ask again with `"
+    )
 
 
 def test_a_layout_with_room_in_memory_is_named_before_a_full_one_that_saves_more(by_trainer):
     advice = by_trainer["hugging-face"]
     both = slower_beside(advice, ((1.02, 930.0), 0.99), ((1.03, 950.0), 0.86), ((1.03, 960.0), 0.8))
-    safe, full = both.split("; ")[-2:]
-    assert "saves more: 3.0 % more time and 5.0 % less energy" in safe
-    assert safe.endswith(", at 86 % of a GPU's memory")
-    assert "saves still more: 2.0 % more time and 7.0 % less energy" in full
-    assert full.endswith(", at 99 % of a GPU's memory, so try it first")
-    alone = slower_beside(advice, ((1.02, 950.0), 0.99), ((1.03, 930.0), 0.86))
-    assert "saves more: 3.0 % more time and 7.0 % less energy" in alone
+    _, _, safe, full = both
+    assert safe.startswith("  3.0 % more time and 5.0 % less energy, ")
+    assert ", at 86 % of memory; ask again " in safe
+    assert full.startswith("  2.0 % more time and 7.0 % less energy, ")
+    assert ", at 99 % of memory, so try it first; ask again " in full
+    *_, alone = slower_beside(advice, ((1.02, 950.0), 0.99), ((1.03, 930.0), 0.86))
+    assert alone.startswith("  3.0 % more time and 7.0 % less energy, ")
     assert "try it first" not in alone
-    sooner = slower_beside(advice, ((1.01, 955.0), 0.99), ((1.04, 950.0), 0.86)).split("; ")[-1]
-    assert "takes less time: 1.0 % more time and 4.5 % less energy" in sooner, "which saves most for its time"
-    assert "at 99 %" not in slower_beside(advice, ((1.04, 955.0), 0.99), ((1.02, 950.0), 0.86))
+    *_, sooner = slower_beside(advice, ((1.01, 955.0), 0.99), ((1.04, 950.0), 0.86))
+    assert sooner.startswith("  1.0 % more time and 4.5 % less energy, "), "which saves most for its time"
+    assert not any("at 99 %" in line for line in slower_beside(advice, ((1.04, 955.0), 0.99), ((1.02, 950.0), 0.86)))
 
 
 def test_another_layout_is_named_by_the_plan_that_saves_most_for_its_time(by_trainer):
@@ -181,9 +193,9 @@ def test_another_layout_is_named_by_the_plan_that_saves_most_for_its_time(by_tra
     chosen = LayoutChoice(layout=replace(advice.size.layouts[0], plans=tuple(plans[:2])), cost=plans[0])
     layouts = (chosen.layout, replace(another, plans=tuple(plans[2:])))
     size = replace(advice.size, baseline=chosen, layouts=layouts)
-    (line,) = frugal_lines(replace(advice, sizes=(size,), chosen=chosen))
-    assert "saves more: 1.0 % more time and 4.5 % less energy" in line
-    assert f"(ask again with `{' '.join(telling_constraints(advice.question, *layouts[1:], layouts))}`), at " in line
+    *_, line = frugal_lines(replace(advice, sizes=(size,), chosen=chosen))
+    assert line.startswith("  1.0 % more time and 4.5 % less energy, 1.010 s and 955.0 J: ")
+    assert line.endswith(f"; ask again with `{' '.join(telling_constraints(advice.question, *layouts[1:], layouts))}`")
 
 
 def test_what_the_engine_would_do_is_said_beside(by_trainer):

@@ -81,14 +81,17 @@ def test_the_table_says_why_layouts_are_listed_that_need_more_than_a_gpu_has(wri
 
 
 def test_sentences_of_the_lead_stay_short(written):
-    """What is one line of the terminal, with layouts that save more, is several sentences on the page."""
+    """Layouts that save more are a list."""
     advice, _ = written
     most_j = 0.9 * advice.size.baseline.cost.energy_j
     slower = replace(advice.chosen.cost, time_s=1.02 * advice.chosen.cost.time_s, energy_j=most_j)
     layouts = [replace(one, plans=(*one.plans[:1], slower)) if one.number == 2 else one for one in advice.size.layouts]
     lead = advice_page(replace(advice, sizes=(replace(advice.size, layouts=layouts),))).extra["lead"]
     words = next(one.candidate.words for one in layouts if one.number == 2)
-    assert any(f" in the command below. {words} saves more: " in line for line in lead)
+    (listed,) = (each for each in lead if not isinstance(each, str))
+    assert listed[0].endswith(": this layout; plan it with `--select straggler=1.05x` in the command below.")
+    assert f": {words}, at " in listed[1]
+    lead = [line for each in lead for line in ([each] if isinstance(each, str) else each)]
     sentences = [part for line in lead if not line.startswith("In ") for part in re.split(r"[.:] ", line)]
     assert max(len(sentence.split()) for sentence in sentences) <= 40
 
