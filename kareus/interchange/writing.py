@@ -60,15 +60,12 @@ OF_TRAINER = tuple(
 """Those that a trainer can do or cannot, whatever the job is."""
 
 
-OF_LAYOUT = (
-    *("parallelism.", "pipeline.", "recompu", "microbatch_size", "num_microbatches", "global_batch_size", "rank_batch"),
-    *("shards", "replicas", "reshards", "copies", "layers_per_chunk", "stage_layout", "first_layers", "last_layers"),
-    *("embedding_counts", "head_counts", "software", "sequence_length", "model.max_positions"),
-)
-"""Beginnings of the terms that one line gives of a layout and of what runs beside what in it, without which it was not
-priced."""
 MODULES = "stage_modules"
 """Term of the names of all modules of a stage, which are not for one line."""
+POSITIONS = "model.max_positions"
+"""Term of a model that follows from sequences, and so is the layout's."""
+NOT_OF_LAYOUT = (*LAUNCHED, "expert_layers", "latent_head_dim", MODULES)
+"""Terms that one line of settings leaves out beside a model's: of what starts the processes, and of sizes of blocks."""
 
 NO_FUNCTION = ("model.name", "model.checkpoint", "model.layers_per_stage")
 """Beginnings of keys of a model that say nothing of what it computes."""
@@ -111,10 +108,10 @@ def _read_again(
 
 
 def layout_line(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node: int) -> str:
-    """Return in one line what a trainer is given of a layout and its batch: flags, or keys and values.
+    """Return in one line what a trainer is given of a layout, its batch and its options: flags, or keys and values.
 
-    Of names of all modules of a stage, without which a trainer would split blocks by its rule, the line says where they
-    stand.
+    It has what `written` has but the model, what starts the processes, and what is the same in all jobs. Of names of
+    all modules of a stage, without which a trainer would split blocks by its rule, the line says where they stand.
 
     Args:
         table: of the trainer.
@@ -126,7 +123,7 @@ def layout_line(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node:
     terms = {
         name: value
         for name, value in all_terms.items()
-        if name.startswith(OF_LAYOUT) and workload.get(OF_MORE.get(name, "")) != 1
+        if _is_of_layout(name) and workload.get(OF_MORE.get(name, "")) != 1
     }
     settings = _settings(table, terms, flags=is_flags)
     modules = {name: value for name, value in all_terms.items() if name == MODULES}
@@ -135,6 +132,10 @@ def layout_line(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node:
     shown = {key: value for key, value in settings.items() if key not in table.always}
     priced = {key: value for key, value in table.always.items() if (row := table.row(key)) and row.term is None}
     return (" " if is_flags else ", ").join([*_shown(table, shown | priced), *elsewhere])
+
+
+def _is_of_layout(term: str) -> bool:
+    return term == POSITIONS or not (term.startswith("model.") or term in NOT_OF_LAYOUT)
 
 
 def settings_apart(table: TrainerTable, key: str, value: Any, usual: Any) -> tuple[list[str], list[str]]:

@@ -256,6 +256,31 @@ def test_one_line_of_arguments_has_every_dropout_that_the_file_has():
     assert "dtype" not in layout_line(trainer_named("nanotron"), workload, 8)
 
 
+@pytest.mark.parametrize(
+    ("option", "trainer", "said"),
+    [
+        ("training.gradients=bf16", "megatron-lm", "--grad-reduce-in-bf16"),
+        ("precision=fp8", "megatron-lm", "--fp8-format hybrid"),
+        ("training.offload_optimizer=0.5", "megatron-lm", "--optimizer-offload-fraction 0.5"),
+        ("training.recompute_blocks=1", "megatron-lm", "--recompute-num-layers 1"),
+        ("training.gradients=bf16", "nanotron", "optimizer.accumulate_grad_in_fp32=false"),
+        ("precision=fp8", "torchtitan", 'model.converters="float8"'),
+    ],
+)
+def test_one_line_of_settings_has_each_option_that_the_file_has(option, trainer, said):
+    """Memory and error count on them."""
+    words = ("model=llama3.2-3b", "parallelism.tp=2", "parallelism.dp=2", "recomputation=full")
+    lines, files = [], []
+    for more in ((), (option,)):
+        workload = usual(*words, *more)
+        lines.append(layout_line(trainer_named(trainer), workload, 8))
+        files.append({line.strip().rpartition(".")[2] for line in settings_of(trainer, workload)[0].text.splitlines()})
+    assert said in lines[1]
+    for added in files[1] - files[0]:
+        name, _, value = re.sub("[=:]", " ", added).partition(" ")
+        assert added[0] == "[" or (name.lstrip("-") in lines[1] and value.strip() in lines[1]), added
+
+
 def test_one_line_of_settings_says_where_the_modules_of_stages_are():
     """torchtitan splits blocks by a rule of its own where the modules of its stages are not named."""
     uneven = ("model=llama3.2-3b", "parallelism.pp=2", "parallelism.layers_per_stage=[15,13]", "parallelism.tp=1")
