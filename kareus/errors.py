@@ -1,4 +1,4 @@
-"""The errors a user can act on. The command line prints one line for each and exits with 2."""
+"""The errors a user can act on. The command line prints one line for each, its notes below, and exits with 2."""
 
 MOST_CHARACTERS = 2000
 """Characters of a message that are shown: more than any message has of its own, less than values it may quote."""
@@ -28,7 +28,10 @@ def one_line(text: str) -> str:
 
 
 class KareusError(Exception):
-    """Base class of errors that a user can act on. Messages give place, value, allowed range and remedy."""
+    """Base class of errors that a user can act on. Messages give place, value, allowed range and remedy.
+
+    What more there is to say, such as several ways out, are notes (`add_note`), one a line.
+    """
 
     def __str__(self) -> str:
         """Return the message in one line."""

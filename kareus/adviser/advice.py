@@ -30,7 +30,7 @@ from kareus.adviser.unmeasured import to_measure, unmeasured_of
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.graph.number_formats import Precision
 from kareus.pareto import as_fast_s
-from kareus.prediction.remedies import cost_words, misfit_words, why_not
+from kareus.prediction.remedies import misfit_lines, why_not
 from kareus.runtime.engine_checks import engine_refusal
 from kareus.software.record import driven
 from kareus.workload.combinations import check_format
@@ -169,28 +169,26 @@ def _check_any(question: Question, base: Workload, gpus: int, layouts: Sorted) -
     """Check that a layout can run.
 
     Raises:
-        RefusedWorkloadError: none can; with the reasons and what is nearest.
+        RefusedWorkloadError: none can; with the reasons, and as notes what is nearest and what makes it fit.
     """
     if layouts.candidates:
         return
     if not layouts.refusals:
         raise RefusedWorkloadError(_without_layouts(question, base, gpus))
+    none = f"none of {len(layouts.refusals):,} layouts can run on {gpus} GPUs ({counted(layouts.reasons)})"
     nearest = nearest_to_fit(layouts.refusals)
     if nearest:
         layout, _ = nearest
         misfit = why_not(layout.workload(base))
-        remedies = [f"{' '.join(remedy.overrides)}: {cost_words(remedy, misfit)}" for remedy in misfit.remedies]
-        sure = "would" if remedies and not misfit.remedies[0].is_tight else "may"
-        raise RefusedWorkloadError(
-            f"none of {len(layouts.refusals):,} layouts can run on {gpus} GPUs ({counted(layouts.reasons)}); "
-            f"the nearest, {layout.words}: {misfit_words(misfit)}; "
-            + (f"what {sure} fit: {', or '.join(remedies)}; " if remedies else "")
-            + "give more GPUs or fewer constraints."
+        error = RefusedWorkloadError(
+            f"{none}; the nearest needs {misfit.memory.total_gib:.1f} of {base.gpu.memory_gib:.1f} GiB; give more GPUs "
+            "or fewer constraints."
         )
-    raise RefusedWorkloadError(
-        f"none of {len(layouts.refusals):,} layouts can run on {gpus} GPUs ({counted(layouts.reasons)}); "
-        f"{_unfilled(question, base, gpus, layouts) or f'the first: {layouts.refusals[0].message}'}"
-    )
+        for line in misfit_lines(f"nearest: {layout.words}", misfit):
+            error.add_note(line)
+        raise error
+    why = _unfilled(question, base, gpus, layouts) or f"the first: {layouts.refusals[0].message}"
+    raise RefusedWorkloadError(f"{none}; {why}")
 
 
 def _unfilled(question: Question, base: Workload, gpus: int, layouts: Sorted) -> str:

@@ -1,7 +1,7 @@
 """The command line: a command for each thing that people do, a stage for each that only the workflow does.
 
 Modules of commands are imported only when they are called. Whatever a user can act on ends in one line on standard
-error and exit code 2.
+error, the notes of the error below it, and exit code 2.
 """
 
 import importlib
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:  # after `--help` as well, which ends by itself
             sys.stdout.flush()  # here, where a reader that is gone is no traceback
     except KareusError as error:
-        return _refused(f"{called}: {error}")
+        return _refused(f"{called}: {error}", getattr(error, "__notes__", ()))
     except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
         _drop_unwritten()
         return NO_READER
@@ -149,8 +149,10 @@ def _command(words: str, arguments: Sequence[str]) -> int:
     return code or 0
 
 
-def _refused(line: str) -> int:
-    print(one_line(line), file=sys.stderr)  # noqa: T201
+def _refused(line: str, notes: Sequence[str] = ()) -> int:
+    """Print why, and what is said below it, each in a line."""
+    for text in (line, *(f"  {note}" for note in notes)):
+        print(one_line(text), file=sys.stderr)  # noqa: T201
     return REFUSED
 
 

@@ -1,5 +1,7 @@
 """Questions to the adviser: that values are read, and that bad ones are answered in one line with what is nearest."""
 
+import re
+
 import pytest
 from helpers.builders import CONFIG
 
@@ -8,6 +10,7 @@ from kareus.adviser.goals import DURATIONS, POWERS, Goals, Least, goals_of, quan
 from kareus.adviser.lines import format_lines
 from kareus.adviser.plain import plain
 from kareus.adviser.question import ask, gpu_counts, split_overrides
+from kareus.cli import main
 from kareus.errors import ConfigError
 from kareus.graph.recomputation import Recomputation
 
@@ -105,11 +108,30 @@ def test_nothing_fits_names_what_is_nearest():
     question = ask(
         ["model=llama3.3-70b", "gpu=a100-sxm4-40gb"], gpus=8, global_batch=8, sequence_length=4096, config_dir=CONFIG
     )
-    nearest = r"none of [0-9,]+ layouts can run .*the nearest, .* needs [0-9.]+ of 39.4 GiB: optimizer states [0-9.]+, "
-    with pytest.raises(
-        ConfigError, match=nearest + r".*; what would fit: .*parallelism\..*time .* %, energy .* GPUs instead"
-    ):
+    nearest = r"none of [0-9,]+ layouts can run .*; the nearest needs ([0-9.]+) of 39.4 GiB; give more GPUs"
+    with pytest.raises(ConfigError, match=nearest) as refused:
         answer(question)
+    assert len(str(refused.value)) < 250, "what and where, in short"
+    needed = re.search(nearest, str(refused.value))[1]
+    why, head, *ways_out = refused.value.__notes__
+    assert re.fullmatch(
+        rf"nearest: .*: stage \d+ \(ranks .*\) needs {needed} of 39.4 GiB: optimizer states [0-9.]+, .*", why
+    )
+    assert head.startswith("cheapest changes that make it fit, ")
+    assert len(ways_out) > 1, "each by itself"
+    assert all(re.search(r"^  \w+\S*=.* GiB.*, time .* %, energy .* %", line) for line in ways_out)
+    assert any(line.endswith(" GPUs instead of 8") for line in ways_out)
+
+
+def test_ways_out_are_printed_one_a_line(capsys):
+    given = ["model=llama3.3-70b", "gpu=a100-sxm4-40gb", "tp=8", "pp=1", "cp=1", "microbatch_size=1", "recompute=full"]
+    assert main(["advise", *given, "--gpus", "8", "--global-batch", "8"]) == 2
+    _, _, said = capsys.readouterr().err.partition("kareus advise: ")
+    first, nearest, head, *ways_out = said.splitlines()
+    assert first.endswith("give more GPUs or fewer constraints.")
+    assert nearest.startswith("  nearest: tp 8, ")
+    assert head.startswith("  cheapest changes that ")
+    assert ways_out and all(line.startswith("    ") and " GiB" in line for line in ways_out)
 
 
 def test_the_fullest_node_keeps_its_cap():
