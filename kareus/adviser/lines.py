@@ -20,7 +20,7 @@ from kareus.adviser.answers import (
 from kareus.adviser.choosing import best_of, plan_asked, telling_constraints
 from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.goals import Least
-from kareus.adviser.layouts import Layout, counted
+from kareus.adviser.layouts import counted
 from kareus.adviser.limits import broken_words, idle_limit_line, keeps, unkept_words
 from kareus.adviser.order import FULL_SHARE, TIED_SHARE, settable_instead, without_setting
 from kareus.adviser.predictions import LayoutCost
@@ -548,13 +548,17 @@ def measure_lines(advice: Advice) -> Iterator[str]:
         f"{why}Measure these {len(listed)} layouts before a long training{first}: write the seconds of an iteration "
         f"behind the last comma{again}:"
     )
-    yield from runs_text([LayoutRun(layout=_with_blocks(layout)) for layout in listed]).splitlines()
+    yield from runs_text(list(map(_to_run, listed))).splitlines()
 
 
-def _with_blocks(answer: LayoutAnswer) -> Layout:
-    """Return a layout with its blocks where stages have not the same: a trainer's own division is another."""
+def _to_run(answer: LayoutAnswer) -> LayoutRun:
+    """Return a layout to measure, and what it takes by itself as predicted.
+
+    It has its blocks where stages have not the same: a trainer's own division is another.
+    """
     layout, blocks = answer.candidate.layout, answer.candidate.workload.parallelism.placed
-    return replace(layout, layers_per_stage=tuple(blocks)) if len(set(blocks)) > 1 else layout
+    layout = replace(layout, layers_per_stage=tuple(blocks)) if len(set(blocks)) > 1 else layout
+    return LayoutRun(layout=layout, predicted_s=None if answer.sequential is None else answer.sequential.time_s)
 
 
 def wrong_order_words(unmeasured: Unmeasured) -> str:

@@ -28,6 +28,8 @@ from kareus.software.record import driven, with_numbers
 from kareus.workload.config import Workload
 
 TIME = "iteration_time_s"
+PREDICTED = "predicted_s"
+"""Column of predicted times, beside which those that are measured are written."""
 FAILED = "failed"
 """What stands for the time of a run that failed."""
 DEGREES = ("dp", "pp", "tp", "microbatch_size", "num_microbatches")
@@ -42,6 +44,7 @@ USUAL: Mapping[str, str] = {
     "sequence_parallel": "",  # with tensor parallelism
     "shards": "",  # all replicas
     "layers_per_stage": "",  # as usual
+    PREDICTED: "",
     TIME: "",
 }
 OF_UPDATE = frozenset({"hidden_reduction", "hidden_gather", "block_messages"})
@@ -59,6 +62,8 @@ class LayoutRun:
     time_s: float | None = None
     """Of an iteration; None where it did not run, or failed."""
     has_failed: bool = False
+    predicted_s: float | None = None
+    """What it was predicted to take when it was listed to be measured; None where it was not."""
 
 
 def read_runs(path: Path) -> list[LayoutRun]:
@@ -90,9 +95,10 @@ def _run(line: Line) -> LayoutRun:
         layers_per_stage=_blocks(line),
     )
     time = line.text(TIME)
+    predicted_s = line.positive(PREDICTED, float, LEAST_S, MOST_S) if line.text(PREDICTED) else None
     if time in ("", FAILED):
-        return LayoutRun(layout=layout, has_failed=time == FAILED)
-    return LayoutRun(layout=layout, time_s=line.positive(TIME, float, LEAST_S, MOST_S))
+        return LayoutRun(layout=layout, has_failed=time == FAILED, predicted_s=predicted_s)
+    return LayoutRun(layout=layout, time_s=line.positive(TIME, float, LEAST_S, MOST_S), predicted_s=predicted_s)
 
 
 def _blocks(line: Line) -> tuple[int, ...] | None:
@@ -113,16 +119,18 @@ def runs_text(runs: Sequence[LayoutRun]) -> str:
     unused = {"ep"} if all(run.layout.ep == 1 for run in runs) else set()
     unused |= set() if any(run.layout.layers_per_stage for run in runs) else {"layers_per_stage"}
     names = [field.name for field in fields(Layout) if field.name not in unused]
+    predicted = [PREDICTED] if any(run.predicted_s for run in runs) else []
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*names, TIME])
+    writer.writerow([*names, *predicted, TIME])
     for run in runs:
-        values = [getattr(run.layout, name) for name in names]
-        cells = [_cell(value) for value in values]
-        writer.writerow([*cells, FAILED if run.has_failed else "" if run.time_s is None else f"{run.time_s:.6g}"])
+        values = [*(getattr(run.layout, name) for name in names), *(run.predicted_s for _ in predicted)]
+        writer.writerow([*map(_cell, values), FAILED if run.has_failed else _cell(run.time_s)])
     return text.getvalue()
 
 
 def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
     if isinstance(value, tuple):
         return "-".join(map(str, value))
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -35,7 +35,7 @@ from kareus.plans.answer import answer_of
 from kareus.plans.file import read_plan
 from kareus.plans.units import scaled, significant
 from kareus.prediction.errors import DENSE, LEAST_ROWS, pair_errors
-from kareus.report.advice_page import check_same_question, write_folder
+from kareus.report.advice_page import advice_page, check_same_question, write_folder
 from kareus.workload.compose import compose
 
 FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=1,2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")
@@ -96,8 +96,18 @@ def test_the_fastest_of_ties_are_to_be_measured_the_chosen_one_first(fastest):
     assert any(line.startswith("~ tied") for line in lines)
     (said,) = (n for n, line in enumerate(lines) if "measure these" in line.lower())
     assert lines[said].startswith("Measure these 3 layouts before a long training, the chosen one first: ")
-    runs = runs_text([LayoutRun(layout=one.candidate.layout) for one in listed])
-    assert lines[said + 1 : said + 5] == runs.splitlines()
+    alone_s = [one.sequential.time_s for one in listed]
+    runs = runs_text(
+        [LayoutRun(layout=one.candidate.layout, predicted_s=s) for one, s in zip(listed, alone_s, strict=True)]
+    )
+    printed = lines[said + 1 : said + 5]
+    assert printed == runs.splitlines()
+    assert [line.split(",")[-2:] for line in printed] == [
+        ["predicted_s", "iteration_time_s"],
+        *([f"{time_s:.6g}", ""] for time_s in alone_s),
+    ]
+    (page,) = (one.commands for one in advice_page(advice).sections if one.title == "Layouts to measure first")
+    assert page[0] == "\n".join(printed)
     table = layouts_frame(advice).filter(pl.col("measure_first").is_not_null()).sort("measure_first")
     assert table["layout"].to_list() == [3, 1, 2]
     untied = replace(fastest.size, layouts=[replace(one, is_tied=False) for one in layouts], frontier=())

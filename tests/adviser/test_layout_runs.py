@@ -52,6 +52,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         LayoutRun(layout=LAYOUTS[0], time_s=1.25),
         LayoutRun(layout=LAYOUTS[1], has_failed=True),
         LayoutRun(layout=LAYOUTS[2]),
+        LayoutRun(layout=LAYOUTS[3], predicted_s=0.5),
         LayoutRun(layout=replace(LAYOUT, layers_per_stage=(3, 1))),
     ]
     assert read_runs(written(tmp_path, runs_text(runs))) == runs

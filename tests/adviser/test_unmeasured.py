@@ -94,6 +94,8 @@ def test_five_layouts_to_measure_are_printed_as_a_file_of_runs(unmeasured: Advic
         usual = layout if len(set(blocks)) == 1 else replace(layout, layers_per_stage=blocks)
         assert run.layout == usual, "with blocks that a trainer would not take by itself"
     assert asked[0] == unmeasured.chosen.layout.candidate.layout
+    alone = [one.sequential.time_s for one in unmeasured.measure_first if one.sequential]
+    assert [run.predicted_s for run in runs] == pytest.approx(alone, rel=1e-5), "to compare with what is measured"
     assert len(set(asked)) == 5
     assert all(run.time_s is None for run in runs)
 
