@@ -216,6 +216,11 @@ class Advice(Shown):
         return self.size.ties
 
     @property
+    def is_reference(self) -> bool:
+        """Whether the chosen layout is the one that it is compared with."""
+        return self.size.reference.layout.candidate.layout == self.chosen.layout.candidate.layout
+
+    @property
     def overrides(self) -> tuple[str, ...]:
         """Hydra overrides that give the chosen layout, on GPUs that keep their cap."""
         workload = self.chosen.layout.candidate.workload

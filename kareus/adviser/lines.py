@@ -1,36 +1,33 @@
 """The answer for people: sentences and the table of layouts, the answer first and the commands last."""
 
-import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from kareus.adviser.answers import (
     Advice,
     FormatAnswer,
-    LackedOverlap,
-    LayoutAnswer,
     LayoutChoice,
     SizeAnswer,
-    Unmeasured,
     iterations_of,
-    plans_of,
 )
-from kareus.adviser.choosing import best_of, plan_asked, telling_constraints
+from kareus.adviser.beside import (
+    frugal_lines,
+    full_line,
+    iteration_words,
+    job_lines,
+    measure_lines,
+    order_lines,
+    savings_words,
+)
 from kareus.adviser.feasible import nearest_to_fit
-from kareus.adviser.goals import Least
 from kareus.adviser.layouts import counted
-from kareus.adviser.limits import broken_words, idle_limit_line, keeps, unkept_words
-from kareus.adviser.order import FULL_SHARE, TIED_SHARE, settable_instead, without_setting
-from kareus.adviser.predictions import LayoutCost
+from kareus.adviser.limits import broken_words, idle_limit_line, unkept_words
+from kareus.adviser.order import settable_instead, without_setting
 from kareus.adviser.question import Question
-from kareus.adviser.rows import YOURS, full_note, full_words, is_nearly_full, memory_share, shown, table_lines
-from kareus.adviser.runs import LayoutRun, runs_text
-from kareus.adviser.unmeasured import sorted_by_trainer
+from kareus.adviser.rows import YOURS, full_note, memory_share, shown, table_lines
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.records import leaves, to_plain
-from kareus.calibrate.trainer import LEAST_RUNS
 from kareus.errors import ConfigError
 from kareus.graph.number_formats import FORMATS
 from kareus.interchange.table import trainer_named
@@ -38,17 +35,16 @@ from kareus.interchange.writing import layout_line
 from kareus.model.config import model_words
 from kareus.pareto import AS_FAST
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
-from kareus.plans.actuated import SLOWER, clock_goal
-from kareus.plans.answer import BASELINE, LITTLE_SLOWER, SAME_SHARE, little_to_gain, meaning, model_error_line
+from kareus.plans.actuated import clock_goal
+from kareus.plans.answer import BASELINE, meaning, model_error_line
 from kareus.plans.exchanges import dispatch_lines
-from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
+from kareus.plans.units import SECONDS_PER_HOUR, duration, money, scaled, significant
 from kareus.prediction.errors import error_of, error_words, time_percent
 from kareus.prediction.remedies import parts_words
 from kareus.runtime.engine_checks import engine_refusal
 from kareus.software.trainers import ENGINE, ClockPace, software_words, trainers
 from kareus.workload.arguments import brought
 from kareus.workload.config import Workload
-from kareus.workload.memory import MAY_FIT
 from kareus.workload.model_flops import tokens_per_iteration
 from kareus.workload.resolve import resolve
 
@@ -59,8 +55,6 @@ MEASURED_ANEW = "plans are measured on the simulated testbed, with noise: figure
 BLOCKS, RAMP = "parallelism.layers_per_stage=null", "training.batch_ramp=[]"
 TAKEN_BACK = ((), (BLOCKS,), (RAMP,), (BLOCKS, RAMP))
 """What takes back what a job's files say and a layout of an answer has not: nothing, blocks on stages, a ramp."""
-FIRST_BY_ITSELF = 3
-"""Layouts that are named in the order in which the software runs them by itself."""
 V_FORMAT = "torchtitan"
 """Format of exports that has pipelines in a V, which no settings of trainers have."""
 FEW_KG = 10_000
@@ -118,8 +112,8 @@ def _first_lines(advice: Advice) -> Iterator[str]:
 def headline(advice: Advice) -> str:
     """Return model, GPUs and batch, what to do, in which trainer, and what it gains."""
     whose = "its fastest" if advice.size.job is None else YOURS
-    this = " (this one)" if _is_reference(advice) else ""
-    saved = _savings(advice.size.reference, advice.chosen.cost, f"{BASELINE} of {whose} layout{this}")
+    this = " (this one)" if advice.is_reference else ""
+    saved = savings_words(advice.size.reference, advice.chosen.cost, f"{BASELINE} of {whose} layout{this}")
     what = f"{subject(advice)}, {batch_words(advice)}"
     return f"{what}: {_to_do(advice)}{meaning(advice.selector)}: {saved}: {_costs_words(advice)}"
 
@@ -127,10 +121,10 @@ def headline(advice: Advice) -> str:
 def gain_words(advice: Advice) -> tuple[str, str]:
     """Return what to do, in which trainer, and what it gains, in few words, and then what these stand for."""
     yours = advice.size.job is not None
-    of = "this layout" if _is_reference(advice) else f"{YOURS if yours else 'its fastest'} layout"
+    of = "this layout" if advice.is_reference else f"{YOURS if yours else 'its fastest'} layout"
     costs = f"{_costs_words(advice)} of {of} without a plan"
     against = f"{BASELINE} of {YOURS} layout" if yours else BASELINE
-    saved = _savings(advice.size.reference, advice.chosen.cost, against)
+    saved = savings_words(advice.size.reference, advice.chosen.cost, against)
     return f"{_to_do(advice)}: {saved}", f"`{advice.selector}`{meaning(advice.selector)}: {costs}"
 
 
@@ -144,45 +138,7 @@ def _to_do(advice: Advice) -> str:
 def _costs_words(advice: Advice) -> str:
     reference = advice.size.reference
     broken = broken_words(advice.question, reference)
-    return f"{_iteration(advice.chosen.cost)} an iteration instead of {_iteration(reference.cost)}{broken}"
-
-
-def job_gain(advice: Advice) -> str:
-    """Return what the chosen layout gains without a plan over that of a job, or nothing."""
-    without = advice.chosen.layout.sequential
-    if advice.size.job is None or without is None or _is_reference(advice):
-        return ""
-    return f"the layout alone, without a plan: {_savings(advice.size.job, without, YOURS)}: {_iteration(without)}"
-
-
-def job_lines(advice: Advice) -> Iterator[str]:
-    """Yield what overlap a job lacks where that costs time, and what the chosen layout gains over it without a plan."""
-    if advice.lacked is not None:
-        yield lacked_line(advice, advice.lacked)
-    if alone := job_gain(advice):
-        yield alone
-
-
-def lacked_line(advice: Advice, lacked: LackedOverlap) -> str:
-    """Return what a layout takes with the overlap that a job lacks, beside that without it, or less than the choice.
-
-    The error of that time is given where it is not the choice's.
-    """
-    with_s, without_s, chosen_s = (
-        scaled(time_s, "s", digits=4) for time_s in (lacked.with_s, lacked.without_s, advice.chosen.cost.time_s)
-    )
-    chosen = advice.chosen.layout
-    is_chosen = lacked.layout.number == chosen.number
-    error, other = time_percent(lacked.overlapped), time_percent(chosen.candidate.workload)
-    errors = "" if error == other else f", at an error of {error:g} % instead of {other:g} %"
-    if is_chosen or lacked.with_s >= advice.chosen.cost.time_s:
-        saved = less(100 * (1 - lacked.with_s / lacked.without_s), "time")
-        takes = f"{saved}: {with_s} instead of {without_s}{errors}"
-    else:
-        takes = f"{with_s} without a plan, less than the choice's {chosen_s}{errors} (now {without_s})"
-    what = "it" if is_chosen else f"{lacked.layout.candidate.words}{full_words(lacked.layout)},"
-    settings = " and ".join(lacked.settings)
-    return f"first add {settings}, which your script lacks, and ask again: {what} then takes {takes}"
+    return f"{iteration_words(advice.chosen.cost)} an iteration instead of {iteration_words(reference.cost)}{broken}"
 
 
 def subject(advice: Advice) -> str:
@@ -203,15 +159,6 @@ def source_label(advice: Advice) -> str:
     return f"{PREDICTED}, {advice.question.base.gpu.name}"
 
 
-def _is_reference(advice: Advice) -> bool:
-    """Whether the chosen layout is the one that it is compared with."""
-    return advice.size.reference.layout.candidate.layout == advice.chosen.layout.candidate.layout
-
-
-def _iteration(cost: LayoutCost) -> str:
-    return f"{scaled(cost.time_s, 's', digits=4)} and {scaled(cost.energy_j, 'J', digits=4)}"
-
-
 def layout_text(advice: Advice) -> str:
     """Return the chosen layout as its trainer is given it, and which one it is compared with."""
     words, settings = layout_words(advice), layout_settings(advice)
@@ -224,7 +171,7 @@ def layout_words(advice: Advice) -> str:
     compared = advice.size.reference.layout
     words, need = compared.candidate.words, compared.candidate.memory.total_gib
     unfit = f" (which needs {need:.0f} GiB by the estimate, more than a GPU has)" if memory_share(compared) > 1 else ""
-    other = "" if _is_reference(advice) else f"; {whose}, which it is compared with: {words}{unfit}"
+    other = "" if advice.is_reference else f"; {whose}, which it is compared with: {words}{unfit}"
     return f"layout: {advice.chosen.layout.candidate.words}{other}"
 
 
@@ -278,13 +225,6 @@ def _training_costs(advice: Advice, choice: LayoutChoice) -> list[str]:
     return said
 
 
-def _savings(reference: LayoutChoice, cost: LayoutCost, name: str) -> str:
-    """Return what a plan saves against a layout by itself, which `name` is of."""
-    time = less(100 * (1 - cost.time_s / reference.cost.time_s), "time")
-    energy = less(100 * (1 - cost.energy_j / reference.cost.energy_j), "energy")
-    return compared(time, energy, name)
-
-
 def gains_by_engine(advice: Advice) -> bool:
     """Whether Kareus' engine does more for the chosen layout than its trainer."""
     fastest, engine = advice.chosen.layout.fastest, advice.engine
@@ -296,92 +236,8 @@ def gains_by_engine(advice: Advice) -> bool:
 def engine_line(advice: Advice) -> str:
     """Return what the chosen layout would save in Kareus' engine, against the same execution."""
     assert advice.engine is not None
-    saved = _savings(advice.size.reference, advice.engine, "that")
+    saved = savings_words(advice.size.reference, advice.engine, "that")
     return f"in {trainers()[ENGINE].title}, this layout: {saved} (--trainer {ENGINE})"
-
-
-def frugal_lines(advice: Advice) -> Iterator[str]:
-    """Yield what a little more time saves, where there is little to gain at full speed, and in which layout most.
-
-    It is one line of the chosen layout, or a list where others save more.
-    """
-    first, baseline = advice.chosen.layout.fastest, advice.size.baseline.cost
-    if advice.chosen.cost != first:
-        return
-    most_s = first.time_s * LITTLE_SLOWER
-    slower = [choice for choice in plans_of([advice.chosen.layout]) if choice.cost.time_s <= most_s]
-    slowest = min(slower, key=lambda choice: choice.cost.energy_j)
-    if not keeps(advice.question, slowest):
-        return
-    frugal = slowest.cost
-    said = little_to_gain(
-        1 - first.time_s / baseline.time_s,
-        1 - first.energy_j / baseline.energy_j,
-        frugal.time_s / baseline.time_s - 1,
-        1 - frugal.energy_j / baseline.energy_j,
-    )
-    if said is None:
-        return
-    is_asked = advice.question.trainer.clocks is ClockPace.STEP
-    to_do = "what the line below asks for" if is_asked else f"plan it with `--select {SLOWER}` in the command below"
-    said = f"{'by the plan alone, ' if job_gain(advice) else ''}{said}"
-    if others := list(_frugal_layouts(advice, most_s, frugal)):
-        yield f"{said.partition('; ')[0]}; more time saves more, each against the choice:"
-        yield f"  {_beside(advice, frugal)}: this layout; {to_do}"
-        yield from others
-    else:
-        yield f"{said} in this layout: {to_do}"
-
-
-def _beside(advice: Advice, cost: LayoutCost) -> str:
-    """Return how much more or less than the chosen plan another one takes of time and energy, and how much that is."""
-    first = advice.chosen.cost
-    time, energy = (
-        less(100 * (1 - now / then), of)
-        for now, then, of in ((cost.time_s, first.time_s, "time"), (cost.energy_j, first.energy_j, "energy"))
-    )
-    return f"{time} and {energy}, {_iteration(cost)}"
-
-
-def _frugal_layouts(advice: Advice, most_s: float, frugal: LayoutCost) -> Iterator[str]:
-    """Yield the layouts that save most for the time that they take: of those with room in memory, and of the others.
-
-    Each saves plainly more than the chosen one as slow as that, and has plainly less energy times time than the one
-    before. It is named by its plan `fastest` or by its most frugal one within a time.
-    """
-    layouts = [layout for layout in advice.size.layouts if layout.plans]
-    plans = [plan for layout in layouts for plan in _steps(layout, most_s) if keeps(advice.question, plan)]
-    most_j, most_js = frugal.energy_j * (1 - SAME_SHARE), math.inf
-    for is_full in (False, True):
-        within = [plan for plan in plans if is_nearly_full(plan.layout) is is_full and plan.cost.energy_j <= most_j]
-        best = min(within, key=_energy_time, default=None)
-        if best is None or _energy_time(best) > most_js:
-            continue
-        most_js = _energy_time(best) * (1 - SAME_SHARE)
-        memory = f"{100 * memory_share(best.layout):.0f} % of memory"
-        memory += f"{_over_words(best.layout)}, so try it first" if is_full else ""
-        what = f"{best.layout.candidate.words}, at {memory}"
-        yield f"  {_beside(advice, best.cost)}: {what}; {_asked_for(advice, best)}"
-
-
-def _steps(layout: LayoutAnswer, most_s: float) -> list[LayoutChoice]:
-    """Return the plan `fastest` of a layout and its most frugal one, each if it takes no more than a time."""
-    within = [plan for plan in layout.plans if plan.time_s <= most_s]
-    steps = [plan for plan in (layout.fastest, *within[-1:]) if plan in within]  # energy falls along a frontier
-    return [LayoutChoice(layout=layout, cost=plan) for plan in steps]
-
-
-def _energy_time(choice: LayoutChoice) -> float:
-    return choice.cost.energy_j * choice.cost.time_s
-
-
-def _asked_for(advice: Advice, choice: LayoutChoice) -> str:
-    """Return how a plan of another layout is asked for."""
-    selector = replace(advice, chosen=choice).selector
-    slower = "" if selector == advice.selector else f", then `--select {selector}`"
-    return (
-        f"ask again with `{' '.join(telling_constraints(advice.question, choice.layout, advice.size.layouts))}`{slower}"
-    )
 
 
 FORMAT_HEADS = ("format", "s", "kJ", "mJ/token", "GiB", "% of memory", "measured")
@@ -467,34 +323,6 @@ def _size_lines(size: SizeAnswer, advice: Advice, columns: int | None) -> Iterat
         yield (f"~ tied: {ties:,} more layout{'s' * (ties > 1)} would be on the frontier (*) with {size.ties.words}")
 
 
-def _over_words(layout: LayoutAnswer) -> str:
-    """Return why a layout is named that needs more than a GPU's memory by the estimate, or nothing."""
-    return f" ({MAY_FIT})" if memory_share(layout) > 1 else ""
-
-
-def full_line(advice: Advice) -> str:
-    """Return a word on a chosen layout that fills a GPU's memory, with the best that does not; or nothing."""
-    if not is_nearly_full(advice.chosen.layout):
-        return ""
-    goals, selector = advice.question.goals, advice.selector
-    costs_of = [
-        (plan_asked(advice.question, selector, layout) if layout.plans else layout.sequential, layout)
-        for layout in advice.size.layouts
-        if not is_nearly_full(layout)
-    ]
-    others = [LayoutChoice(layout=layout, cost=cost) for cost, layout in costs_of if cost is not None]
-    best = best_of(advice.question, others)
-    instead = (
-        f"no other that was predicted needs less{' and keeps the limits' if goals.limits else ''}"
-        if best is None
-        else f"the {'fastest' if goals.minimised is Least.TIME else 'best'} below {100 * FULL_SHARE:.0f} % "
-        f"{'that keeps the limits ' if goals.limits else ''}is {best.layout.candidate.words}, {_iteration(best.cost)}, "
-        f"at {100 * memory_share(best.layout):.0f} %"
-    )
-    share, over = f"{100 * memory_share(advice.chosen.layout):.0f} %", _over_words(advice.chosen.layout)
-    return f"memory: {share} of a GPU's{over}, so try it before a long training; {instead}"
-
-
 def unset_line(advice: Advice) -> str:
     """Return a word on a chosen layout that what trains has no setting for, or does not run, or nothing."""
     workload = advice.chosen.layout.candidate.workload
@@ -509,67 +337,6 @@ def unset_line(advice: Advice) -> str:
     runs = f"torchtitan (kareus export --format {V_FORMAT})" if workload.pipeline.schedule.folds else "Kareus' engine"
     return (
         f"{advice.question.base.software.name} has no setting for {', '.join(unset)}: run the plan with {runs}{instead}"
-    )
-
-
-def order_lines(advice: Advice) -> Iterator[str]:
-    """Yield the first layouts to take where the software runs them by itself, without a plan."""
-    measured = advice.question.base.software.measured
-    if measured is not None:
-        yield (
-            f"{measured.runs} measured layouts: Kendall's tau {measured.tau:.2f}, each left out; rank by it: "
-            f"{'yes' if measured.may_rank else 'no, measure more'}"
-        )
-    yield ""
-    first = sorted_by_trainer(advice.size.layouts)[:FIRST_BY_ITSELF]
-    yield (
-        f"the first {FIRST_BY_ITSELF} as {advice.question.base.software.name} runs them by itself, without a plan; "
-        f"each needs the least memory of those within {100 * TIED_SHARE:.0f} % of the least time that is left:"
-    )
-    if not first:
-        yield "  none of those that were predicted has a setting there for all of it"
-    for layout in first:
-        assert layout.sequential is not None
-        broken = broken_words(advice.question, LayoutChoice(layout=layout, cost=layout.sequential))
-        yield (
-            f"  {significant(layout.sequential.time_s)} s{broken}, {100 * memory_share(layout):.0f} % of memory"
-            f"{full_words(layout)}: {layout.candidate.words}"
-        )
-
-
-def measure_lines(advice: Advice) -> Iterator[str]:
-    """Yield what a wrong order may cost, and the file of layouts to measure first."""
-    listed, unmeasured = advice.measure_first, advice.unmeasured
-    why = "" if unmeasured is None else wrong_order_words(unmeasured)
-    first = ", the chosen one first" if listed[0].number == advice.chosen.layout.number else ""
-    first += "" if unmeasured is None else ", the others unlike it, so that they tell most"
-    again = ", and ask again with --measured FILE" if len(listed) >= LEAST_RUNS else ""
-    yield (
-        f"{why}Measure these {len(listed)} layouts before a long training{first}: write the seconds of an iteration "
-        f"behind the last comma{again}:"
-    )
-    yield from runs_text(list(map(_to_run, listed))).splitlines()
-
-
-def _to_run(answer: LayoutAnswer) -> LayoutRun:
-    """Return a layout to measure, and what it takes by itself as predicted.
-
-    It has its blocks where stages have not the same: a trainer's own division is another.
-    """
-    layout, blocks = answer.candidate.layout, answer.candidate.workload.parallelism.placed
-    layout = replace(layout, layers_per_stage=tuple(blocks)) if len(set(blocks)) > 1 else layout
-    return LayoutRun(layout=layout, predicted_s=None if answer.sequential is None else answer.sequential.time_s)
-
-
-def wrong_order_words(unmeasured: Unmeasured) -> str:
-    """Return what a wrong order may cost of software that was never measured, as a sentence and a space behind it."""
-    what = f"{unmeasured.software}{' as it is set here' if unmeasured.measured_otherwise else ''}"
-    never = f"{what} was never measured on this GPU"
-    if unmeasured.wrong_order_percent is None:
-        return f"{never}, nor other software with such models: what a wrong order costs is not known. "
-    return (
-        f"{never}: were it like {unmeasured.most_unlike}, the first of the {unmeasured.compared} best that it "
-        f"runs by itself would be {unmeasured.wrong_order_percent:.0f} % slower than the best of them. "
     )
 
 

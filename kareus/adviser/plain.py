@@ -4,12 +4,12 @@ import dataclasses
 from typing import Any
 
 from kareus.adviser.answers import Advice, FormatAnswer, LackedOverlap, LayoutAnswer, LayoutChoice, SizeAnswer
+from kareus.adviser.beside import full_line
 from kareus.adviser.lines import (
     chips,
     commands,
     engine_line,
     error_text,
-    full_line,
     headline,
     joules_per_token,
     layout_text,

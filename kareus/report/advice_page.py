@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kareus.adviser.answers import Advice, Depth, LayoutAnswer, SizeAnswer
+from kareus.adviser.beside import frugal_lines, full_line, job_lines, measure_lines
 from kareus.adviser.choosing import plan_asked
 from kareus.adviser.limits import idle_limit_line, unkept_words
 from kareus.adviser.lines import (
@@ -15,13 +16,9 @@ from kareus.adviser.lines import (
     chips,
     commands,
     error_text,
-    frugal_lines,
-    full_line,
     gain_words,
-    job_lines,
     layout_settings,
     layout_words,
-    measure_lines,
     source_label,
     subject,
     training_line,

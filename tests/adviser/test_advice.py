@@ -12,11 +12,12 @@ from helpers.default_workload import NAME
 import kareus
 from kareus.adviser.advice import answer
 from kareus.adviser.answers import plan_by, plans_of
+from kareus.adviser.beside import order_lines
 from kareus.adviser.choosing import choose, plan_asked, telling_constraints
 from kareus.adviser.goals import goals_of
 from kareus.adviser.layouts import constraints_of
 from kareus.adviser.limits import unkept_words
-from kareus.adviser.lines import answer_lines, commands, error_text, order_lines, short_lines
+from kareus.adviser.lines import answer_lines, commands, error_text, short_lines
 from kareus.adviser.planning import DEADLINES, layout_problem
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices

@@ -7,10 +7,11 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.adviser.advice import answer
+from kareus.adviser.beside import frugal_lines, full_line
 from kareus.adviser.choosing import choose
 from kareus.adviser.goals import goals_of
 from kareus.adviser.limits import broken_words
-from kareus.adviser.lines import frugal_lines, full_line, headline, short_lines, training_line
+from kareus.adviser.lines import headline, short_lines, training_line
 from kareus.adviser.question import ask
 from kareus.adviser.rows import POWER, heads, shown, table_lines
 from kareus.adviser.tables import layouts_frame, plans_frame

@@ -11,8 +11,9 @@ from helpers.builders import CONFIG
 import kareus
 from kareus.adviser.advice import answer
 from kareus.adviser.answers import LayoutChoice
+from kareus.adviser.beside import job_lines
 from kareus.adviser.from_files import asked_of
-from kareus.adviser.lines import answer_lines, commands, headline, job_lines, layout_words, short_lines
+from kareus.adviser.lines import answer_lines, commands, headline, layout_words, short_lines
 from kareus.adviser.plain import asked, plain
 from kareus.adviser.question import ask
 from kareus.adviser.tables import layouts_frame

@@ -14,16 +14,9 @@ from helpers.builders import CONFIG
 import kareus
 from kareus.adviser.advice import answer
 from kareus.adviser.answers import LayoutChoice
+from kareus.adviser.beside import frugal_lines
 from kareus.adviser.choosing import telling_constraints
-from kareus.adviser.lines import (
-    answer_lines,
-    commands,
-    frugal_lines,
-    headline,
-    layout_settings,
-    turn_on_lines,
-    unset_line,
-)
+from kareus.adviser.lines import answer_lines, commands, headline, layout_settings, turn_on_lines, unset_line
 from kareus.adviser.order import settable_instead, without_setting
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices

@@ -9,7 +9,8 @@ from helpers.builders import CONFIG
 
 import kareus
 from kareus.adviser.answers import Advice, LayoutChoice
-from kareus.adviser.lines import answer_lines, full_line, order_lines, unset_line
+from kareus.adviser.beside import full_line, order_lines
+from kareus.adviser.lines import answer_lines, unset_line
 from kareus.adviser.order import TIED_SHARE
 from kareus.adviser.plain import plain
 from kareus.adviser.rows import full_note, memory_share, table_lines
