@@ -102,6 +102,7 @@ def test_commands_and_lines_are_those_that_work_there(by_trainer, trainer, metho
     assert any(line in text for text in turn_on_lines(advice))
     text = "\n".join(answer_lines(advice))
     assert f"in {advice.question.trainer.title}, which obeys " in text
+    assert f", first with {advice.question.trainer.dry}, which only logs (" in text
 
 
 def test_a_slower_plan_is_asked_for_by_what_is_printed(by_trainer):
