@@ -76,7 +76,7 @@ def asked_of(
     kept = [text for text in overrides if not _is_of_layout(key_of(text))]
     gpus, global_batch = _size(training, " ".join(map(str, files)), gpus, global_batch, config_dir)
     lengths = [text.partition("=")[2] for text in overrides if key_of(text) == LENGTH]
-    job = _job(files, [*others, *([f"{GPUS}={gpus}"] if GPUS in _unsaid(training) else [])], config_dir)
+    job = _job(files, others, (training, overrides), gpus, config_dir)
     unlike = (
         f"{' '.join(map(str, files))}: its own layout is not compared with: advise has none like it, or it says none"
     )
@@ -128,13 +128,17 @@ def _unsaid(training: Training) -> set[str]:
     return {key for missing in training.missing for key in missing.keys}
 
 
-def _job(files: Sequence[Path], given: Sequence[str], config_dir: Path) -> Layout | None:
+def _job(
+    files: Sequence[Path], given: Sequence[str], read: tuple[Training, list[str]], gpus: str, config_dir: Path
+) -> Layout | None:
     """Return the layout of the job that files and overrides describe; None where these do not go together.
 
-    It is that of no batch which the files do not say.
+    It is that of no batch which the files do not say. They are read again only where they do not say their GPUs.
     """
+    training, overrides = read
     try:
-        training, overrides = brought(list(files), None, list(given))
+        if GPUS in _unsaid(training):
+            training, overrides = brought(list(files), None, [*given, f"{GPUS}={gpus}"])
         (composition, *_) = compose(overrides, config_dir)
     except ConfigError:  # such as GPUs over which the degrees of the files do not divide
         return None
