@@ -316,7 +316,7 @@ def _apart(workload: Workload) -> dict[str, tuple[Any, Any]]:
     apart = {f"training.{name}": (training.get(name), plain.get(name)) for name in names}
     nearest = _nearest_pair(workload)
     if nearest is not None and not nearest.covers(workload):
-        usual_sharding = Sharding.FULL if nearest.block_exchange_rows else Sharding.OPTIMIZER
+        usual_sharding = Sharding.OPTIMIZER if workload.parallelism.shards_gradients else Sharding.FULL
         apart["parallelism.sharding"] = str(workload.parallelism.sharding), str(usual_sharding)
     overrides = [f"gpu={workload.gpu.name.lower()}", f"software={workload.software.name}"]
     try:

@@ -5,6 +5,7 @@ import polars as pl
 
 from kareus.adviser.answers import Advice, Depth, LayoutAnswer, SizeAnswer
 from kareus.adviser.predictions import LayoutCost
+from kareus.adviser.rows import YOURS
 from kareus.pareto import pareto_order
 from kareus.report.charts import Figure, Tip, chart_of, drawn, legend_filter, looks, spec_of, tooltip
 from kareus.report.theme import PALETTE, Look
@@ -29,7 +30,7 @@ TIPS: tuple[Tip, ...] = (
 
 def frontier_figure(advice: Advice, size: SizeAnswer) -> Figure:
     """Return the frontier over layouts of one number of GPUs."""
-    rows = _points(advice, size)
+    rows, marked = _points(advice, size), _marked(advice, size)
     names = [name for name in rows["layout"].unique(maintain_order=True) if name != TIES]
     given = {name: Look(COLORS[min(n, MOST_COLORS - 1)]) for n, name in enumerate(names)}
     if TIES in rows["layout"]:
@@ -38,10 +39,11 @@ def frontier_figure(advice: Advice, size: SizeAnswer) -> Figure:
         name=f"layouts_{size.gpus}",
         title=f"Plans of layouts on {size.gpus} GPUs: throughput and energy",
         table="",
-        spec=spec_of(_chart(f"layouts_{size.gpus}", given)),
-        data={f"layouts_{size.gpus}": rows, f"layouts_{size.gpus}_marked": _marked(advice, size)},
+        spec=spec_of(_chart(f"layouts_{size.gpus}", given, _sides(rows, marked))),
+        data={f"layouts_{size.gpus}": rows, f"layouts_{size.gpus}_marked": marked},
         heads={name: head or "how far" for name, head, _ in TIPS},
-        note=f"A colour for each layout on the frontier. Bands are the margin of ties: {size.ties.words}.",
+        note="A colour for each layout that is best at some speed. Bands: energies may be off by "
+        f"{size.ties.energy_percent:g} % ({size.ties.source}).",
     )
 
 
@@ -88,8 +90,9 @@ def _on_line(answer: LayoutAnswer) -> list[LayoutCost]:
 
 
 def _marked(advice: Advice, size: SizeAnswer) -> pl.DataFrame:
-    """Return what is named in the figure: the chosen plan, and the trainer's fastest layout without a plan."""
-    marked = [(f"{advice.question.trainer.title} without a plan", size.baseline.layout, size.baseline.cost, False)]
+    """Return what is named in the figure: the chosen plan, and what plans are compared with."""
+    whose = advice.question.trainer.title if size.job is None else f"{YOURS} layout"
+    marked = [(f"{whose} without a plan", size.reference.layout, size.reference.cost, False)]
     if size.gpus == advice.chosen_gpus:
         marked.append((f"chosen: {advice.selector}", advice.chosen.layout, advice.chosen.cost, True))
     return pl.DataFrame(
@@ -105,7 +108,14 @@ def _marked(advice: Advice, size: SizeAnswer) -> pl.DataFrame:
     )
 
 
-def _chart(data: str, given: dict[str, Look]) -> alt.LayerChart:
+def _sides(rows: pl.DataFrame, marked: pl.DataFrame) -> dict[bool, str]:
+    """Return on which side of their rules names end, of the chosen plan and of the other: the one with more room."""
+    speeds = pl.concat([rows["tokens_per_s"], marked["tokens_per_s"]])
+    middle = (speeds.min() + speeds.max()) / 2  # type: ignore[operator]
+    return {row["is_chosen"]: "left" if row["tokens_per_s"] < middle else "right" for row in marked.to_dicts()}
+
+
+def _chart(data: str, given: dict[str, Look], sides: dict[bool, str]) -> alt.LayerChart:
     selection = legend_filter("layout", list(given))
     encodings = looks("layout", given)
     scale = alt.Scale(zero=False, nice=False, padding=24)
@@ -133,19 +143,20 @@ def _chart(data: str, given: dict[str, Look]) -> alt.LayerChart:
     marks = chart_of(f"{data}_marked", f"{data}_marks").encode(x=x, y=y)
     rings = marks.mark_point(style="ink-line", size=190, strokeWidth=2, filled=False)
     named = [  # at the edges, where no point is: the chosen plan below, the trainer's layout above
-        (marks.transform_filter(f"{'' if is_chosen else '!'}datum.is_chosen"), name, edge, dy)
+        (marks.transform_filter(f"{'' if is_chosen else '!'}datum.is_chosen"), name, edge, dy, sides[is_chosen])
         for is_chosen, name, edge, dy in ((True, "chosen", "height", -10), (False, "trainer", 0, 10))
+        if is_chosen in sides
     ]
     rules = [
         mark.mark_rule(style="ink-line", strokeDash=[2, 3])
         .encode(y2=alt.Y2Value(edge))
         .properties(name=f"{data}_{name}_rule")
-        for mark, name, edge, _ in named
+        for mark, name, edge, _, _ in named
     ]
     names = [
-        mark.mark_text(align="right", dx=-5, dy=dy, style="name")
+        mark.mark_text(align=side, dx=5 if side == "left" else -5, dy=dy, style="name")
         .encode(text=alt.Text("name:N"), y=alt.YValue(edge))
         .properties(name=f"{data}_{name}")
-        for mark, name, edge, dy in named
+        for mark, name, edge, dy, side in named
     ]
     return alt.layer(bands, lines, points, rings, *rules, *names).properties(width=720, height=380)

@@ -189,8 +189,8 @@ def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer])
         heads=(("", "layout"), *(("", name) for name in names)),
         rows=rows,
         source=ADVISED_LAYOUTS.name,
-        note=f"Numbered by their fastest plans; bold: what is chosen, the best by `{advice.selector}`. Tied: on the "
-        f"frontier with {size.ties.words}. {_sentence(why) if why else ''}",
+        note=f"Numbered by their fastest plans; bold: what is chosen, the best by `{advice.selector}`. Frontier: "
+        f"best at some speed; tied: would be with {size.ties.words}. {_sentence(why) if why else ''}",
     )
 
 

@@ -335,6 +335,9 @@ def test_a_layout_that_few_rows_have_was_not_measured() -> None:
     (composed,) = compose([*ON_H100, "model=qwen3-30b-a3b", "parallelism.sharding=full", "parallelism.dp=8"], CONFIG)
     assert 0 < pair.block_exchange_rows < LEAST_ROWS
     assert not pair.covers(composed.workload)
+    words = error_words(composed.workload)
+    assert "never measured with --data-parallel-sharding-strategy optim_grads_params" in words
+    assert "usual: full" not in words, "which it is itself"
 
 
 def test_predict_refuses_what_no_software_can_run(capsys: pytest.CaptureFixture[str]) -> None:

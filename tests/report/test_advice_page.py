@@ -9,6 +9,7 @@ from helpers.builders import CONFIG
 from helpers.pages import Blocks, check_specifications
 
 from kareus.adviser.advice import answer
+from kareus.adviser.answers import LayoutChoice
 from kareus.adviser.lines import answer_lines, commands, error_text, gain_words, layout_settings, layout_words
 from kareus.adviser.question import ask
 from kareus.report.advice_figure import frontier_figure
@@ -94,6 +95,21 @@ def test_sentences_of_the_lead_stay_short(written):
     lead = [line for each in lead for line in ([each] if isinstance(each, str) else each)]
     sentences = [part for line in lead if not line.startswith("In ") for part in re.split(r"[.:] ", line)]
     assert max(len(sentence.split()) for sentence in sentences) <= 40
+
+
+def test_the_figure_marks_what_the_headline_compares_with(written):
+    """A job's layout may be far slower than all that is drawn: its name is written into the figure, not out of it."""
+    advice, _ = written
+    slow = advice.size.layouts[-1]
+    cost = replace(advice.chosen.cost, time_s=2 * advice.chosen.cost.time_s)
+    job = replace(advice.size, job=LayoutChoice(layout=slow, cost=cost))
+    for size, name, side in ((advice.size, "Megatron-Core", "right"), (job, "your script's layout", "left")):
+        figure = frontier_figure(advice, size)
+        marked = figure.data["layouts_4_marked"].to_dicts()
+        assert [row["name"] for row in marked] == [f"{name} without a plan", "chosen: fastest"]
+        assert marked[0]["tokens_per_s"] == pytest.approx(16 * 2048 / size.reference.cost.time_s)
+        aligned = {layer["name"]: layer["mark"].get("align") for layer in figure.spec["layer"]}
+        assert (aligned["layouts_4_trainer"], aligned["layouts_4_chosen"]) == (side, "right")
 
 
 def test_downloads_are_beside_the_page(written):
