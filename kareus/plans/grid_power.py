@@ -130,6 +130,7 @@ def power_line(series: PowerSeries) -> str:
     seen = grid_power(series)
     seconds = max(1, -(-int(np.ceil(series.period_s)) // MOST_MEANS))
     ends_s = np.arange(seconds, series.period_s + seconds * (1 - 1e-9), seconds, dtype=np.float64)
-    means = ", ".join(f"{mean_w / 1e3:.2f}" for mean_w in series.seen_w(ends_s, float(seconds)))
+    means = [f"{mean_w / 1e3:.2f}" for mean_w in series.seen_w(ends_s, float(seconds))]
     by = "second by second" if seconds == 1 else f"in means of {seconds} s"
-    return f"all GPUs draw {scaled(seen.mean_w, 'W')} in the mean, {seen.words} (means of 1 s); {by} in kW: {means}"
+    each = f"; {by} in kW: {', '.join(means)}" if len(means) > 1 else ""
+    return f"all GPUs draw {scaled(seen.mean_w, 'W')} in the mean, {seen.words} (means of 1 s){each}"

@@ -78,10 +78,11 @@ def _attended_flops(model: Model, twice_pairs: Sequence[int]) -> int:
 def size_words(model: Model, sequence_length: int) -> str:
     """Say how large a model is; FLOPs are of a forward and a backward, without recomputation."""
     total, active = total_parameters(model), active_parameters(model)
-    used = "all active" if active == total else f"{active:,} active"
-    further = f", {mtp:,} that predict further tokens" if (mtp := mtp_parameters(model)) else ""
+    parts = [f"{active:,} active"] if active < total else []
+    parts += [f"{mtp:,} that predict further tokens"] if (mtp := mtp_parameters(model)) else []
+    of_these = f" ({', '.join(parts)})" if parts else ""
     gflops = training_flops_per_token(model, sequence_length) / 1e9
-    return f"{total:,} parameters ({used}{further}), {gflops:,.4g} GFLOPs a token of {sequence_length:,}"
+    return f"{total:,} parameters{of_these}, {gflops:,.4g} GFLOPs a token in sequences of {sequence_length:,}"
 
 
 def sizes(model: Model, sequence_length: int) -> dict[str, int]:

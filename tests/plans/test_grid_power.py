@@ -69,6 +69,7 @@ def test_a_dip_longer_than_a_second_is_seen_whole():
         "all GPUs draw 300 W in the mean, swing 133 %, largest ramp 400 W/s (means of 1 s); second by second in kW: "
         "0.50, 0.50, 0.10, 0.10"
     )
+    assert power_line(series_of([(1.0, 500.0)])).endswith(" (means of 1 s)"), "a single second says nothing further"
 
 
 def test_a_dip_of_a_tenth_of_a_second_is_seen_as_a_tenth():

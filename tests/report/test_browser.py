@@ -103,6 +103,8 @@ return {
   background: getComputedStyle(document.body).backgroundColor,
   drawn: all(".chart svg").map((svg) => svg.getBoundingClientRect().width),
   ink: getComputedStyle(one(".role-axis-title text")).fill,
+  flags: all(".flag").map((flag) => [flag.textContent, flag.getClientRects().length]),
+  rows: all("section tbody tr").map((row) => row.getBoundingClientRect().height).filter((height) => height),
 };
 """
 
@@ -234,6 +236,9 @@ def test_a_narrow_dark_screen_is_served_too(tmp_path):
     assert (seen["width"], seen["overflow"] <= 0) == (400, True)
     assert (seen["background"], seen["ink"]) == (rgb(PAPER["dark"]), "rgb(236, 238, 241)")
     assert all(0 < width <= 400 for width in seen["drawn"])
+    assert {"--method", "--format"} & {flag for flag, _ in seen["flags"]}
+    assert max(lines for _, lines in seen["flags"]) == 1, "no line breaks within the dashes of a flag"
+    assert all(height == round(height) for height in seen["rows"]), "else a head that stays covers the rule above it"
 
 
 PARTS = """

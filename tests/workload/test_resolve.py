@@ -187,7 +187,7 @@ def test_the_command_writes_accepted_workloads_and_the_table(tmp_path: Path, cap
     assert "refused: microbatch_size=16" in caplog.messages[2]
     # parameters as published; a token costs six times the weights it is multiplied with, and 3 x 2 x 28 x 3,072 x 4,096
     gflops = (6 * 3_212_574_720 + 6 * 28 * 3072 * 4096) / 1e9  # norms and their 175,104 weights are no matrices
-    said = f"3,212,749,824 parameters (all active), {gflops:.4g} GFLOPs a token of 4,096"
+    said = f"3,212,749,824 parameters, {gflops:.4g} GFLOPs a token in sequences of 4,096"
     assert caplog.messages[3] == f"llama3.2-3b: {said}"
 
 

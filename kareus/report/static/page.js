@@ -13,6 +13,17 @@ const html = (tag, attributes, ...children) => {
 // What stands between backticks is code, as in parts.html.
 const withCode = (text) => text.split("`").map((part, i) => (i % 2 ? html("code", {}, part) : part));
 
+/** Keeps lines from breaking within `--name`: without its dashes beside it a flag reads as a word. */
+function keepFlags() {
+  const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+  const texts = [];
+  while (walker.nextNode()) if (/--\w/.test(walker.currentNode.data) && !walker.currentNode.parentNode.closest(".flag, pre")) texts.push(walker.currentNode);
+  for (const text of texts) {
+    const parts = text.data.split(/(--\w[\w-]*)/);
+    text.replaceWith(...parts.map((part, i) => (i % 2 ? html("span", { class: "flag" }, part) : part)));
+  }
+}
+
 // Data comes column by column, which keeps the page small.
 const rowsOf = (columns) => {
   const names = Object.keys(columns);
@@ -248,7 +259,7 @@ function choose(plan) {
   const command = `kareus select ${plan.selector} ${folder}${method}`;
   const copy = html("button", { type: "button", class: "button", "data-copy": command }, "Copy the command");
   const facts = [
-    `${plan.time_s.toFixed(3)} s`, `${(plan.energy_j / 1e3).toFixed(2)} kJ`,
+    `${significant(plan.time_s, 4)} s`, `${significant(plan.energy_j / 1e3, 4)} kJ`,
     `${Math.round(tokens / plan.time_s).toLocaleString("en-US")} tokens/s`, `${scaled(plan.energy_j / tokens, "J/token", 3)}`,
     `${((100 * data.mfu_s) / plan.time_s).toFixed(1)} % MFU`,
   ];
@@ -264,6 +275,7 @@ function choose(plan) {
   headline(plan, command);
   work();
   if (plan.rows) showTimeline(plan);
+  keepFlags();
 }
 
 /** A value with at least so many significant digits, as `significant` in units.py writes it. */
@@ -320,7 +332,7 @@ function showTimeline(plan) {
   figure.data.plan = plan.rows;
   figure.data.plan_powers = plan.powers;
   figure.data.plan_means = plan.means;
-  figure.spec.vconcat[0].title.text = `${plan.method}, ${plan.selector}: ${plan.time_s.toFixed(3)} s, ${(plan.energy_j / 1e3).toFixed(2)} kJ`;
+  figure.spec.vconcat[0].title.text = `${plan.method}, ${plan.selector}: ${significant(plan.time_s, 4)} s, ${significant(plan.energy_j / 1e3, 4)} kJ`;
   document.getElementById("bottleneck").replaceChildren(...withCode(plan.bottleneck ?? pace(plan)));
   const shown = document.getElementById(data.timeline);
   for (const link of shown.querySelectorAll("[data-kind]")) {
@@ -425,4 +437,5 @@ if (data.fleets) {
 }
 if (data.chosen) choose(planOfPlace(location.hash));
 addEventListener("hashchange", () => data.chosen && choose(planOfPlace(location.hash)));
+keepFlags();
 boxes.filter(isShown).forEach(draw);

@@ -92,8 +92,8 @@ def _note(rows: pl.DataFrame, uncertainty: Uncertainty | None) -> str:
     said = [f"Shaded: what {OURS} gains over {FRONTIER_BASELINE}."] if ours and theirs and ours != theirs else []
     if uncertainty is not None:
         said.append(
-            f"The band around {OURS}: 9 of 10 planned iterations were within {uncertainty.time_percent:g} % of time "
-            f"and {uncertainty.energy_percent:g} % of energy, of workloads that the fit had not seen."
+            f"The band around {OURS}: 9 of 10 planned iterations were within {uncertainty.time_percent:.1f} % of time "
+            f"and {uncertainty.energy_percent:.1f} % of energy, of workloads that the fit had not seen."
         )
     return " ".join(said)
 

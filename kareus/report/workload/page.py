@@ -52,7 +52,7 @@ from kareus.report.workload.summary import (
 from kareus.report.workload.tables import POWER, SAVINGS, TIMELINE
 from kareus.report.workload.timeline import TIMELINES, power_table, timeline_figures, timeline_table
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
-from kareus.software.trainers import ENGINE, trainer_of
+from kareus.software.trainers import ENGINE, software_words, trainer_of
 from kareus.training.tables import ITERATIONS
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import size_words, tokens_per_iteration
@@ -134,9 +134,10 @@ def _size_text(workload: Workload) -> str:
     """Return how large the model is as it trains: with the rows to which its software pads the vocabulary."""
     model, software = workload.model, workload.software
     multiple = software.vocabulary_multiple * workload.parallelism.tp
-    pads = f"; vocabulary padded to {model.vocab_size:,}, a multiple of {multiple:,}"
+    pads = f"; vocabulary of {model.vocab_size:,} after padding to a multiple of {multiple:,}"
     rows = pads if software.vocabulary_multiple > 1 else ""
-    return f"{size_words(model, workload.sequence_length)}{rows}; software={software.name}"
+    timed = f"timed as {software_words(software.name)} (software={software.name})"
+    return f"{size_words(model, workload.sequence_length)}{rows}; {timed}"
 
 
 def figures(inputs: ReportInputs) -> list[Figure]:

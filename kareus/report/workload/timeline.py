@@ -15,6 +15,7 @@ from kareus.graph.records import UPDATING, Direction
 from kareus.plans.document import Plan, PlannedInstruction
 from kareus.plans.grid_power import PowerSeries, power_series
 from kareus.plans.power import power_over_time
+from kareus.plans.units import significant
 from kareus.report.charts import Figure, Tip, chart_of, spec_of, tooltip, zoom_of
 from kareus.report.contents import BASELINE_PLAN
 from kareus.report.theme import CLOCK_RAMP, PALETTE
@@ -141,7 +142,7 @@ def paired_figure(
 def plan_words(plan: Plan) -> str:
     """Return method, selector, time and energy of a plan."""
     cost = plan.prediction
-    return f"{plan.method}, {plan.selector}: {cost.time_s:.3f} s, {cost.energy_j / 1e3:.2f} kJ"
+    return f"{plan.method}, {plan.selector}: {significant(cost.time_s)} s, {significant(cost.energy_j / 1e3)} kJ"
 
 
 def plan_figure(plan: Plan) -> Figure:
