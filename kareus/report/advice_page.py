@@ -159,8 +159,8 @@ def _sentences(text: str) -> str:
 def _size(advice: Advice, size: SizeAnswer) -> list[Section]:
     effort = size.effort
     text = (
-        f"Of {effort.configurations:,} layouts {effort.bounded:,} can run. {effort.predicted:,} were predicted, since "
-        f"bounds did not rule them out, and {effort.planned_words}, in {effort.total_s:.1f} s."
+        f"Of {effort.configurations:,} layouts {effort.bounded:,} can run. {effort.predicted:,} of these may be among "
+        f"the best: they were predicted, and {effort.planned_words}, in {effort.total_s:.1f} s."
     )
     followed = [answer for answer in size.layouts if answer.plans]
     return [

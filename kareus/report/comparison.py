@@ -110,7 +110,9 @@ def headline(comparison: Comparison) -> str:
     costs = [
         f"{scaled(cost.time_s, 's', digits=4)} and {scaled(cost.energy_j, 'J', digits=4)}" for cost in (after, before)
     ]
-    return f"B takes {compared(time, energy, 'A')}: {costs[0]} an iteration instead of {costs[1]}"
+    plans = [f"{plan.selector} of {plan.method}" for plan in comparison.plans]
+    named = [f" ({plan})" if plans[0] != plans[1] else "" for plan in plans]
+    return f"B{named[1]} takes {compared(time, energy, f'A{named[0]}')}: {costs[0]} an iteration instead of {costs[1]}"
 
 
 def sheets(comparison: Comparison) -> list[Sheet]:

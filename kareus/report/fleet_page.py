@@ -24,7 +24,7 @@ from kareus.report.fleet_inputs import (
     has_hours,
 )
 from kareus.report.page import Page, Section
-from kareus.report.savings_words import WHICH_PLAN, savings_words
+from kareus.report.savings_words import ISO_NOTE, WHICH_PLAN, savings_words
 from kareus.report.sheets import DASH, Sheet, blocks_text, percent, sheet_of, sheet_text
 
 NONE = "none"
@@ -211,6 +211,7 @@ def _frontier_improvement(inputs: FleetInputs, fleets: Sequence[FleetComparison]
         ),
         texts=2,
         source="fleet",
+        note=ISO_NOTE,
         ours=OURS,
     )
 

@@ -7,6 +7,8 @@ from kareus.plans.answer import AS_FAST_WORDS, BASELINE
 from kareus.plans.units import compared, less, rounded
 from kareus.software.trainers import ENGINE, trainers
 
+ISO_NOTE = "Iso-time: energy if both take as long; iso-energy: time if both need as much energy"
+"""Note of a table of frontier improvement."""
 WHICH_PLAN = f"Headlines of pages are of plans `fastest` instead: {AS_FAST_WORDS}"
 """Note of a table of the least time of each method."""
 

@@ -93,6 +93,8 @@ def test_the_terminal_and_the_page_say_the_same(pair, capsys, tmp_path):
     lines = compared(capsys, *pair, "--output", str(page)).splitlines()
     text = html.unescape(page.read_text())
     assert f"{lines[2]}." in " ".join(text.split())
+    assert lines[2].startswith("B (fastest of kareus) takes "), "the letters are explained where they are first read"
+    assert " than A (fastest of sequential): " in lines[2]
     assert "error: 9 of 10 " in lines[3]
     assert all(line in text for line in lines)
     assert main(["compare", *pair, "--output", str(page)]) == 0  # its own page is replaced

@@ -356,6 +356,21 @@ def test_the_candidates_of_the_page_are_those_of_the_tables(blocks):
         assert shown == pytest.approx(expected), name
 
 
+def test_no_table_says_of_every_method_that_there_is_nothing_to_say(inputs):
+    """As of a trainer that runs `sequential` alone beside `sequential+perseus`, where no plan is as fast."""
+    shown = [sheet.caption.partition(":")[0] for sheet in method_sheets(inputs.savings)]
+    assert shown == ["Max throughput", "Frontier improvement"]
+    (alone,) = [saved for saved in inputs.savings if saved.compared.method == "sequential"]
+    none = {"iso_time_energy_reduction_percent": None, "iso_energy_time_reduction_percent": None}
+    alone = replace(alone, compared=replace(alone.compared, **none))
+    assert [sheet.caption.partition(":")[0] for sheet in method_sheets([alone])] == ["Max throughput"]
+
+
+def test_the_answer_comes_before_the_name_of_a_folder(page):
+    head = page[page.index("<h1>") : page.index("<h2>")]
+    assert head.index('class="answer"') < head.index(f"Folder: {WORKLOAD}")
+
+
 def test_the_tables_of_the_page_are_those_of_the_terminal(blocks, inputs):
     for sheet in method_sheets(inputs.savings):
         shown = blocks.table(sheet.caption)

@@ -8,6 +8,7 @@ from kareus.artifacts.tables import Row
 from kareus.model.config import model_words
 from kareus.plans.units import SECONDS_PER_HOUR
 from kareus.report.campaign.overview import fleet_labels, short_labels
+from kareus.report.savings_words import ISO_NOTE
 from kareus.report.sheets import Sheet, SheetRow, heads, percent, sheet_of
 from kareus.report.workload.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER
 
@@ -80,7 +81,7 @@ def improvement_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
         source=COMPARISON.name,
         note="; ".join(
             [
-                "Of the planned points of each frontier; \u2013 no plan satisfies the constraint",
+                f"{ISO_NOTE}; of the planned points of each frontier; \u2013: no plan satisfies the constraint",
                 *_errors_note(comparison, compared, ("iso_time_energy_reduction", "iso_energy_time_reduction")),
             ]
         ),
@@ -184,6 +185,7 @@ def fleet_sheets(fleets: pl.DataFrame) -> list[Sheet]:
             heads=heads([("", ("fleet", "microbatches", "iso-time energy", "iso-energy time"))]),
             rows=_fleet_rows(fleets, labels, improved),
             source=FLEET_COMPARISON.name,
+            note=ISO_NOTE,
         ),
         sheet_of(
             "Strong scaling",
