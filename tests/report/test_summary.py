@@ -9,7 +9,7 @@ from kareus.pipeline.spread import SavingsErrors
 from kareus.report.workload.inputs import load
 from kareus.report.workload.page import workload_page
 from kareus.report.workload.savings import ERRORS_NOTE
-from kareus.report.workload.summary import NOT_SEARCHED, plan_rows, summary_text
+from kareus.report.workload.summary import MEASURED_WHOLE, NOT_SEARCHED, plan_rows, summary_text
 from kareus.workload.config import NO_COLLECTIVES, NO_HALVES
 
 
@@ -73,7 +73,10 @@ def test_summary_and_page_say_why_nothing_overlaps(inputs):
     whole = replace(inputs, iteration=inputs.iteration.filter(~pl.col("method").str.contains("nanobatching")))
     alone = replace(inputs, searches=())
     clocks = replace(alone, iteration=inputs.iteration.filter(pl.col("method").str.starts_with("sequential")))
-    for own, reason in ((inputs, None), (whole, NO_HALVES), (alone, NO_COLLECTIVES), (clocks, NOT_SEARCHED)):
+    in_place = replace(whole, searches=())
+    odd = replace(in_place, configured=replace(inputs.configured, microbatch_size=3))
+    planned = ((inputs, None), (whole, NO_HALVES), (alone, NO_COLLECTIVES), (clocks, NOT_SEARCHED))
+    for own, reason in (*planned, (in_place, MEASURED_WHOLE), (odd, NO_HALVES)):
         lines = summary_text(own).splitlines()
         assert [line for line in lines if line.startswith("Nothing overlaps")] == ([reason] if reason else [])
         assert max(map(len, lines)) <= 100

@@ -231,9 +231,9 @@ def _chosen(inputs: ReportInputs, figure: Figure, name: str) -> dict[str, Any]:
 
 
 def _pipeline_words(inputs: ReportInputs, plan: Plan) -> str:
-    """Return what sets the pace of a plan, how often it changes clocks, and its power as the grid sees it."""
+    """Return what sets the pace of a plan, how often it changes clocks, and its power, a line each."""
     lines = plan.changes, power_line(power_series(plan, inputs.configured.gpu))
-    return " ".join((bottleneck(plan, inputs.baseline), *(f"{line[0].upper()}{line[1:]}." for line in lines)))
+    return "\n".join((bottleneck(plan, inputs.baseline), *(f"{line[0].upper()}{line[1:]}." for line in lines)))
 
 
 def _costs(plan: Plan) -> dict[str, float]:

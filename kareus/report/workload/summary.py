@@ -36,6 +36,7 @@ NO_PLAN = f"{DASH}: no plan of the method satisfies the constraint, or the metho
 NANOBATCHING = "nanobatching"
 """Method that is planned for every workload whose microbatches can be halved."""
 NOT_SEARCHED = "Nothing overlaps: the planned methods search no partitions; plan with --method kareus for these."
+MEASURED_WHOLE = "Nothing overlaps: forwards and backwards were measured whole, in the job itself, at each clock."
 WIDTH = 100
 """Columns of the terminal."""
 
@@ -108,7 +109,7 @@ def overlap_note(inputs: ReportInputs) -> list[str]:
     if OURS not in inputs.iteration["method"]:
         return [nothing_to_overlap(inputs.configured) or NOT_SEARCHED]
     if NANOBATCHING not in inputs.iteration["method"]:
-        return [NO_HALVES]
+        return [NO_HALVES if inputs.searches else nothing_to_overlap(inputs.configured) or MEASURED_WHOLE]
     return [] if inputs.searches else [NO_COLLECTIVES]
 
 
