@@ -27,6 +27,7 @@ from kareus.adapters.sampler import Sampler
 from kareus.adapters.sources import PlanSource, choice_of
 from kareus.adapters.stopwatch import stopwatch_of
 from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.records import suggest
 from kareus.device.actuators import CLOCKS, Actuator, lasting_clocks
 from kareus.device.controller import ClockControl, dry_clocks
 from kareus.device.protocol import Device
@@ -287,7 +288,7 @@ def open_driver(
         DeviceError: the GPU is in use, or a clock that another process left locked cannot be reset.
     """
     if clocks not in CLOCK_MODES:
-        raise ConfigError(f"clocks={clocks!r}: must be one of {', '.join(CLOCK_MODES)}.")
+        raise ConfigError(f"clocks={clocks!r}: not known; {suggest(clocks, CLOCK_MODES)}.")
     if layout.rank == 0:
         warn_of_torch_version()
     if agreement is None:

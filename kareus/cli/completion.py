@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from kareus.artifacts.records import suggest
 from kareus.artifacts.shipped import config_folder
 from kareus.cli.commands import BUILT_IN, COMMANDS, COMPLETION, HELP, STAGE, STAGES, Command
 from kareus.errors import ConfigError
@@ -23,7 +24,7 @@ def shell_code(words: Sequence[str]) -> str:
         ConfigError: they name none, several or an unknown one.
     """
     if len(words) != 1 or words[0] not in SHELLS:
-        raise ConfigError(f"shell '{' '.join(words)}': must be one of {', '.join(SHELLS)}.")
+        raise ConfigError(f"shell '{' '.join(words)}': not known; {suggest(' '.join(words), SHELLS)}.")
     from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - only completion needs it
 
     return str(shellcode(["kareus"], shell=words[0]))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kareus.artifacts.records import closest
+from kareus.artifacts.records import closest, suggest
 from kareus.cli.commands import EVERY
 from kareus.errors import one_line
 
@@ -58,6 +58,11 @@ class _Parser(argparse.ArgumentParser):
         """Print how the command is used."""
         if _speaks():
             super().print_help(file)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse what is none of the choices of an argument, and name the one that is probably meant."""
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"'{value}': not known; {suggest(value, action.choices)}")
 
     def error(self, message: str) -> NoReturn:
         """Print in one line what is wrong with the arguments, and exit with 2."""

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from kareus.artifacts.names import check_path
 from kareus.artifacts.ranges import check_within, within
+from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
 from kareus.gpu_model.gpu import MOST_W
 from kareus.pipeline.compare import FRONTIER_BASELINE, THROUGHPUT_BASELINE
@@ -131,7 +132,7 @@ def _check_methods(methods: Sequence[str]) -> None:
     names = [method.name for method in METHODS]
     for method in methods:
         if method not in names:
-            raise ConfigError(f"methods: '{method}' is not known; allowed: {', '.join(names)}.")
+            raise ConfigError(f"methods: '{method}' is not known; {suggest(method, names)}.")
     for baseline in (THROUGHPUT_BASELINE, FRONTIER_BASELINE):
         if baseline not in methods:
             raise ConfigError(f"methods: reductions are against '{baseline}'; add it to the list.")

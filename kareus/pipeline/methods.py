@@ -90,7 +90,7 @@ def method_named(name: str) -> Method:
     for method in METHODS:
         if method.name == name:
             return method
-    raise ArtifactError(f"method '{name}' is not known; allowed: {', '.join(method.name for method in METHODS)}.")
+    raise ArtifactError(f"method '{name}' is not known; {suggest(name, [method.name for method in METHODS])}.")
 
 
 def most_needed(methods: Iterable[Method]) -> Execution:

@@ -26,6 +26,13 @@ PLAIN = "unknown argument; it is given without dashes:"
         ((*ADVISE, "--sequence_length"), "--sequence_length: unknown argument; perhaps you meant --sequence-length"),
         (("verify", "--gpus", "8"), "--gpus: unknown argument"),
         (("export", "plan.json"), "--format: missing"),
+        (
+            ("export", "plan.json", "--format", "megatron-arg"),
+            "--format: 'megatron-arg': not known; perhaps you meant megatron-args",
+        ),
+        (("clocks", "shw"), "action: 'shw': not known; perhaps you meant show"),
+        (("train", "--clocks", "dryy"), "--clocks: 'dryy': not known; perhaps you meant dry"),
+        ((*ADVISE, "--least", "speed"), "--least: 'speed': not known; allowed: cost, edp, energy, time"),
         ((*ADVISE, "--tokens", "1T"), "--tokens: '1T' is not a number; write one such as 1e12"),
         (("train", "--clip", "small"), "--clip: 'small' is not a number; write one such as 2.5"),
     ],
