@@ -48,10 +48,6 @@ ABLATIONS = tuple(method for method in METHODS if method.startswith("kareus-"))
 UNKNOWN = Look(PALETTE["gray"], "stroke")
 
 
-FLUSH_PX = 20
-"""Distance from an end of a horizontal axis within which labels do not reach beyond it."""
-
-
 def theme(scheme: str, weight: str = "bold") -> dict[str, Any]:
     """Return the Vega-Lite configuration for `light` or `dark` paper; only what is not data takes its colours.
 
@@ -74,7 +70,7 @@ def theme(scheme: str, weight: str = "bold") -> dict[str, Any]:
         "font": "system-ui, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif",
         "view": {"stroke": None},
         "axis": text | lines | {"titlePadding": 8, "labelSeparation": 6},
-        "axisX": {"labelFlush": FLUSH_PX},
+        "axisX": {"labelFlush": False},  # a label that is moved from its tick reads as that of another place
         "legend": text | {"columnPadding": 26, "symbolSize": 70, "labelLimit": 320, "unselectedOpacity": 0.5},
         "header": {"labelFontSize": 12, "labelFontWeight": weight, "labelLimit": 420, "labelColor": inks["ink"]},
         "title": heading | {"anchor": "start", "fontWeight": weight},

@@ -5,6 +5,7 @@ import itertools
 import re
 import shlex
 
+import polars as pl
 import pytest
 from helpers.browser import DARK, LIGHT, needs_chromium, probe
 from helpers.report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, write_inputs
@@ -239,6 +240,40 @@ def test_a_narrow_dark_screen_is_served_too(tmp_path):
     assert {"--method", "--format"} & {flag for flag, _ in seen["flags"]}
     assert max(lines for _, lines in seen["flags"]) == 1, "no line breaks within the dashes of a flag"
     assert all(height == round(height) for height in seen["rows"]), "else a head that stays covers the rule above it"
+
+
+LABELS = """
+const middle = (e) => e.getBoundingClientRect().x + e.getBoundingClientRect().width / 2;
+const axes = all(".role-axis").filter((axis) => {
+  const lines = all(".role-axis-tick line", axis).map((e) => e.getBoundingClientRect());
+  return lines.length && lines.every((line) => line.height > line.width);
+});
+const far = (axis) => {
+  const ticks = all(".role-axis-tick line", axis).map(middle);
+  return all(".role-axis-label text", axis).map((e) => Math.min(...ticks.map((x) => Math.abs(x - middle(e)))));
+};
+const words = one(".chosen_told_marks text"), said = words.getBoundingClientRect();
+const covers = ({ left, right, top, bottom }) =>
+  left < said.right && right > said.left && top < said.bottom && bottom > said.top;
+return {
+  far: axes.map(far),
+  told: words.textContent,
+  covered: marksOf("iteration", "frontier_points").filter((e) => covers(e.getBoundingClientRect())).length,
+};
+"""
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_labels_are_at_their_ticks_and_words_cover_no_plan(tmp_path, width):
+    inputs = load(WORKLOAD, write_inputs(tmp_path / "results"))
+    ours = inputs.iteration.filter(pl.col("method") == "kareus").head(1)
+    faster = ours.with_columns(plan=9, time_s=pl.col("time_s") * 0.98, energy_j=pl.col("energy_j") * 1.01)
+    page = page_of(dataclasses.replace(inputs, iteration=pl.concat([inputs.iteration, faster.cast(dict(ours.schema))])))
+    seen = probe(tmp_path, page, LABELS, LIGHT, "--window-size=1500,900", width=width)
+    assert len(seen["far"]) == 2 and all(seen["far"]), "of the frontiers and of the timeline"
+    assert max(pixels for axis in seen["far"] for pixels in axis) < 1
+    assert seen["told"].startswith("fastest: 3.000 s"), "as the tile above has it"
+    assert width < 560 or seen["covered"] == 0, "narrow figures have no such words"
 
 
 PARTS = """
