@@ -46,13 +46,13 @@ class ObeyingTrainer:
     export: str
     """Format of `kareus export` that gives it the layout."""
     lines: tuple[str, ...]
-    """What turns a plan on there: `{plan}` is its path, `{goal}` a selector."""
+    """What turns a plan on there: `{plan}` is its path, `{goal}` a selector, `{dry}` nothing or what `dry` says."""
     where: str
     """Where these lines go."""
     page: str
     """Where that is described."""
-    dry: str = 'clocks="dry"'
-    """What is added to these lines to log clocks and set none."""
+    dry: str = ', clocks="dry"'
+    """What stands for `{dry}` in these lines to log clocks and set none."""
     settings: str | None = None
     """Name of the table of its settings; None where a plan is all that it needs."""
     words: dict[str, str] = field(default_factory=dict)
@@ -91,10 +91,16 @@ class ObeyingTrainer:
             plan: path of the plan.
             goal: selector of a clock, where there is one for each step.
         """
+        return self._lines(plan, goal, "")
+
+    def rehearse(self, plan: str, goal: str) -> tuple[str, ...]:
+        """Return the lines of `turn_on` with what makes them log clocks and set none."""
+        return self._lines(plan, goal, self.dry)
+
+    def _lines(self, plan: str, goal: str, dry: str) -> tuple[str, ...]:
         typed, quoted = json.dumps(plan, ensure_ascii=False), shlex.quote(plan)
-        return tuple(
-            line.replace('"{plan}"', typed).replace("{plan}", quoted).replace("{goal}", goal) for line in self.lines
-        )
+        filled = (line.replace("{goal}", goal).replace("{dry}", dry) for line in self.lines)
+        return tuple(line.replace('"{plan}"', typed).replace("{plan}", quoted) for line in filled)
 
 
 @cache

@@ -240,7 +240,8 @@ def test_the_page_says_what_the_trainer_gets_and_what_turns_it_on(inputs, blocks
     assert any("plan/fastest_sequential+perseus.json" in line for line in others)
     assert select.startswith("kareus select fastest ") and select.endswith(" --method sequential+perseus")
     assert f": {shown['turning'].partition('(')[2].partition(')')[0]}: " in shown["words"]  # the trainer's saving
-    assert shown["turning"].endswith(', first with clocks="dry", which only logs, by')
+    assert shown["turning"].endswith(', first with clocks="dry", which only logs, then without, by')
+    assert others[-1].endswith(', clocks="dry")'), "as it is said"
     made = inputs.plans | {"fastest_sequential+perseus": inputs.plans["fastest"]}
     assert in_trainer(replace(inputs, plans=made), "fastest")["lines"] == tuple(others)
 

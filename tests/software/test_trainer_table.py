@@ -26,7 +26,9 @@ def test_rows_name_what_there_is(name):
     assert trainer.export in FORMATS
     assert (CONFIG.parent / trainer.page).exists()
     assert trainer.method in {method.name for method in METHODS}
-    assert "{" not in " ".join(trainer.turn_on("plan.json", "edp"))
+    shown, first = (" ".join(lines("plan.json", "edp")) for lines in (trainer.turn_on, trainer.rehearse))
+    assert "{" not in shown + first
+    assert trainer.dry in first and first.replace(trainer.dry, "") == shown
 
 
 def test_the_engine_is_told_to_train_and_not_to_play_back():
