@@ -7,6 +7,7 @@ import polars as pl
 
 from kareus.artifacts.files import write_text
 from kareus.artifacts.layout import WorkloadFolder
+from kareus.artifacts.manifest import SUFFIX, write_manifest
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, read_table, write_table
@@ -25,6 +26,9 @@ from kareus.schedule.tables import SPACE, space_frame
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut, slice_text
+
+LISTED = ("config", "partition", "schedule", "search", "frontier", "pipeline")
+"""Folders of a workload whose files `list_tables` lists."""
 
 
 def write_microbatch(
@@ -48,6 +52,17 @@ def write_frontiers(folder: WorkloadFolder, workload: Workload, frontiers: Front
         seed=workload.seed,
     )
     write_table(folder.path / "pipeline/iteration.parquet", frontiers.iteration, ITERATION, origin)
+
+
+def list_tables(folder: WorkloadFolder) -> None:
+    """Write the manifest of what was planned in a folder but its plans, to which `select` adds: by it one is missed."""
+    places = (folder.path / name for name in LISTED)
+    write_manifest(folder.path / SUFFIX, [place for place in places if place.is_dir()])
+
+
+def forget_tables(folder: WorkloadFolder) -> None:
+    """Remove that manifest, before other tables are written: it would call them damaged if they were its last."""
+    (folder.path / SUFFIX).unlink(missing_ok=True)
 
 
 def planned_methods(folder: WorkloadFolder) -> tuple[str, ...]:

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import kareus
 from kareus.artifacts.files import read_json, read_text, write_json
+from kareus.artifacts.manifest import SUFFIX, read_manifest
 from kareus.artifacts.names import is_below
 from kareus.artifacts.seals import has_seal, sealed, unsealed
 from kareus.errors import ArtifactError, ConfigError
 
 _CAMPAIGNS = "campaigns"
 _NAME = "outputs.json"
+PLANNED = "config/plan.yaml"
+"""Configuration in the folder of a planned workload."""
 
 
 def write_outputs(results: Path, campaign: str, declared: Iterable[Path]) -> None:
@@ -62,18 +65,40 @@ def results_of(path: Path) -> Path:
 
 def is_in_results(path: Path) -> bool:
     """Return whether a file is in a folder of results: one with campaigns, or of a workload that was planned alone."""
-    if any(_is_planned(above) for above in path.absolute().parents):
-        return True
-    campaigns = [folder for above in path.absolute().parents for folder in above.glob(f"{_CAMPAIGNS}/*")]
-    return any((folder / "campaign.parquet").exists() or _listed_before(folder / _NAME) for folder in campaigns)
+    return any(_is_planned(above) for above in path.absolute().parents) or _is_of_campaign(path)
+
+
+def is_planned_alone(path: Path) -> bool:
+    """Return whether a file is in the folder of a workload that no campaign made, but `kareus plan`."""
+    folders = path.absolute().parents
+    return any(_is_planned(above) or _lists_plan(above) for above in folders) and not _is_of_campaign(path)
+
+
+def is_sealed(path: Path) -> bool:
+    """Return whether a file is a text with a seal."""
+    try:
+        return has_seal(read_text(path))
+    except ArtifactError:
+        return False
 
 
 def _is_planned(folder: Path) -> bool:
     """Return whether a folder has the sealed configuration of a planned workload."""
+    return is_sealed(folder / PLANNED)
+
+
+def _lists_plan(folder: Path) -> bool:
+    """Return whether a folder had that configuration, by the list that `kareus plan` wrote."""
     try:
-        return has_seal(read_text(folder / "config/plan.yaml"))
+        return PLANNED in read_manifest(folder / SUFFIX)
     except ArtifactError:
         return False
+
+
+def _is_of_campaign(path: Path) -> bool:
+    """Return whether a folder above a file has campaigns."""
+    campaigns = [folder for above in path.absolute().parents for folder in above.glob(f"{_CAMPAIGNS}/*")]
+    return any((folder / "campaign.parquet").exists() or _listed_before(folder / _NAME) for folder in campaigns)
 
 
 def _listed_before(path: Path) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from kareus.artifacts.locks import lock_at_once
 from kareus.errors import ArtifactError
 from kareus.training.checkpoint_files import is_checkpoint_file
+from kareus.verify.outputs import is_planned_alone
 from kareus.verify.sound_files import SoundFiles
 from kareus.verify.survey import Finding, FindingKind, has_checked, repair, survey
 
@@ -79,7 +80,10 @@ def _summary(findings: Sequence[Finding], *, is_repaired: bool) -> str:
         parts.append("set aside what is damaged, and remove what is left over, with --repair")
     lost = [finding for finding in findings if finding.kind is not FindingKind.LEFT_OVER]
     checkpoints = [finding for finding in lost if is_checkpoint_file(finding.path)]
-    if len(checkpoints) < len(lost):
+    alone = [finding for finding in lost if finding not in checkpoints and is_planned_alone(finding.path)]
+    if alone:
+        parts.append("`kareus plan`, with the words that planned it, makes a folder of plans again")
+    if len(checkpoints) + len(alone) < len(lost):
         parts.append("a run of snakemake makes results again")
     if checkpoints:
         parts.append("a training resumes from its last checkpoint that is whole")

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from kareus.artifacts.files import file_hash, is_being_written, is_regular, is_temporary, read_text, set_aside
+from kareus.artifacts.files import file_hash, is_being_written, is_regular, is_temporary, set_aside
 from kareus.artifacts.manifest import SUFFIX, read_manifest
 from kareus.artifacts.names import leads_through_link
-from kareus.artifacts.seals import has_seal
 from kareus.artifacts.store import JOURNAL, set_damaged_lines_aside
 from kareus.errors import ArtifactError
 from kareus.training.checkpoint_files import HEADER, TENSORS, is_checkpoint_file
 from kareus.verify.checks import is_checked, problem_of
-from kareus.verify.outputs import is_list_of_outputs, read_outputs, results_of
+from kareus.verify.outputs import is_list_of_outputs, is_sealed, read_outputs, results_of
 from kareus.verify.sound_files import SoundFiles
 
 _NO_FILE, _NO_FOLDER = "is no regular file", "is no folder"
@@ -132,17 +131,10 @@ def _of_outputs(path: Path, sound: SoundFiles) -> Iterator[Finding]:
         elif not (output.is_dir() if name.endswith("/") else output.is_file()):
             yield Finding(path=output, kind=FindingKind.DAMAGED, reason=_NO_FOLDER if name.endswith("/") else _NO_FILE)
         elif output.suffix == ".yaml" and not sound.has(output, _SEALED):
-            if not _has_seal(output):
+            if not is_sealed(output):
                 yield Finding(path=output, kind=FindingKind.DAMAGED, reason="has lost its seal")
             else:
                 sound.add(output, _SEALED)
-
-
-def _has_seal(path: Path) -> bool:
-    try:
-        return has_seal(read_text(path))
-    except ArtifactError:
-        return False
 
 
 def _first_missing(path: Path, root: Path) -> Path:

@@ -8,6 +8,7 @@ import subprocess
 
 import polars as pl
 import pytest
+from helpers.builders import CONFIG
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -194,6 +195,34 @@ def test_what_is_only_missing_is_not_to_be_removed(results, verify):
     (results / WORKLOAD / "plan/fastest.json").unlink()
     _, lines, _ = verify(results)
     assert lines[-1] == f"{results}: 0 damaged, 1 missing, 0 left over; a run of snakemake makes results again"
+
+
+SMALL = [
+    "parallelism.pp=1",
+    "parallelism.tp=1",
+    "parallelism.dp=1",
+    "gpu=h200",
+    "num_microbatches=2",
+    "microbatch_size=1",
+]
+
+
+def test_what_plan_made_is_missed_and_made_again_by_plan(tmp_path, verify):
+    """No run of snakemake made it, and none makes it again."""
+    words = ["plan", *SMALL, "--method", "sequential+perseus", "--config-dir", str(CONFIG)]
+    command = [*words, "--output", str(tmp_path / "plans"), "--force"]
+    assert main(command) == 0
+    (folder,) = (tmp_path / "plans").iterdir()
+    assert verify(folder)[:2] == (0, [f"{folder}: all is sound"])
+    for place in ("pipeline/iteration.parquet", "frontier/microbatch.parquet", "config/plan.yaml"):
+        kept = (folder / place).rename(tmp_path / "kept")
+        code, lines, _ = verify(tmp_path / "plans")
+        assert (code, lines[0]) == (1, f"{folder / place}: missing: listed in manifest.json")
+        assert lines[1].endswith("; `kareus plan`, with the words that planned it, makes a folder of plans again")
+        kept.rename(folder / place)
+    (folder / "pipeline/iteration.parquet").unlink()
+    assert main(command) == 0
+    assert verify(folder)[0] == 0
 
 
 @pytest.mark.timeout(10)
