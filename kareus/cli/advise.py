@@ -70,7 +70,9 @@ def run(arguments: argparse.Namespace) -> None:
     from kareus.adviser.plain import plain  # noqa: PLC0415
     from kareus.adviser.question import ask  # noqa: PLC0415
     from kareus.adviser.unmeasured import with_measured  # noqa: PLC0415
+    from kareus.workload.overrides import check_given_once  # noqa: PLC0415 - Hydra, which is slow to import
 
+    check_given_once(arguments.overrides)
     asked = asked_of(
         arguments.files or [],
         arguments.overrides,

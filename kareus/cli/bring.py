@@ -105,6 +105,7 @@ def lines(files: Sequence[Path], training: Training, overrides: Sequence[str], g
         yield "not said:"
         yield from (f"  {text}" for text in missing)
     for heading, names in (
+        ("given more than once, and the last counts", training.repeated),
         ("could not be followed", training.unknown),
         ("not known to Kareus", training.unread),
         ("does not matter", training.ignored),

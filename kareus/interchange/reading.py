@@ -90,6 +90,8 @@ class Training:
     """Keys of which the table knows nothing."""
     unknown: tuple[str, ...] = ()
     """Variables, conditions and references that could not be followed."""
+    repeated: tuple[str, ...] = ()
+    """Options that a file gives more than once, with their values, of which the last counts."""
     missing: tuple[Missing, ...] = ()
     """What the files do not say."""
 
@@ -346,6 +348,7 @@ def _understood(table: TrainerTable, read: Sequence[tuple[Path, SettingsFile]], 
         ignored=tuple(by_kind.ignored),
         unread=tuple(by_kind.unread),
         unknown=tuple(dict.fromkeys(text for settings in parts for text in settings.unknown)),
+        repeated=tuple(text for settings in parts for text in settings.repeated),
         missing=(*missing, Missing(keys=("gpu",), words=NO_GPU)),
     )
 

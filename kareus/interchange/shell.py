@@ -113,6 +113,8 @@ class Arguments:
     """Words after each option, by its name without dashes in front; an option given twice has its last ones."""
     unknown: tuple[str, ...]
     """Variables, conditions and programs that were not followed."""
+    repeated: Mapping[str, tuple[list[str], ...]] = field(default_factory=dict)
+    """All words after options that one command gives more than once, with others each time, in order."""
 
 
 def read_arguments(text: str) -> Arguments:
@@ -141,9 +143,14 @@ def read_arguments(text: str) -> Arguments:
         started = [next(word for word in words if PROGRAM.fullmatch(word)) for words in programs[1:]]
         script.unknown |= dict.fromkeys(f"a further program, {name}" for name in started)
     values: dict[str, list[str]] = {}
+    repeated: dict[str, tuple[list[str], ...]] = {}
     for words in [*slurm, *chosen]:
-        values |= dict(_options(words))
-    return Arguments(values=values, unknown=tuple(script.unknown))
+        options = list(_options(words))
+        values |= dict(options)
+        for name in values:
+            given = tuple(after for option, after in options if option == name)
+            repeated |= {name: given} if any(after != given[-1] for after in given) else {}
+    return Arguments(values=values, unknown=tuple(script.unknown), repeated=repeated)
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

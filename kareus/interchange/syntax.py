@@ -39,6 +39,8 @@ class SettingsFile:
     """Plain values by dotted key; dashes of options are underscores."""
     unknown: tuple[str, ...] = ()
     """Variables, conditions and references that could not be followed."""
+    repeated: tuple[str, ...] = ()
+    """Options that are given more than once, with their values: trainers take the last."""
 
 
 def read_settings(path: Path) -> SettingsFile:
@@ -96,8 +98,16 @@ def _text(path: Path) -> str:
 
 def _shell(text: str) -> SettingsFile:
     arguments = read_arguments(text)
-    values = {name.lower().replace("-", "_"): _words(words) for name, words in arguments.values.items()}
-    return SettingsFile(syntax="shell", values=values, unknown=arguments.unknown)
+    values = {_key(name): _words(words) for name, words in arguments.values.items()}
+    repeated = (
+        f"{_key(name)} ({', then '.join(' '.join(words) or 'nothing' for words in given)})"
+        for name, given in arguments.repeated.items()
+    )
+    return SettingsFile(syntax="shell", values=values, unknown=arguments.unknown, repeated=tuple(repeated))
+
+
+def _key(option: str) -> str:
+    return option.lower().replace("-", "_")
 
 
 def _words(words: list[str]) -> Any:

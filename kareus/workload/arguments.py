@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kareus.artifacts.shipped import config_folder
 from kareus.errors import ConfigError
-from kareus.workload.overrides import key_of, replaced
+from kareus.workload.overrides import check_given_once, key_of, replaced
 from kareus.workload.words import GPUS
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ def brought(files: list[Path], trainer: str | None, given: list[str]) -> tuple["
     from kareus.interchange.reading import read_training  # noqa: PLC0415 - most commands are given no file
     from kareus.interchange.syntax import scalar  # noqa: PLC0415 - as above
 
+    check_given_once(given)
     fields: dict[str, Any] = {}
     if not any(key_of(text) == "model" for text in given):
         fields = {key_of(text): scalar(text.partition("=")[2]) for text in given if text.startswith(MODEL)}

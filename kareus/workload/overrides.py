@@ -106,13 +106,9 @@ def expand(texts: Sequence[str], config_dir: Path, record: type[Workload] = Work
             have too many combinations.
     """
     overrides = [_parse(text, config_dir, record) for text in texts]
-    seen: dict[str, str] = {}
     for text, override in zip(texts, overrides, strict=True):
         _check_key(text, override, record)
-        key = override.key_or_group
-        if key in seen:
-            raise ConfigError(f"{text}: '{key}' is given twice; to sweep it, write its values once: {key}=a,b.")
-        seen[key] = text
+    check_given_once(texts)
     settings = [_settings(override, config_dir, record) for override in overrides]
     combinations = math.prod(map(len, settings))
     if combinations > MOST_COMBINATIONS:
@@ -122,6 +118,18 @@ def expand(texts: Sequence[str], config_dir: Path, record: type[Workload] = Work
             "once."
         )
     return list(itertools.product(*settings))
+
+
+def check_given_once(texts: Sequence[str]) -> None:
+    """Check that no two overrides are of one key.
+
+    Raises:
+        ConfigError: two are.
+    """
+    keys = [key_of(text) for text in texts]
+    for number, (key, text) in enumerate(zip(keys, texts, strict=True)):
+        if key in keys[:number]:
+            raise ConfigError(f"{text}: '{key}' is given twice; to sweep it, write its values once: {key}=a,b.")
 
 
 DECIDES: Mapping[str, tuple[str, ...]] = {

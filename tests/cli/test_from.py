@@ -31,6 +31,25 @@ def test_what_a_file_says_is_told_by_kind(said):
     assert "overrides: 'model={name:train_llama_8b" in lines[-2]
 
 
+def test_an_option_that_a_script_gives_again_is_told_with_the_one_that_counts(tmp_path, said):
+    """As argparse takes it; what is given again with the same value, or in another command, is no matter."""
+    script = tmp_path / "train.sh"
+    command = Path(SCRIPT).read_text().replace("--swiglu", "--swiglu --micro-batch-size 4 --swiglu --seed 1 --seed 1")
+    script.write_text(f"python prepare.py --micro-batch-size 8\n{command}")
+    assert main(["from", str(script), *WORDS]) == 0
+    lines = said()
+    assert lines[lines.index("given more than once, and the last counts:") + 1] == "  micro_batch_size (4, then 1)"
+    assert " microbatch_size=1 " in next(line for line in lines if line.startswith("overrides: "))
+
+
+@pytest.mark.parametrize("command", ["from", "advise", "predict"])
+def test_an_override_is_given_once(command, tmp_path, capsys, said):
+    words = [SCRIPT] if command == "from" else ["--from", SCRIPT]
+    assert main([command, *words, *WORDS, "global_batch_size=64", "global_batch_size=128"]) == 2
+    assert "global_batch_size=128: 'global_batch_size' is given twice" in capsys.readouterr().err
+    assert said() == []
+
+
 def test_an_override_replaces_what_a_file_says(said):
     assert main(["from", SCRIPT, *WORDS, "parallelism.tp=4", "model=llama3.1-8b"]) == 0
     assert said()[-1].startswith("workload: llama3.1-8b_dp4-pp2-tp4_")
