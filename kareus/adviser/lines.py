@@ -36,7 +36,7 @@ from kareus.model.config import model_words
 from kareus.pareto import AS_FAST
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
 from kareus.plans.actuated import clock_goal
-from kareus.plans.answer import BASELINE, meaning, model_error_line
+from kareus.plans.answer import BASELINE, PREDICTED, meaning, model_error_line
 from kareus.plans.exchanges import dispatch_lines
 from kareus.plans.units import SECONDS_PER_HOUR, duration, money, scaled, significant
 from kareus.prediction.errors import error_of, error_words, time_percent
@@ -48,8 +48,6 @@ from kareus.workload.config import Workload
 from kareus.workload.model_flops import tokens_per_iteration
 from kareus.workload.resolve import resolve
 
-PREDICTED = "predicted by the GPU model"
-"""What the figures of an answer are."""
 MEASURED_ANEW = "plans are measured on the simulated testbed, with noise: figures may differ by a point"
 """Why a plan that is made saves another tenth of a percent than the answer says."""
 BLOCKS, RAMP = "parallelism.layers_per_stage=null", "training.batch_ramp=[]"

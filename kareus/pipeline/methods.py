@@ -18,61 +18,64 @@ class Method:
     name: str
     points_of: str
     """Method of the microbatch frontiers that it plans with."""
-    needs: Execution
-    """What of its points takes the most measuring: only `overlap` needs searches of partitions."""
     has_frontier: bool
     """Whether it plans over its points' frontier; if not, it has one plan, all at the maximum clock."""
     at_default_clocks: str
     """Method of the plans that are nearest where no clock may be locked."""
 
+    @property
+    def needs(self) -> Execution:
+        """What of its points takes the most measuring: only `overlap` needs searches of partitions."""
+        return UNSEARCHED.get(self.points_of, Execution.OVERLAP)
+
+
+UNSEARCHED = {
+    "sequential": Execution.SEQUENTIAL,
+    "nanobatching": Execution.NANOBATCHING,
+    "kareus-without-kernel-schedule": Execution.NANOBATCHING,
+}
+"""What points take whose partitions run by default schedules."""
 
 METHODS = (
     Method(
         name="sequential",
         points_of="sequential",
-        needs=Execution.SEQUENTIAL,
         has_frontier=False,
         at_default_clocks="sequential",
     ),
     Method(
         name="sequential+perseus",
         points_of="sequential",
-        needs=Execution.SEQUENTIAL,
         has_frontier=True,
         at_default_clocks="sequential",
     ),
     Method(
         name="nanobatching",
         points_of="nanobatching",
-        needs=Execution.NANOBATCHING,
         has_frontier=False,
         at_default_clocks="nanobatching",
     ),
     Method(
         name="nanobatching+perseus",
         points_of="nanobatching",
-        needs=Execution.NANOBATCHING,
         has_frontier=True,
         at_default_clocks="nanobatching",
     ),
     Method(
         name="kareus",
         points_of="kareus",
-        needs=Execution.OVERLAP,
         has_frontier=True,
         at_default_clocks="kareus-without-frequency",
     ),
     Method(
         name="kareus-without-frequency",
         points_of="kareus-without-frequency",
-        needs=Execution.OVERLAP,
         has_frontier=True,
         at_default_clocks="kareus-without-frequency",
     ),
     Method(
         name="kareus-without-kernel-schedule",
         points_of="kareus-without-kernel-schedule",
-        needs=Execution.NANOBATCHING,
         has_frontier=True,
         at_default_clocks="nanobatching",
     ),

@@ -18,6 +18,8 @@ from kareus.plans.selectors import (
 )
 from kareus.plans.units import common_scale, compared, less, scaled
 
+PREDICTED = "predicted by the GPU model"
+"""What answers are that nothing measured."""
 BASELINE = "the trainer's own execution"
 """What the method `sequential` is, to people who do not know its name."""
 AS_FAST_WORDS = f"least energy within {100 * AS_FAST:g} % of the least time"
@@ -224,4 +226,4 @@ def _exact(value: float, unit: str) -> str:
 
 def model_error_line(chips: str, error: str) -> str:
     """Return how far answers that nothing measured can be trusted: for which chips, and the model's error in words."""
-    return f"[predicted by the GPU model, for {chips}; error: {error}]"
+    return f"[{PREDICTED}, for {chips}; error: {error}]"

@@ -10,7 +10,6 @@ from kareus.adviser.beside import frugal_lines, full_line, job_lines, measure_li
 from kareus.adviser.choosing import plan_asked
 from kareus.adviser.limits import idle_limit_line, unkept_words
 from kareus.adviser.lines import (
-    PREDICTED,
     answer_lines,
     batch_words,
     chips,
@@ -36,7 +35,7 @@ from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash, differences, leaves
 from kareus.artifacts.tables import write_table
 from kareus.errors import ArtifactError
-from kareus.plans.answer import meaning
+from kareus.plans.answer import PREDICTED, meaning
 from kareus.report.advice_figure import frontier_figure
 from kareus.report.page import Page, Section, write_page
 from kareus.report.sheets import Sheet, SheetRow, blocks_text
