@@ -1,4 +1,4 @@
-"""The errors a user can act on. The command line prints one line for each, its notes below, and exits with 2."""
+"""The errors a user can act on, and where more is said. The command line prints one line for each, its notes below."""
 
 MOST_CHARACTERS = 2000
 """Characters of a message that are shown: more than any message has of its own, less than values it may quote."""
@@ -25,6 +25,16 @@ def one_line(text: str) -> str:
     if left_out <= 0:
         return text
     return f"{text[: MOST_CHARACTERS - END]} ... ({left_out:,} characters left out) ... {text[-END:]}"
+
+
+def described_in(name: str) -> str:
+    """Return where a page of the documentation is, for messages: a wheel has none of them, and no site has them yet.
+
+    Example:
+        >>> described_in("howto/gpu.md")
+        "docs/howto/gpu.md in Kareus' repository"
+    """
+    return f"docs/{name} in Kareus' repository"
 
 
 class KareusError(Exception):

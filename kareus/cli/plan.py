@@ -22,7 +22,7 @@ from kareus.artifacts.records import suggest
 from kareus.artifacts.shipped import config_folder
 from kareus.cli.parser import steps_beside_answer
 from kareus.device.actuators import ACTUATOR_HELP, ActuatorKind, parse_actuator
-from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.errors import ConfigError, RefusedWorkloadError, described_in
 from kareus.plans.run_totals import check_tokens, run_savings, run_totals
 from kareus.plans.selectors import OVER_TIME, Goal, check_selectors, parse_selector
 from kareus.prediction.resolve_stage import proposals
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--select", action="append", metavar="SELECTOR", help=text)
     parser.add_argument("--method", default="kareus", help="whose frontier to select from (default: kareus)")
     parser.add_argument("--actuator", default="clocks", help=ACTUATOR_HELP)
-    text = "plan from what a job of yours was measured to take, in this folder (see docs/howto/inplace.md)"
+    text = f"plan from what a job of yours was measured to take, in this folder ({described_in('howto/inplace.md')})"
     parser.add_argument("--measured", type=Path, metavar="FOLDER", help=text)
     parser.add_argument("--tokens", type=float, help="also print what training on so many tokens takes and saves")
     text = "folder for a folder of each workload: tables, plans and page (default: nothing is written)"

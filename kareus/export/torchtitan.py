@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 
 from kareus.artifacts.files import read_text
-from kareus.errors import ArtifactError, ConfigError
+from kareus.errors import ArtifactError, ConfigError, described_in
 from kareus.export.layouts import header, starts_with
 from kareus.graph.instruction import InstructionKey, place_in_line
 from kareus.graph.records import Direction
@@ -44,7 +44,7 @@ def schedule_csv(plan: Plan, *, folded: bool = False) -> str:
     if stages == 1:
         raise ConfigError(
             f"plan '{plan.selector}' of {plan.workload}: has one stage, so that torchtitan makes no pipeline and reads "
-            "no schedule; kareus.adapters.torchtitan follows the plan as it is (docs/howto/fsdp.md)."
+            f"no schedule; kareus.adapters.torchtitan follows the plan as it is ({described_in('howto/fsdp.md')})."
         )
     rows = ([_cell(key, stages, folded=folded) for key, i in stage.keyed if i in stage.passes] for stage in plan.stages)
     return "".join(",".join(row) + "\n" for row in rows)

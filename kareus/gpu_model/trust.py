@@ -5,6 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 from kareus.artifacts.records import content_hash
+from kareus.errors import described_in
 from kareus.gpu_model.coefficients import OF_GROUPS, OF_SOFTWARE, GpuCoefficients
 from kareus.gpu_model.gpu import Gpu, KernelUncertainty, Uncertainty
 from kareus.gpu_model.thermal import of_profiles
@@ -116,5 +117,5 @@ def _kernel_trust(gpu: Gpu) -> str:
     energy = "" if error.energy_percent is None else f" and {error.energy_percent:.1f} % of energy"
     return (
         f"9 of 10 single kernels are within {error.time_percent:.1f} % of time{energy}, of shapes that the fit had not "
-        "seen; planned iterations were not measured (docs/trust.md)"
+        f"seen; planned iterations were not measured ({described_in('trust.md')})"
     )

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from kareus.artifacts.ranges import check_within, within
 from kareus.artifacts.records import ADDED, suggest
-from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.errors import ConfigError, RefusedWorkloadError, described_in
 from kareus.graph.number_formats import BF16_BYTES, FP32_BYTES
 from kareus.model.config import MOST_TOKENS, Model
 from kareus.model.parallelism import Parallelism
@@ -260,5 +260,5 @@ def check_options(options: TrainingOptions) -> None:
             raise RefusedWorkloadError(
                 f"training.{name}: predicted, not planned, since plans take all blocks of a stage as alike; use "
                 f"`kareus predict`, plan without it (training.{name}={usual}), or profile a job of a trainer in place "
-                "(docs/howto/inplace.md)."
+                f"({described_in('howto/inplace.md')})."
             )

@@ -3,7 +3,7 @@
 Others predict and plan more than it trains; each refusal says what to change, or who trains it.
 """
 
-from kareus.errors import EngineError
+from kareus.errors import EngineError, described_in
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, PositionKind
 from kareus.model.features import QkNormScope
@@ -22,7 +22,7 @@ def check_trains(model: Model, sequence_length: int, device_type: str) -> None:
     if features := untrained(model, sequence_length):
         raise EngineError(
             f"model {model.name}: the engine does not train {', '.join(features)}; it is planned and predicted, and a "
-            "plan is followed by a trainer that has it (docs/howto/inplace.md)."
+            f"plan is followed by a trainer that has it ({described_in('howto/inplace.md')})."
         )
     shares = model.num_key_value_heads < model.num_attention_heads
     if model.positions is PositionKind.ALIBI and shares and device_type != "cpu":

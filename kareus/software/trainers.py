@@ -13,7 +13,7 @@ from pathlib import Path
 from kareus.artifacts.configuration import parse_yaml
 from kareus.artifacts.files import read_text
 from kareus.artifacts.records import from_plain, suggest
-from kareus.errors import ConfigError
+from kareus.errors import ConfigError, described_in
 
 TABLE = Path(__file__).with_name("trainers.yaml")
 ENGINE = "kareus"
@@ -49,8 +49,8 @@ class ObeyingTrainer:
     """What turns a plan on there: `{plan}` is its path, `{goal}` a selector, `{dry}` nothing or what `dry` says."""
     where: str
     """Where these lines go."""
-    page: str
-    """Where that is described."""
+    described: str
+    """Page that describes that, below `docs/`."""
     dry: str = ', clocks="dry"'
     """What stands for `{dry}` in these lines to log clocks and set none."""
     settings: str | None = None
@@ -69,6 +69,11 @@ class ObeyingTrainer:
         if self.overlaps:
             return "kareus"
         return "sequential+perseus" if self.clocks is ClockPace.INSTRUCTION else "sequential"
+
+    @property
+    def page(self) -> str:
+        """Where that page is."""
+        return described_in(self.described)
 
     @property
     def follows_plans(self) -> bool:

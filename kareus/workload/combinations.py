@@ -1,6 +1,6 @@
 """Choices of a configuration that exclude one another, each of which is possible by itself."""
 
-from kareus.errors import RefusedWorkloadError
+from kareus.errors import RefusedWorkloadError, described_in
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.number_formats import FORMATS, Precision, TensorCores
 from kareus.graph.recomputation import Recomputation
@@ -33,7 +33,8 @@ def check_combinations(workload: Workload) -> None:
     if workload.testbed.cuda is not None and (features := unmeasured(workload.model, workload.sequence_length)):
         raise RefusedWorkloadError(
             f"testbed: operators of {', '.join(features)} are not measured on GPUs, since the profiler has none of "
-            "them; plan with testbed=simulated, or profile a job of another trainer in place (docs/howto/inplace.md)."
+            "them; plan with testbed=simulated, or profile a job of another trainer in place "
+            f"({described_in('howto/inplace.md')})."
         )
     if _spans_blocks(workload):
         raise RefusedWorkloadError(

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kareus.artifacts.records import closest
-from kareus.errors import ConfigError
+from kareus.errors import ConfigError, described_in
 from kareus.workload.architectures import Architecture
 from kareus.workload.expert_architectures import ALL_ARCHITECTURES
 from kareus.workload.huggingface_rotation import ROTARY_BASES, ROTARY_NEWER, ROTARY_OLDER, ROTARY_SHARES
@@ -177,19 +177,19 @@ def refusal(kind: Any, content: Mapping[str, Any]) -> str:
         why, like = OTHER_BLOCK[kind]
         return (
             f"model_type {kind!r}: {why} not supported; the nearest to plan without a job: its sizes with model_type "
-            f"{like!r}; with a job: profile it in place (docs/howto/inplace.md)."
+            f"{like!r}; with a job: profile it in place ({described_in('howto/inplace.md')})."
         )
     inner, used = content.get("moe_intermediate_size") or content.get("intermediate_size"), _experts_of_token(content)
-    nearest = "its dense relative in config/model (docs/howto/model.md)"
+    nearest = f"its dense relative in config/model ({described_in('howto/model.md')})"
     if used and type(inner) is int:
         nearest = f"the dense model of what a token uses, intermediate_size={used * inner} ({used} experts of {inner})"
     elif not features:
         close = closest(str(kind), ALL_ARCHITECTURES)
         either = f"model_type {close!r} or 'llama'" if close not in (None, "llama") else "model_type 'llama'"
-        nearest = f"{either}, if its block is that one (docs/howto/model.md has all types)"
+        nearest = f"{either}, if its block is that one ({described_in('howto/model.md')} has all types)"
     return (
         f"model_type {kind!r}: {what}; the nearest to plan without a job: {nearest}; with a job: profile it in place "
-        "(docs/howto/inplace.md)."
+        f"({described_in('howto/inplace.md')})."
     )
 
 

@@ -1,5 +1,6 @@
 """The documentation site: built strictly, with reference pages that follow the code."""
 
+import ast
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import pytest
 from helpers.browser import needs_chromium, probe
 
 from kareus.cli import EVERY
+from kareus.errors import described_in
 from kareus.export.catalogue import CAMPAIGN_CATALOGUE, CATALOGUE
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +56,24 @@ def test_every_key_of_the_configuration_has_a_meaning(site):
     }
     assert {"search.ensemble_size", "testbed.cuda.pool", "emulation.power_caps", "select"} <= {r[0] for r in rows}
     assert [key for key, default, meaning in rows if not default or not meaning] == []
+
+
+def test_pages_that_messages_name_are_there_and_are_said_to_be_in_the_repository():
+    """A wheel has none of them; sentences that are no messages are docstrings, which stand alone."""
+    named, bare = [], []
+    for path in (ROOT / "kareus").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Name(id="described_in"), args=[ast.Constant(value=page)]):
+                    named.append(page)
+                case ast.Expr(value=ast.Constant() as alone):
+                    alone.value = None
+                case ast.Constant(value=str(text)) if re.search(r"\bdocs/[\w/]+\.md", text):
+                    bare.append((path.name, text))
+    assert len(named) > 5
+    assert [page for page in named if not (ROOT / "docs" / page).is_file()] == []
+    assert bare == []
+    assert described_in("trust.md") == "docs/trust.md in Kareus' repository"
 
 
 @needs_chromium

@@ -39,7 +39,7 @@ def test_a_shipped_gpu_that_was_not_fitted_says_so() -> None:
 def test_gpus_fitted_to_kernels_say_what_was_held_out(gpu: str, has_power: int) -> None:
     said = trust(composed(f"gpu={gpu}"))
     assert said.startswith("9 of 10 single kernels are within "), "run make refitted"
-    assert said.endswith("planned iterations were not measured (docs/trust.md)")
+    assert said.endswith("planned iterations were not measured (docs/trust.md in Kareus' repository)")
     assert said.count("of energy") == has_power
     assert trust(composed(f"gpu={gpu}", "gpu.l2_mib=30")) == NOT_MEASURED
 

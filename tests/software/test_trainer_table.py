@@ -24,7 +24,7 @@ def test_every_software_has_one_trainer():
 def test_rows_name_what_there_is(name):
     trainer = trainers()[name]
     assert trainer.export in FORMATS
-    assert (CONFIG.parent / trainer.page).exists()
+    assert (CONFIG.parent / "docs" / trainer.described).exists()
     assert trainer.method in {method.name for method in METHODS}
     shown, first = (" ".join(lines("plan.json", "edp")) for lines in (trainer.turn_on, trainer.rehearse))
     assert "{" not in shown + first

@@ -127,13 +127,13 @@ GPT_NEO = {"model_type": "gpt_neo", "num_layers": 24, "num_heads": 32}
             {"model_type": "other_moe", "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768},
             "model_type 'other_moe': experts (num_experts=128) not supported; the nearest to plan without a job: the "
             "dense model of what a token uses, intermediate_size=6144 (8 experts of 768); with a job: profile it in "
-            "place (docs/howto/inplace.md).",
+            "place (docs/howto/inplace.md in Kareus' repository).",
         ),
         (
             {"num_local_experts": 8},
             "model_type 'mistral': experts (num_local_experts=8) not supported; the nearest to plan without a job: its "
-            "dense relative in config/model (docs/howto/model.md); with a job: profile it in place "
-            "(docs/howto/inplace.md).",
+            "dense relative in config/model (docs/howto/model.md in Kareus' repository); with a job: profile it in "
+            "place (docs/howto/inplace.md in Kareus' repository).",
         ),
         (
             {"hidden_act": "quick_gelu"},
@@ -192,13 +192,13 @@ GPT_NEO = {"model_type": "gpt_neo", "num_layers": 24, "num_heads": 32}
         (
             {"model_type": "internlm4"},
             "model_type 'internlm4': its block is in no table; the nearest to plan without a job: model_type "
-            "'internlm' or 'llama', if its block is that one (docs/howto/model.md has all types); with a job: profile "
-            "it in place (docs/howto/inplace.md).",
+            "'internlm' or 'llama', if its block is that one (docs/howto/model.md in Kareus' repository has all "
+            "types); with a job: profile it in place (docs/howto/inplace.md in Kareus' repository).",
         ),
         (
             {"model_type": "rwkv"},
             "model_type 'rwkv': blocks without attention not supported; the nearest to plan without a job: its sizes "
-            "with model_type 'llama'; with a job: profile it in place (docs/howto/inplace.md).",
+            "with model_type 'llama'; with a job: profile it in place (docs/howto/inplace.md in Kareus' repository).",
         ),
         (
             {"num_experts_per_tok": 2},
