@@ -205,7 +205,7 @@ def layout_rows() -> Iterator[str]:
         command = f"`kareus select fastest WORKLOAD{method}`"
         if trainer.clocks is ClockPace.STEP:
             command = "none: chosen in the first steps"
-        title = f"[{trainer.title}]({os.path.relpath(ROOT / trainer.page, PAGE.parent)})"
+        title = f"[{trainer.title}]({os.path.relpath(ROOT / 'docs' / trainer.described, PAGE.parent)})"
         line = trainer.turn_on("plan.json", "min-energy")[-1]
         yield f"| {title} | {trainer.obeys} | {command} | `{line}` | `--format {trainer.export}` |"
 
@@ -224,6 +224,9 @@ def main() -> None:
         if arguments.write:
             put(PAGE, LAYOUT_HEADS, list(layout_rows()))
         return
+    readme = (ROOT / "README.md").read_text()
+    if part and (new := [name for _, name, *_ in TRAINERS if name not in cells_by_trainer(readme)]):
+        parser.exit(2, f"--part {part}: README.md has no other columns of {', '.join(new)}; run without --part.\n")
     title("training", "trainer", "layout", "obeys", *SHARES, "changes of clock", "command")
     short: dict[str, dict[str, str]] = {}
     alone: list[list[str]] = []
@@ -242,7 +245,7 @@ def main() -> None:
                 [job.title, row.name, layout, way.name, *(way.saved(share, baseline)[0] for share in SHARES.values())]
                 for way in chosen
             ]
-    brief = list(short_rows((ROOT / "README.md").read_text(), short))
+    brief = list(short_rows(readme, short))
     print("\n".join(("", *SHORT_HEADS, *brief)))
     if arguments.write:
         put(ROOT / "README.md", SHORT_HEADS, brief)
@@ -253,13 +256,17 @@ def main() -> None:
 
 def short_rows(readme: str, short: dict[str, dict[str, str]]) -> Iterator[str]:
     """Yield the rows of README.md with the columns that were made anew, by trainer and training."""
-    lines = readme.splitlines()
-    before = {}
-    for text in itertools.takewhile(lambda text: text.startswith("|"), lines[lines.index(SHORT_HEADS[0]) + 2 :]):
-        name, *cells = (cell.strip() for cell in text.strip("|").split("|"))
-        before[name] = dict(zip(JOBS, cells, strict=True))
+    before = cells_by_trainer(readme)
     for name, made in short.items():
         yield f"| {name} | " + " | ".join((before.get(name, {}) | made)[training] for training in JOBS) + " |"
+
+
+def cells_by_trainer(readme: str) -> dict[str, dict[str, str]]:
+    """Return the columns that README.md has, by trainer and training."""
+    lines = readme.splitlines()
+    rows = itertools.takewhile(lambda text: text.startswith("|"), lines[lines.index(SHORT_HEADS[0]) + 2 :])
+    cells = [[cell.strip() for cell in text.strip("|").split("|")] for text in rows]
+    return {name: dict(zip(JOBS, texts, strict=True)) for name, *texts in cells}
 
 
 def title(*heads: str) -> None:

@@ -1,6 +1,7 @@
 """Tables that docs/ has from runs: their rows are what the commands beside them give."""
 
 import re
+import sys
 
 import polars as pl
 import pytest
@@ -47,6 +48,18 @@ def test_a_part_replaces_its_column_of_what_trainers_save():
     assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == names
     assert [row.split(" | ")[2] for row in rows] == ["0.1, 99"] * len(names)
     assert list(trainers.short_rows(README, {name: {} for name in names})) == trainers_rows(README)
+
+
+def test_a_part_of_a_trainer_that_the_readme_lacks_is_refused_before_all_else(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["trainers.py", "--part", "8B", "--write"])
+    monkeypatch.setattr(trainers, "TRAINERS", (*trainers.TRAINERS, ("kareus", "a newcomer", "any", "kareus")))
+    with pytest.raises(SystemExit) as ended:
+        trainers.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr() == (
+        "",
+        "--part 8B: README.md has no other columns of a newcomer; run without --part.\n",
+    )
 
 
 def trainers_rows(readme):
