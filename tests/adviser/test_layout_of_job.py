@@ -13,6 +13,7 @@ from kareus.adviser.advice import answer
 from kareus.adviser.answers import LayoutChoice
 from kareus.adviser.beside import job_lines
 from kareus.adviser.from_files import asked_of
+from kareus.adviser.job import lacked_overlap
 from kareus.adviser.lines import answer_lines, commands, headline, layout_words, short_lines
 from kareus.adviser.plain import asked, plain
 from kareus.adviser.question import ask
@@ -176,6 +177,19 @@ def test_overlap_that_a_layout_cannot_use_is_not_lacked(tmp_path):
     path.write_text(SCRIPT.replace("--use-distributed-optimizer", ""))
     lacked = answer(question_about(path, "tp=1", *FEW[:-1], "sharding=none")).lacked
     assert lacked.settings == ("--overlap-grad-reduce",)
+
+
+def test_overlap_that_costs_the_choice_nothing_is_told_of_the_fastest_layout_that_shares_out_as_the_job(script):
+    """A single replica exchanges nothing, which may be why it was chosen."""
+    question = question_about(script, GPU, "tp=1", "cp=1", "pp=4,16", *FEW[3:6], "sharding=none,optimizer")
+    layouts = answer(question).size.layouts
+    alone = next(one for one in layouts if one.candidate.layout.dp == 1)
+    shared = [one for one in layouts if one.candidate.layout.sharding == "optimizer" and one.sequential]
+    lacked = lacked_overlap(question, question.base, layouts, alone)
+    assert lacked.layout == min(shared, key=lambda one: one.sequential.time_s)
+    assert lacked.settings == FLAGS
+    assert lacked.with_s < lacked.without_s == pytest.approx(lacked.layout.sequential.time_s, rel=1e-6)
+    assert lacked_overlap(question, question.base, [alone], alone) is None
 
 
 def test_a_job_that_needs_more_than_a_gpu_has_is_said_to(tmp_path):

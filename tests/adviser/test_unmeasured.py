@@ -16,7 +16,7 @@ from kareus.adviser.plain import plain
 from kareus.adviser.rows import full_note, memory_share, table_lines
 from kareus.adviser.runs import LayoutRun, LayoutTimes, read_runs, runs_text
 from kareus.adviser.tables import layouts_frame
-from kareus.adviser.unmeasured import sorted_by_trainer
+from kareus.adviser.unmeasured import sorted_by_trainer, to_measure
 from kareus.errors import ArtifactError, ConfigError
 from kareus.pipeline.config import PipelineSchedule
 from kareus.report.advice_page import advice_page
@@ -99,6 +99,15 @@ def test_five_layouts_to_measure_are_printed_as_a_file_of_runs(unmeasured: Advic
     assert [run.predicted_s for run in runs] == pytest.approx(alone, rel=1e-5), "to compare with what is measured"
     assert len(set(asked)) == 5
     assert all(run.time_s is None for run in runs)
+
+
+def test_the_choice_is_measured_first_wherever_it_stands_in_order(unmeasured: Advice) -> None:
+    """Limits may choose one that is not among the first that are compared, and that tells little."""
+    question, order = unmeasured.question, sorted_by_trainer(unmeasured.size.layouts)
+    for chosen in (order[1], order[-1]):
+        first, *others = to_measure(question, question.base, unmeasured.size, chosen)
+        assert first == chosen
+        assert len({one.number for one in others} - {chosen.number}) == len(others) == 4
 
 
 def test_layouts_to_measure_are_the_same_everywhere_and_said_once(unmeasured: Advice) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from helpers.builders import a100
+from helpers.builders import CONFIG, a100
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,10 +12,14 @@ from kareus.gpu_model.thermal import (
     WAITING_SHARE,
     Interval,
     at_reference_j,
+    of_profiles,
+    settled,
     sustained_j,
     sustained_profile_j,
     window_temperature_c,
+    with_numbers,
 )
+from kareus.workload.resolve import resolve_accepted
 
 A100 = a100().coefficients
 AMBIENT_C = 25.0
@@ -24,6 +28,25 @@ AMBIENT_C = 25.0
 def measured_j(power_w, measured_c, time_s):
     """Energy at `measured_c` of work that draws `power_w` at the reference temperature."""
     return (power_w + A100.leakage_w_per_c * (measured_c - A100.reference_temperature_c)) * time_s
+
+
+@pytest.mark.parametrize("name", ["h100-sxm5-80gb", "b200"])
+def test_a_settled_gpu_settles_anew_with_other_numbers(name):
+    """By hand: a chip at its limit is that much warmer than the air, and leaks as much more as it is warmer."""
+    (workload,) = resolve_accepted([f"gpu={name}"], CONFIG).values()
+    cool = of_profiles(workload.gpu)
+    numbers = {"thermal_resistance_c_per_w": 0.11, "leakage_w_per_c": 1.7}
+    again = with_numbers(settled(cool), 91.0, numbers)
+    warm_c = cool.ambient_c + 0.11 * cool.power_limit_w
+    assert warm_c > cool.coefficients.reference_temperature_c
+    assert again.static_power_w == 91.0
+    assert again.coefficients.reference_temperature_c == pytest.approx(warm_c)
+    assert again.coefficients.warm_leakage_w == pytest.approx(
+        1.7 * (warm_c - cool.coefficients.reference_temperature_c)
+    )
+    unsettled = with_numbers(cool, 91.0, numbers)
+    assert unsettled.coefficients == dataclasses.replace(cool.coefficients, **numbers)
+    assert of_profiles(again) == unsettled
 
 
 @given(st.floats(80, 400), st.floats(25, 70), st.floats(0.1, 10))

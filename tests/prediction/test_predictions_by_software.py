@@ -18,6 +18,7 @@ from kareus.prediction.errors import (
     LEAST_ROWS,
     error_of,
     error_words,
+    idle_settings,
     numbers_for,
     pair_errors,
     plan_error_words,
@@ -26,7 +27,7 @@ from kareus.prediction.errors import (
 )
 from kareus.prediction.measured import MeasuredWorkloads
 from kareus.prediction.workload_prediction import Prediction, predict, predict_time_s
-from kareus.software.record import TensorOverlap, driven
+from kareus.software.record import Reduction, TensorOverlap, driven
 from kareus.software.trainers import ENGINE, trainer_of
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
@@ -338,6 +339,26 @@ def test_a_layout_that_few_rows_have_was_not_measured() -> None:
     words = error_words(composed.workload)
     assert "never measured with --data-parallel-sharding-strategy optim_grads_params" in words
     assert "usual: full" not in words, "which it is itself"
+
+
+@pytest.mark.parametrize(("tp", "ep", "is_idle"), [(2, 1, False), (4, 2, False), (2, 2, True), (1, 1, True)])
+def test_when_one_replica_sums_gradients_matters_where_its_gpus_hold_the_same_experts(tp, ep, is_idle) -> None:
+    """Gradients of all other weights are summed over no one."""
+    sequence_parallel = f"parallelism.sequence_parallel={str(tp > 1).lower()}"
+    degrees = [
+        f"parallelism.tp={tp}",
+        f"parallelism.ep={ep}",
+        "parallelism.etp=1",
+        "parallelism.pp=1",
+        sequence_parallel,
+    ]
+    few = ["model=qwen3-30b-a3b", "model.num_layers=2", "parallelism.dp=1", *degrees]
+    (workload,) = resolve_accepted([*ON_H100, *few], CONFIG).values()
+    holding = workload.parallelism.expert_replica_ranks(0)
+    assert ("reduction" in idle_settings(workload)) is is_idle is (len(holding) == 1)
+    softwares = [replace(workload.software, reduction=when) for when in Reduction]
+    times_s = {predict_time_s(replace(workload, software=software)) for software in softwares}
+    assert len(times_s) == 1 or not is_idle
 
 
 def test_predict_refuses_what_no_software_can_run(capsys: pytest.CaptureFixture[str]) -> None:
