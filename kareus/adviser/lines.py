@@ -290,9 +290,9 @@ def turn_on_lines(advice: Advice) -> Iterator[str]:
     once = "" if trainer.clocks is ClockPace.STEP else ", once the plan is made"
     yield (
         f"turned on in {trainer.title}, which obeys {trainer.obeys}, by these lines, {trainer.where}{once}, first with "
-        f"{trainer.dry}, which only logs ({MEASURED_ANEW}; {trainer.page}):"
+        f"{trainer.dry.strip(', ')}, which only logs, then without ({MEASURED_ANEW}; {trainer.page}):"
     )
-    yield from (f"  {line}" for line in trainer.turn_on(str(plan_of(advice)), clock_goal(advice.selector)))
+    yield from (f"  {line}" for line in trainer.rehearse(str(plan_of(advice)), clock_goal(advice.selector)))
     if not trainer.overlaps:
         yield from dispatch_lines(advice.chosen.layout.candidate.workload)
 
