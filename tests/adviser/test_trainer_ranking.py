@@ -102,7 +102,9 @@ def test_commands_and_lines_are_those_that_work_there(by_trainer, trainer, metho
     assert any(line in text for text in turn_on_lines(advice))
     text = "\n".join(answer_lines(advice))
     assert f"in {advice.question.trainer.title}, which obeys " in text
-    assert f", first with {advice.question.trainer.dry}, which only logs (" in text
+    dry = advice.question.trainer.dry
+    assert f", first with {dry.strip(', ')}, which only logs, then without (" in text
+    assert any(dry in line for line in [*turn_on_lines(advice)][1:])
 
 
 def test_a_slower_plan_is_asked_for_by_what_is_printed(by_trainer):
