@@ -17,12 +17,14 @@ Placed = tuple[Collective, Placement]
 def update_directions(config: Replicated, stage: int) -> tuple[Direction, ...]:
     """Return the directions of the instructions that end an iteration on `stage`, in order of execution.
 
-    Gradients are reduced where several ranks hold the same weights for other tokens, by data or context parallelism;
-    with sharded gradients every backward reduces its own, and only their shards are summed over the replicas that hold
-    the same, once an iteration (`fully_shard` with `set_requires_all_reduce` for the last microbatch).
+    Gradients are reduced where several ranks hold the same weights for other tokens, by data or context parallelism,
+    or the same experts, as ranks of a tensor-parallel group may; with sharded gradients every backward reduces its
+    own, and only their shards are summed over the replicas that hold the same, once an iteration (`fully_shard` with
+    `set_requires_all_reduce` for the last microbatch).
     """
     parallelism = config.parallelism
-    several = parallelism.dp * parallelism.cp > 1
+    same_experts = config.model.experts is not None and parallelism.expert_replicas > 1
+    several = parallelism.dp * parallelism.cp > 1 or same_experts
     reduces = several and (not parallelism.shards_gradients or parallelism.copies > 1)
     return (
         *(Direction.GRADIENT_REDUCTION,) * reduces,
