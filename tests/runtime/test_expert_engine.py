@@ -221,6 +221,7 @@ def test_two_ranks_compute_what_mixtures_do(tmp_path: Path) -> None:
         ("qwen2_moe", {"ep": 2, "tp": 2, "recomputation": Recomputation.FULL}),
         ("glm4_moe", {"ep": 2, "dp": 2}),
         ("deepseek_v3", {"ep": 2, "tp": 2, "recomputation": Recomputation.NONE}),
+        ("qwen3_moe", {"ep": 1, "tp": 2, "recomputation": Recomputation.SELECTIVE}),
         ("deepseek_v3", {"ep": 2, "cp": 2, "recomputation": Recomputation.SELECTIVE}),
         ("qwen3_moe", {"ep": 2, "cp": 2, "recomputation": Recomputation.SELECTIVE}),
         ("shares", {"pp": 2, "microbatch_size": 3}),
