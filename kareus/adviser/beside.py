@@ -232,6 +232,14 @@ def _to_run(answer: LayoutAnswer) -> LayoutRun:
     return LayoutRun(layout=layout, predicted_s=None if answer.sequential is None else answer.sequential.time_s)
 
 
+def sizes_line(advice: Advice) -> str:
+    """Return what the fastest layout of each number of GPUs takes by itself; nothing where one number was asked for."""
+    if len(advice.sizes) == 1:
+        return ""
+    costs = (f"{size.gpus}: {iteration_words(size.baseline.cost)}" for size in advice.sizes)
+    return f"GPUs, and their fastest layout without a plan: {'; '.join(costs)}"
+
+
 def wrong_order_words(unmeasured: Unmeasured) -> str:
     """Return what a wrong order may cost of software that was never measured, as a sentence and a space behind it."""
     what = f"{unmeasured.software}{' as it is set here' if unmeasured.measured_otherwise else ''}"

@@ -19,6 +19,7 @@ from kareus.adviser.beside import (
     measure_lines,
     order_lines,
     savings_words,
+    sizes_line,
 )
 from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.layouts import counted
@@ -93,6 +94,8 @@ def _first_lines(advice: Advice) -> Iterator[str]:
     yield from job_lines(advice)
     if whole := training_line(advice):
         yield whole
+    if sizes := sizes_line(advice):
+        yield sizes
     yield from frugal_lines(advice)
     if advice.engine is not None and gains_by_engine(advice):
         yield engine_line(advice)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kareus.adviser.answers import Advice, Depth, LayoutAnswer, SizeAnswer
-from kareus.adviser.beside import frugal_lines, full_line, job_lines, measure_lines
+from kareus.adviser.beside import frugal_lines, full_line, job_lines, measure_lines, sizes_line
 from kareus.adviser.choosing import plan_asked
 from kareus.adviser.limits import idle_limit_line, unkept_words
 from kareus.adviser.lines import (
@@ -119,6 +119,8 @@ def _lead(advice: Advice) -> Iterator[str | list[str]]:
         yield f"{idle}."
     if whole := training_line(advice):
         yield _sentence(whole)
+    if sizes := sizes_line(advice):
+        yield _sentence(sizes)
     if settings := layout_settings(advice):
         name, _, values = settings.partition(": ")
         yield f"In {name}: `{values}`"

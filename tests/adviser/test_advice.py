@@ -179,6 +179,10 @@ def test_more_gpus_are_compared():
     both = advised(gpus="2..4", few=ONE_PIPELINE)
     assert [size.gpus for size in both.sizes] == [2, 4]
     assert both.chosen_gpus == 4
+    (line,) = (line for line in short_lines(both) if line.startswith("GPUs, and their fastest layout"))
+    for size in both.sizes:
+        assert f"{size.gpus}: {scaled(size.baseline.cost.time_s, 's', digits=4)} and " in line
+    assert not any(line.startswith("GPUs, and") for line in short_lines(advised(few=ONE_PIPELINE)))
 
 
 def test_the_commands_plan_the_chosen_layout(fastest):
