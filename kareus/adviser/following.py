@@ -167,7 +167,10 @@ def _without_update(predictor: LayoutPredictor, workload: Workload) -> Iterator[
 
 def layout_answers(followed: Followed, planned: dict[int, list[LayoutCost]], margin: TieMargin) -> list[LayoutAnswer]:
     """Return all layouts that can run, by rising time."""
+    margins = {id(one.candidate): margin.of(one.candidate.workload) for one in followed.predictions}
     front = frontier_of([plan for plans in planned.values() for plan in plans])
+    margins_of = {id(plan): margins[key] for key, plans in planned.items() for plan in plans}
+    others = [(plan, *margins_of[id(plan)]) for plan in front]
     answers = []
     for bound, candidate in followed.bounds:
         answers.append(bounded_answer(bound, candidate, followed.sequential.get(id(candidate))))
@@ -185,7 +188,7 @@ def layout_answers(followed: Followed, planned: dict[int, list[LayoutCost]], mar
                 sequential=prediction.sequential,
                 bubble_share=prediction.bubble_share,
                 exposed_share=prediction.exposed_share,
-                is_tied=_is_tied(plans, front, margin),
+                is_tied=_is_tied(plans, margins[id(prediction.candidate)], others),
             )
         )
     answers.sort(key=lambda answer: (answer.fastest.time_s if answer.plans else float("inf"), answer.bound_s))
@@ -208,12 +211,23 @@ def bounded_answer(bound: Bound, candidate: Candidate, sequential: LayoutCost | 
     )
 
 
-def _is_tied(plans: Iterable[LayoutCost], front: Sequence[LayoutCost], margin: TieMargin) -> bool:
-    """Whether a plan would be on the frontier with so much less time and energy than predicted."""
-    time_share = 1 - margin.time_percent / 100
-    energy_share = 1 - margin.energy_percent / 100
+def _is_tied(
+    plans: Iterable[LayoutCost], margin: tuple[float, float], front: Sequence[tuple[LayoutCost, float, float]]
+) -> bool:
+    """Whether a plan would be on the frontier with so much less time and energy than predicted.
+
+    Args:
+        plans: of the layout.
+        margin: percent of time and of energy by which its predictions may be off.
+        front: plans on the frontier, and the same of each: what is compared is no surer than the less sure of two.
+    """
+    time_percent, energy_percent = margin
     return any(
-        all(plan.time_s * time_share < other.time_s or plan.energy_j * energy_share < other.energy_j for other in front)
+        all(
+            plan.time_s * (1 - max(time_percent, other_time) / 100) < other.time_s
+            or plan.energy_j * (1 - max(energy_percent, other_energy) / 100) < other.energy_j
+            for other, other_time, other_energy in front
+        )
         for plan in plans
     )
 

@@ -43,7 +43,7 @@ def frontier_figure(advice: Advice, size: SizeAnswer) -> Figure:
         data={f"layouts_{size.gpus}": rows, f"layouts_{size.gpus}_marked": marked},
         heads={name: head or "how far" for name, head, _ in TIPS},
         note="A colour for each layout that is best at some speed. Bands: energies may be off by "
-        f"{size.ties.energy_percent:g} % ({size.ties.source}).",
+        f"{size.ties.energy_words}.",
     )
 
 
@@ -57,13 +57,12 @@ def short_name(answer: LayoutAnswer) -> str:
 
 
 def _points(advice: Advice, size: SizeAnswer) -> pl.DataFrame:
-    percent = size.ties.energy_percent
     on_frontier = {choice.layout.number for choice in size.frontier}
     most_s = NEAR * size.frontier[-1].cost.time_s
     rows = []
     for answer in size.layouts:
         is_planned = answer.depth is Depth.PLANNED and answer.number in on_frontier
-        tokens = tokens_per_iteration(answer.candidate.workload)
+        tokens, (_, percent) = tokens_per_iteration(answer.candidate.workload), size.ties.of(answer.candidate.workload)
         for plan in _on_line(answer) if is_planned else [plan for plan in answer.plans[:1] if plan.time_s <= most_s]:
             millijoules = 1e3 * plan.energy_j / tokens
             rows.append(

@@ -302,7 +302,25 @@ def test_ties_of_a_pair_that_was_never_measured_are_no_narrower_than_any_other()
     margin = tie_margin([compose(["gpu=b200", "software=torchtitan"], CONFIG)[0].workload])
     dense = [pair for pair in pair_errors() if pair.models == DENSE and pair.rows >= LEAST_ROWS]
     assert margin.time_percent == max(pair.percent_90 for pair in dense)
-    assert "the largest error of other software and GPUs" in margin.words
+    assert "the largest error of time of other software and GPUs" in margin.words
+
+
+def test_each_layout_is_tied_by_its_error_or_that_of_the_one_before_it():
+    """Megatron-FSDP was never measured; layouts that share out the optimizer were."""
+    size = advised(few=(*FEW[:2], "pp=1", "cp=1", "tp=1,2", "sharding=full,optimizer", "recompute=none")).size
+    percents = {one.number: 18 if one.candidate.layout.sharding == "full" else 5.3 for one in size.layouts}
+    assert {size.ties.of(one.candidate.workload)[1] for one in size.layouts} == {5.3, 18} == {*percents.values()}
+    for one in (one for one in size.layouts if one.plans):
+        in_front = [
+            all(
+                plan.time_s * share < choice.cost.time_s or plan.energy_j * share < choice.cost.energy_j
+                for choice in size.frontier
+                for share in [1 - max(percents[one.number], percents[choice.layout.number]) / 100]
+            )
+            for plan in one.plans
+        ]
+        assert one.is_tied == any(in_front)
+    assert "5.3 % where a layout's kind was measured, else 18 % (the largest" in size.ties.words
 
 
 def test_ties_are_within_the_error_of_held_out_workloads_where_it_was_measured():

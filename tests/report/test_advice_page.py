@@ -97,6 +97,17 @@ def test_sentences_of_the_lead_stay_short(written):
     assert max(len(sentence.split()) for sentence in sentences) <= 40
 
 
+def test_bands_are_of_the_error_of_each_layout(written):
+    """Where some were never measured, those that were are no less sure for it."""
+    advice, _ = written
+    percent = advice.ties.energy_percent
+    (wide, narrow), size = (2 * percent, percent), advice.size
+    mixed = replace(size, ties=replace(size.ties, energy_percent=wide, measured_percent=narrow))
+    rows = frontier_figure(advice, mixed).data["layouts_4"].to_dicts()
+    assert {round(100 * (row["most"] / row["millijoules_per_token"] - 1), 6) for row in rows} == {narrow}
+    assert f"{narrow:g} % where a layout's kind was measured, else {wide:g} %" in frontier_figure(advice, mixed).note
+
+
 def test_the_figure_marks_what_the_headline_compares_with(written):
     """A job's layout may be far slower than all that is drawn: its name is written into the figure, not out of it."""
     advice, _ = written
