@@ -6,7 +6,7 @@ known. `kareus fit --software ... --errors ...` measures the errors of a softwar
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from kareus.interchange.writing import settings_apart
 from kareus.model.parallelism import Parallelism, Sharding
 from kareus.model.training_options import PLAIN
 from kareus.prediction.lines import read_lines, table_text
-from kareus.software.record import Reduction, Software, of_times
+from kareus.software.record import MeasuredRuns, Reduction, Software, TensorOverlap, of_times
 from kareus.software.trainers import ObeyingTrainer, software_words, trainer_of
 from kareus.workload.compose import KEYS_OF_SOFTWARE, compose
 from kareus.workload.config import Workload
@@ -90,7 +90,7 @@ def numbers_for(workload: Workload) -> str:
 def idle_settings(workload: Workload) -> dict[str, tuple[Any, ...]]:
     """Return the settings of a software, with all their values, that change no time of a workload.
 
-    They say when replicas exchange what these do not exchange, or exchange beside each block.
+    They say when GPUs exchange what these do not exchange, or when replicas exchange what they do beside each block.
     """
     layout, idle = workload.parallelism, dict[str, tuple[Any, ...]]()
     of_experts = 1 if workload.model.experts is None else layout.expert_replicas
@@ -98,14 +98,23 @@ def idle_settings(workload: Workload) -> dict[str, tuple[Any, ...]]:
         idle["reduction"] = tuple(Reduction)
     if not layout.shards_states or layout.shards_weights:
         idle["gather_beside_forward"] = (False, True)
+    # with `nothing`, collectives of context parallelism wait, too
+    overlaps = tuple(TensorOverlap) if layout.cp == 1 else (TensorOverlap.NONE, TensorOverlap.USERBUFFERS)
+    if layout.tp == layout.etp == 1 and workload.software.tensor_overlap in overlaps:
+        idle["tensor_overlap"] = overlaps
+    if layout.cp == 1:
+        idle["context_overlap"] = (False, True)
     return idle
 
 
-def same_numbers(workload: Workload) -> set[str]:
-    """Return `numbers_for` a workload with each value of its idle settings: its times are the same with all."""
-    idle = idle_settings(workload)
-    variants = [dict(zip(idle, values, strict=True)) for values in itertools.product(*idle.values())]
-    return {numbers_for(replace(workload, software=replace(workload.software, **values))) for values in variants}
+def same_numbers(workload: Workload) -> Iterator[str]:
+    """Yield `numbers_for` a workload, and then with other values of its idle settings: its times are the same."""
+    software, idle = workload.software, idle_settings(workload)
+    yield numbers_for(workload)
+    for values in itertools.product(*idle.values()):
+        other = replace(software, **dict(zip(idle, values, strict=True)))
+        if other != software:
+            yield numbers_for(replace(workload, software=other))
 
 
 def models_of(workload: Workload) -> str:
@@ -208,25 +217,30 @@ def pair_of(workload: Workload) -> PairError | None:
     """
     if workload.training.unmeasured:
         return None
-    names, runs = same_numbers(workload), workload.software.measured
     kind = models_of(workload), str(workload.precision)
-    if runs is not None and runs.made_for in names and kind == (DENSE, Precision.BF16):
-        return PairError(
-            gpu=runs.gpu,
-            software=workload.software.name,
-            models=DENSE,
-            precision=str(Precision.BF16),
-            percent_90=runs.percent_90,
-            mean_percent=runs.mean_percent,
-            median_percent=runs.median_percent,
-            coverage_percent=0.0,
-            rows=runs.runs,
-            groups=0,
-            block_exchange_rows=0,
-            made_for=runs.made_for,
-        )
-    pairs = (pair for pair in pair_errors() if pair.made_for in names)
-    return next((pair for pair in pairs if (pair.models, pair.precision) == kind), None)
+    runs = workload.software.measured if kind == (DENSE, Precision.BF16) else None
+    measured = {pair.made_for: pair for pair in pair_errors() if (pair.models, pair.precision) == kind}
+    if runs is not None:
+        measured[runs.made_for] = _of_runs(workload.software.name, runs)
+    return next((measured[name] for name in same_numbers(workload) if name in measured), None)
+
+
+def _of_runs(software: str, runs: MeasuredRuns) -> PairError:
+    """Return the errors of a user's own runs as those of a pair."""
+    return PairError(
+        gpu=runs.gpu,
+        software=software,
+        models=DENSE,
+        precision=str(Precision.BF16),
+        percent_90=runs.percent_90,
+        mean_percent=runs.mean_percent,
+        median_percent=runs.median_percent,
+        coverage_percent=0.0,
+        rows=runs.runs,
+        groups=0,
+        block_exchange_rows=0,
+        made_for=runs.made_for,
+    )
 
 
 def spread_percent(models: str = DENSE) -> tuple[float, float]:

@@ -361,6 +361,22 @@ def test_when_one_replica_sums_gradients_matters_where_its_gpus_hold_the_same_ex
     assert (len(times_s) == 1) is is_idle
 
 
+@pytest.mark.parametrize("model", [["model=qwen3-1.7b"], ["model=qwen3-30b-a3b", "parallelism.ep=2"]])
+@pytest.mark.parametrize(("tp", "cp"), [(1, 1), (2, 1), (1, 2)])
+def test_overlap_of_groups_of_one_gpu_changes_no_time_and_makes_no_error_another(model, tp, cp) -> None:
+    """A script of tensor parallelism that lacks `--tp-comm-overlap` says nothing of a layout without that."""
+    degrees = [f"parallelism.tp={tp}", f"parallelism.cp={cp}", "parallelism.dp=2", "parallelism.pp=1"]
+    few = [*model, "model.num_layers=2", "parallelism.sharding=optimizer", *degrees]
+    (workload,) = resolve_accepted([*ON_H100, *few, f"parallelism.sequence_parallel={tp > 1}".lower()], CONFIG).values()
+    idle = idle_settings(workload)
+    assert ("tensor_overlap" in idle, "context_overlap" in idle) == (tp == 1, cp == 1)
+    for name, values in idle.items():
+        others = [replace(workload, software=replace(workload.software, **{name: value})) for value in values]
+        assert len(others) > 1
+        assert {predict_time_s(other) for other in others} == {predict_time_s(workload)}
+        assert {error_words(other) for other in others} == {error_words(workload)}
+
+
 def test_predict_refuses_what_no_software_can_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert predicted("software=megatron-core", "microbatch_size=100000") == 2
     printed = capsys.readouterr()
