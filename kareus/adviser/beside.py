@@ -56,7 +56,7 @@ def lacked_line(advice: Advice, lacked: LackedOverlap) -> str:
         saved = less(100 * (1 - lacked.with_s / lacked.without_s), "time")
         takes = f"{saved}: {with_s} instead of {without_s}{errors}"
     else:
-        takes = f"{with_s} without a plan, less than the choice's {chosen_s}{errors} (now {without_s})"
+        takes = f"{with_s} without a plan instead of {without_s}, less than the choice's {chosen_s}{errors}"
     what = "it" if is_chosen else f"{lacked.layout.candidate.words}{full_words(lacked.layout)},"
     settings = " and ".join(lacked.settings)
     return f"first add {settings}, which your script lacks, and ask again: {what} then takes {takes}"

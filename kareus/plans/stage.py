@@ -11,7 +11,7 @@ from kareus.artifacts.outputs import add_force, check_outputs, check_place
 from kareus.artifacts.records import suggest
 from kareus.device.actuators import ACTUATOR_HELP, parse_actuator
 from kareus.errors import ConfigError
-from kareus.pipeline.compare import THROUGHPUT_BASELINE
+from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
 from kareus.plans.actuated import actuated_method, plan_for
 from kareus.plans.answer import answer_of, no_limit
 from kareus.plans.document import Plan
@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("selector", help=ALLOWED.removeprefix("allowed: ").replace("%", "%%"))
     text = "results folder of the workload (default: the only one below results/)"
     parser.add_argument("folder", type=Path, nargs="?", help=text)
-    parser.add_argument("--method", default="kareus", help="whose frontier to select from (default: kareus)")
+    text = f"whose frontier to select from (default: {OURS}; where that was not planned, the last that was)"
+    parser.add_argument("--method", help=text)
     parser.add_argument("--tokens", type=float, help="also print what training on so many tokens takes and saves")
     parser.add_argument(
         "--output", type=Path, help="plan file to write (default: FOLDER/plan/SELECTOR.json, or SELECTOR_METHOD.json)"
@@ -51,6 +52,8 @@ def run(arguments: argparse.Namespace) -> None:
     folder = WorkloadFolder(arguments.folder or only_workload())
     workload = load_slice(folder.config("plan"), PlanSlice).workload
     frontiers = read_frontiers(folder, workload)
+    if arguments.method is None:
+        arguments.method = OURS if OURS in frontiers.methods else frontiers.methods[-1]
     if arguments.method not in frontiers.methods:
         raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, frontiers.methods)}.")
     output = _checked_output(arguments, folder, actuated_method(actuator, arguments.method, frontiers.methods))

@@ -148,10 +148,14 @@ def test_what_the_script_lacks_is_said_to_beat_the_choice_where_it_does(script):
     assert whole.time_s < free.chosen.cost.time_s
     first, second = list(short_lines(free))[1:3]
     assert first.startswith("first add ")
-    assert f", then takes {1e3 * whole.time_s:.4g} ms without a plan, less than the choice's " in first
+    without_s = lacked.without_s
+    assert (
+        f", then takes {1e3 * whole.time_s:.4g} ms without a plan instead of {1e3 * without_s:.4g} ms, less than the "
+        "choice's " in first
+    )
     errors = [time_percent(workload) for workload in (resolved(script, *usual, *OVERLAP), chosen.workload)]
     assert errors[0] < errors[1]
-    assert f" ms, at an error of {errors[0]:g} % instead of {errors[1]:g} % (" in first
+    assert f" ms, at an error of {errors[0]:g} % instead of {errors[1]:g} %" in first
     assert second.startswith("the layout alone")
     lead = advice_page(free).extra["lead"]
     assert lead[1] == f"F{first[1:]}."

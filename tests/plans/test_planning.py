@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from kareus.cli import main
 from kareus.pipeline.methods import METHODS, method_named, planned_beside
 from kareus.plans import planning
+from kareus.plans.file import read_plan
 from kareus.workload.resolve import resolve_accepted
 
 
@@ -71,3 +72,11 @@ def test_plans_of_an_earlier_method_stay_usable_beside_those_of_one_that_needs_l
     for plan in ("fastest", "fastest_sequential+perseus"):
         assert main(["check-plan", str(folder / f"plan/{plan}.json")]) == 0
     assert main(["select", "fastest", str(folder)]) == 0
+
+
+def test_a_point_is_selected_of_what_was_planned(tmp_path):
+    """Where a trainer's method was planned alone, nobody has to name it again."""
+    assert main(["plan", *SMALL, "--output", str(tmp_path), "--method", "sequential+perseus"]) == 0
+    (folder,) = tmp_path.iterdir()
+    assert main(["select", "straggler=1.02x", str(folder)]) == 0
+    assert read_plan(folder / "plan/straggler=1.02x_sequential+perseus.json").method == "sequential+perseus"
