@@ -7,9 +7,9 @@ from pathlib import Path
 
 from runs.checkout import ROOT
 
-# Names of temporary files have the number of a process, by which no call is like another.
+# Names of temporary files have the number and the start of a process, by which no call is like another.
 SCRIPT = """#!/bin/sh
-called="$BREAKING/$(printf '%s ' "$0" "$@" | sed 's/[.][0-9]*[.]tmp//g' | cksum | tr ' ' '-')"
+called="$BREAKING/$(printf '%s ' "$0" "$@" | sed 's/[.][0-9]*-[0-9]*[.]kareus[.]tmp//g' | cksum | tr ' ' '-')"
 if [ -e "$BREAKING/on" ] && [ ! -e "$called" ]; then
     : > "$called"
     kill -9 $$
