@@ -1,7 +1,7 @@
 """Layouts that an answer names beside the chosen one: a job's, those that save more, those to take or measure first."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from kareus.adviser.answers import (
@@ -98,10 +98,25 @@ def frugal_lines(advice: Advice) -> Iterator[str]:
     said = f"{'by the plan alone, ' if job_gain(advice) else ''}{said}"
     if others := list(_frugal_layouts(advice, most_s, frugal)):
         yield f"{said.partition('; ')[0]}; more time saves more, each against the choice:"
-        yield f"  {_beside(advice, frugal)}: this layout; {to_do}"
-        yield from others
+        for choice in _worth_naming([slowest, *others]):
+            is_this = choice is slowest
+            yield f"  {_beside(advice, choice.cost)}: {f'this layout; {to_do}' if is_this else _other_words(advice, choice)}"
     else:
         yield f"{said} in this layout: {to_do}"
+
+
+def _worth_naming(choices: Sequence[LayoutChoice]) -> list[LayoutChoice]:
+    """Return choices without those that one with room in memory beats in time and energy: those with room first.
+
+    Of these comes first what saves most for its time.
+    """
+    sure = [choice.cost for choice in choices if not is_nearly_full(choice.layout)]
+    left = [
+        choice
+        for choice in choices
+        if not any(cost.time_s < choice.cost.time_s and cost.energy_j < choice.cost.energy_j for cost in sure)
+    ]
+    return sorted(left, key=lambda choice: (is_nearly_full(choice.layout), _energy_time(choice)))
 
 
 def _beside(advice: Advice, cost: LayoutCost) -> str:
@@ -114,7 +129,7 @@ def _beside(advice: Advice, cost: LayoutCost) -> str:
     return f"{time} and {energy}, {iteration_words(cost)}"
 
 
-def _frugal_layouts(advice: Advice, most_s: float, frugal: LayoutCost) -> Iterator[str]:
+def _frugal_layouts(advice: Advice, most_s: float, frugal: LayoutCost) -> Iterator[LayoutChoice]:
     """Yield the layouts that save most for the time that they take: of those with room in memory, and of the others.
 
     Each saves plainly more than the chosen one as slow as that, and has plainly less energy times time than the one
@@ -129,10 +144,14 @@ def _frugal_layouts(advice: Advice, most_s: float, frugal: LayoutCost) -> Iterat
         if best is None or _energy_time(best) > most_js:
             continue
         most_js = _energy_time(best) * (1 - SAME_SHARE)
-        memory = f"{100 * memory_share(best.layout):.0f} % of memory"
-        memory += f"{_over_words(best.layout)}, so try it first" if is_full else ""
-        what = f"{best.layout.candidate.words}, at {memory}"
-        yield f"  {_beside(advice, best.cost)}: {what}; {_asked_for(advice, best)}"
+        yield best
+
+
+def _other_words(advice: Advice, choice: LayoutChoice) -> str:
+    """Return another layout with the memory that it needs, and how its plan is asked for."""
+    memory = f"{100 * memory_share(choice.layout):.0f} % of memory"
+    memory += f"{_over_words(choice.layout)}, so try it first" if is_nearly_full(choice.layout) else ""
+    return f"{choice.layout.candidate.words}, at {memory}; {_asked_for(advice, choice)}"
 
 
 def _steps(layout: LayoutAnswer, most_s: float) -> list[LayoutChoice]:

@@ -112,7 +112,8 @@ def fit_runs(
         ConfigError: fewer than three runs.
     """
     if len(chosen) < LEAST_RUNS:
-        raise ConfigError(f"{len(chosen)} measured runs: a calibration needs {LEAST_RUNS} at least; measure more.")
+        runs = f"{len(chosen)} measured run{'s' * (len(chosen) != 1)}"
+        raise ConfigError(f"{runs}: a calibration needs {LEAST_RUNS} at least; measure more.")
     measured = np.log(measured_s)
     first = start or {name: prior.value for name, prior in priors.items()}
     posterior = fit_numbers(priors, lambda values: np.log(times(values, chosen)) - measured, first, EVALUATIONS)

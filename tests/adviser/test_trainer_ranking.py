@@ -141,7 +141,7 @@ def slower_beside(advice, *others):
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ((1.03, 950.0), "3.0 % more time and 5.0 % less energy, 1.030 s and 950.0 J"),
+        ((1.045, 950.0), "4.5 % more time and 5.0 % less energy, 1.045 s and 950.0 J"),
         ((1.03, 979.5), ""),
         ((1.06, 900.0), ""),
     ],
@@ -155,7 +155,7 @@ def test_another_layout_is_named_where_it_saves_more_at_that_pace(by_trainer, ot
         assert others == []
         return
     assert line == "at full speed there is nothing to gain; more time saves more, each against the choice:"
-    this, another = others
+    another, this = others
     assert this.startswith(
         "  4.0 % more time and 2.0 % less energy, 1.040 s and 980.0 J: this layout; plan it with `--select "
     )
@@ -167,7 +167,7 @@ def test_another_layout_is_named_where_it_saves_more_at_that_pace(by_trainer, ot
 def test_a_layout_with_room_in_memory_is_named_before_a_full_one_that_saves_more(by_trainer):
     advice = by_trainer["hugging-face"]
     both = slower_beside(advice, ((1.02, 930.0), 0.99), ((1.03, 950.0), 0.86), ((1.03, 960.0), 0.8))
-    _, _, safe, full = both
+    _, safe, full = both  # the chosen layout is slower than the safe one, and saves less
     assert safe.startswith("  3.0 % more time and 5.0 % less energy, ")
     assert ", at 86 % of memory; ask again " in safe
     assert full.startswith("  2.0 % more time and 7.0 % less energy, ")
@@ -178,6 +178,19 @@ def test_a_layout_with_room_in_memory_is_named_before_a_full_one_that_saves_more
     *_, sooner = slower_beside(advice, ((1.01, 955.0), 0.99), ((1.04, 950.0), 0.86))
     assert sooner.startswith("  1.0 % more time and 4.5 % less energy, "), "which saves most for its time"
     assert not any("at 99 %" in line for line in slower_beside(advice, ((1.04, 955.0), 0.99), ((1.02, 950.0), 0.86)))
+
+
+def test_what_saves_most_for_its_time_comes_first_of_what_fits_for_certain(by_trainer):
+    """The chosen layout saves 2 % at 4 % more time."""
+    advice = by_trainer["hugging-face"]
+    _, better, this = slower_beside(advice, ((1.045, 950.0), 0.86))
+    assert better.startswith("  4.5 % more time and 5.0 % less energy, ")
+    assert ": this layout; " in this
+    _, this, full = slower_beside(advice, ((1.01, 955.0), 0.99))
+    assert ": this layout; " in this, "a full one that beats it in both may not fit"
+    assert full.startswith("  1.0 % more time and 4.5 % less energy, ")
+    _, only = slower_beside(advice, ((1.039, 950.0), 0.5))
+    assert only.startswith("  3.9 % more time and 5.0 % less energy, "), "which beats this layout in both"
 
 
 def test_another_layout_is_named_by_the_plan_that_saves_most_for_its_time(by_trainer):

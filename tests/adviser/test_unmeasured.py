@@ -168,7 +168,7 @@ def test_measured_layouts_change_the_answer(unmeasured: Advice, tmp_path: Path) 
 def test_too_few_measured_layouts_are_refused(unmeasured: Advice, tmp_path: Path) -> None:
     path = tmp_path / "layout.csv"
     path.write_text(runs_text([LayoutRun(layout=unmeasured.chosen.layout.candidate.layout, time_s=1.0)]))
-    with pytest.raises(ConfigError, match="1 measured runs"):
+    with pytest.raises(ConfigError, match="1 measured run: "):
         advised("nanotron", path)
 
 

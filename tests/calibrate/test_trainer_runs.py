@@ -62,8 +62,9 @@ def test_a_run_that_failed_is_not_chosen_again_and_counts_for_nothing() -> None:
 
 
 def test_too_few_runs_are_refused() -> None:
-    with pytest.raises(ConfigError, match="2 measured runs"):
-        calibrate_trainer(PRIORS, times, 2, measured, 5)
+    for runs, said in ((0, "0 measured runs: "), (1, "1 measured run: "), (2, "2 measured runs: ")):
+        with pytest.raises(ConfigError, match=said):
+            calibrate_trainer(PRIORS, times, runs, measured, 5)
 
 
 def test_a_number_at_a_bound_says_so() -> None:
