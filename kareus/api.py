@@ -243,8 +243,8 @@ def advise(
     """
     from kareus.adviser.advice import answer  # noqa: PLC0415 - as above
     from kareus.adviser.goals import goals_of  # noqa: PLC0415
+    from kareus.adviser.measured import with_measured  # noqa: PLC0415
     from kareus.adviser.question import ask  # noqa: PLC0415
-    from kareus.adviser.unmeasured import with_measured  # noqa: PLC0415
 
     if isinstance(overrides, str):
         raise ConfigError(f"overrides={overrides!r}: must be a list, such as [{overrides!r}].")

@@ -116,11 +116,11 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     layouts, job = list(layouts_of(base, gpus, question.global_batch, question.constraints)), job_of(question, gpus)
     if job is not None and question.constraints.allow(job) and job not in layouts:
         layouts.append(job)
-    enumerated, as_listed = sort_layouts(base, layouts), set(layouts)
+    enumerated, as_listed = sort_layouts(base, layouts, question.unfit), set(layouts)
     predictor = LayoutPredictor(base, costs, question.trainer)
     short = trainable(enumerated.short(base), question.trainer)
     if not enumerated.candidates:
-        enumerated = replace(enumerated, candidates=nearest_fitting(predictor, short, question.trainer))
+        enumerated = replace(enumerated, candidates=nearest_fitting(predictor, short, question.trainer, question.unfit))
         short = []
     _check_any(question, base, gpus, enumerated)
     enumerated = with_setting(enumerated, question.trainer)
@@ -131,7 +131,7 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     logger.info("%s", f"{can_run:,} layouts can run, {cannot:,} cannot{fits}; predicting")
     bounded = by_bound(enumerated.candidates, costs)
     bounds_done = time.perf_counter()
-    followed = follow(predictor, bounded, job)
+    followed = follow(predictor, bounded, job, question.unfit)
     predicted = time.perf_counter()
     ruled_out = ", since bounds rule out the others" if len(followed.predictions) < len(bounded) else ""
     logger.info("%s predicted in full%s; planning the best", f"{len(followed.predictions):,}", ruled_out)

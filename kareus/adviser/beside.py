@@ -14,11 +14,12 @@ from kareus.adviser.answers import (
 )
 from kareus.adviser.choosing import best_of, plan_asked, telling_constraints
 from kareus.adviser.goals import Least
+from kareus.adviser.layouts import constraints_of
 from kareus.adviser.limits import broken_words, keeps
 from kareus.adviser.order import FULL_SHARE, TIED_SHARE
 from kareus.adviser.predictions import LayoutCost
 from kareus.adviser.rows import YOURS, full_words, is_nearly_full, memory_share
-from kareus.adviser.runs import LayoutRun, runs_text
+from kareus.adviser.runs import Failure, LayoutRun, runs_text
 from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.calibrate.trainer import LEAST_RUNS
 from kareus.plans.actuated import SLOWER
@@ -99,8 +100,8 @@ def frugal_lines(advice: Advice) -> Iterator[str]:
     if others := list(_frugal_layouts(advice, most_s, frugal)):
         yield f"{said.partition('; ')[0]}; more time saves more, each against the choice:"
         for choice in _worth_naming([slowest, *others]):
-            is_this = choice is slowest
-            yield f"  {_beside(advice, choice.cost)}: {f'this layout; {to_do}' if is_this else _other_words(advice, choice)}"
+            what = f"this layout; {to_do}" if choice is slowest else _other_words(advice, choice)
+            yield f"  {_beside(advice, choice.cost)}: {what}"
     else:
         yield f"{said} in this layout: {to_do}"
 
@@ -169,9 +170,24 @@ def _asked_for(advice: Advice, choice: LayoutChoice) -> str:
     """Return how a plan of another layout is asked for."""
     selector = replace(advice, chosen=choice).selector
     slower = "" if selector == advice.selector else f", then `--select {selector}`"
-    return (
-        f"ask again with `{' '.join(telling_constraints(advice.question, choice.layout, advice.size.layouts))}`{slower}"
-    )
+    return f"ask again with `{' '.join(asked_words(advice, choice.layout))}`{slower}"
+
+
+def asked_words(advice: Advice, layout: LayoutAnswer) -> tuple[str, ...]:
+    """Return the constraints by which another layout is asked for: all that it has, where it was not planned."""
+    if not layout.plans:
+        return constraints_of(layout.candidate.layout).words
+    return telling_constraints(advice.question, layout, advice.size.layouts)
+
+
+def unfit_line(advice: Advice) -> str:
+    """Return which layouts are left out since they ran out of memory when they were measured, or nothing."""
+    if not advice.question.unfit:
+        return ""
+    uneven = [len(set(one.layers_per_stage or ())) > 1 for one in advice.question.unfit]
+    layouts = zip(advice.question.unfit, uneven, strict=True)
+    words = [(one if is_uneven else replace(one, layers_per_stage=None)).words for one, is_uneven in layouts]
+    return f"left out, since {'it' if len(words) == 1 else 'they'} ran out of memory when measured: {'; '.join(words)}"
 
 
 def full_line(advice: Advice) -> str:
@@ -233,15 +249,30 @@ def measure_lines(advice: Advice) -> Iterator[str]:
     why = "" if unmeasured is None else wrong_order_words(unmeasured)
     first = ", the chosen one first" if listed[0].number == advice.chosen.layout.number else ""
     first += "" if unmeasured is None else ", the others unlike it, so that they tell most"
-    again = ", and ask again with --measured FILE" if len(listed) >= LEAST_RUNS else ""
-    yield (
-        f"{why}Measure these {len(listed)} layouts before a long training{first}: write the seconds of an iteration "
-        f"behind the last comma{again}:"
+    again = (
+        f", {Failure.OUT_OF_MEMORY} where it runs out of memory, and ask again with --measured FILE"
+        if len(listed) >= LEAST_RUNS
+        else ""
     )
-    yield from runs_text(list(map(_to_run, listed))).splitlines()
+    full = f" ({words})" if (words := full_rows_words(listed)) else ""
+    yield (
+        f"{why}Measure these {len(listed)} layouts before a long training{first}{full}: write the "
+        f"seconds of an iteration behind the last comma{again}:"
+    )
+    yield from runs_text(list(map(run_of, listed))).splitlines()
 
 
-def _to_run(answer: LayoutAnswer) -> LayoutRun:
+def full_rows_words(listed: Sequence[LayoutAnswer], first_row: int = 1) -> str:
+    """Return which layouts to measure fill a GPU's memory, such as `row 2 needs 100 % of memory: try it first`."""
+    full = [
+        f"row {row} needs {100 * memory_share(one):.0f} % of memory"
+        for row, one in enumerate(listed, first_row)
+        if is_nearly_full(one)
+    ]
+    return f"{' and '.join(full)}: try {'it' if len(full) == 1 else 'them'} first" if full else ""
+
+
+def run_of(answer: LayoutAnswer) -> LayoutRun:
     """Return a layout to measure, and what it takes by itself as predicted.
 
     It has its blocks where stages have not the same: a trainer's own division is another.

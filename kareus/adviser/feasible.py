@@ -1,7 +1,7 @@
 """Layouts that can run: those that divide, combine and fit into memory; and why the others are refused."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -18,6 +18,9 @@ NEARLY = 1.1
 """Memory over what fits, up to which other blocks on the stages of a layout are sought."""
 
 
+RAN_OUT = "it ran out of memory when it was measured; give more GPUs or fewer constraints."
+
+
 class Reason(StrEnum):
     """Why a layout is refused."""
 
@@ -28,6 +31,7 @@ class Reason(StrEnum):
     PIPELINE = "schedule does not fit the microbatches"
     SPLIT = "layers do not split over the stages"
     MEMORY = "out of memory"
+    MEASURED = "out of memory when measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +47,17 @@ class Candidate:
     @property
     def words(self) -> str:
         """The layout in words, with the blocks on its stages where these are not as many on each."""
-        placed = self.workload.parallelism.placed
-        return (self.layout if len(set(placed)) == 1 else replace(self.layout, layers_per_stage=placed)).words
+        return (self.layout if len(set(self.workload.parallelism.placed)) == 1 else self.placed).words
+
+    @property
+    def placed(self) -> Layout:
+        """The layout with the blocks on its stages, however many are on each."""
+        return placed_layout(self.layout, self.workload)
+
+
+def placed_layout(layout: Layout, workload: Workload) -> Layout:
+    """Return a layout with the blocks that its workload has on its stages."""
+    return replace(layout, layers_per_stage=workload.parallelism.placed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +107,17 @@ CHECKS: tuple[tuple[Reason, Callable[[Workload], None]], ...] = (
 )
 
 
-def sort_layouts(base: Workload, layouts: Iterable[Layout]) -> Sorted:
-    """Sort layouts of `base` into those that can run and those that cannot."""
+def sort_layouts(base: Workload, layouts: Iterable[Layout], unfit: Collection[Layout] = ()) -> Sorted:
+    """Sort layouts of `base` into those that can run and those that cannot.
+
+    Args:
+        base: what is trained.
+        layouts: to sort.
+        unfit: layouts, with the blocks on their stages, that ran out of memory.
+    """
     sorted_layouts, shared = Sorted(candidates=[], refusals=[]), SharedMemory()
     for layout in layouts:
-        verdict = _sorted(base, layout, shared)
+        verdict = _sorted(base, layout, shared, unfit)
         if isinstance(verdict, Candidate):
             sorted_layouts.candidates.append(verdict)
         else:
@@ -106,7 +125,9 @@ def sort_layouts(base: Workload, layouts: Iterable[Layout]) -> Sorted:
     return sorted_layouts
 
 
-def _sorted(base: Workload, layout: Layout, shared: SharedMemory) -> Candidate | RefusedLayout:
+def _sorted(
+    base: Workload, layout: Layout, shared: SharedMemory, unfit: Collection[Layout]
+) -> Candidate | RefusedLayout:
     try:
         workload = layout.workload(base)
     except ConfigError as error:
@@ -117,6 +138,8 @@ def _sorted(base: Workload, layout: Layout, shared: SharedMemory) -> Candidate |
             check(workload)
         reason = Reason.SPLIT
         workload = with_split(workload)
+        if unfit and placed_layout(layout, workload) in unfit:
+            return RefusedLayout(layout=layout, reason=Reason.MEASURED, message=RAN_OUT, memory=None)
         reason = Reason.MEMORY
         estimate = estimate_memory(workload, shared)
         check_memory(workload, estimate)

@@ -6,7 +6,7 @@ what is left out is behind the frontier for certain: a bound is below all plans 
 
 import bisect
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from kareus.adviser.answers import Depth, LayoutAnswer, LayoutChoice, undominated
@@ -35,6 +35,8 @@ class Followed:
     """The latest bound of each that was no more than bounded."""
     predictions: list[LayoutPrediction]
     plans_so_far: KnownPlans
+    unfit: Collection[Layout] = ()
+    """Layouts that ran out of memory, which are not followed with the blocks with which they did."""
     sequential: dict[int, LayoutCost] = field(default_factory=dict)
     """By identity of the candidate: layouts of which nothing else was predicted, run as Megatron-LM does."""
 
@@ -78,8 +80,9 @@ class Followed:
                     self._add(self.predictor.predict(fitting, self.predictor.bound(fitting.workload)), planned)
 
     def _add(self, prediction: LayoutPrediction, planned: dict[int, list[LayoutCost]]) -> None:
-        """Plan a further layout in full; not again one that was predicted, as that of a job."""
-        if any(one.candidate.layout == prediction.candidate.layout for one in self.predictions):
+        """Plan a further layout in full; not again one that was predicted, as that of a job, nor one that is unfit."""
+        is_known = any(one.candidate.layout == prediction.candidate.layout for one in self.predictions)
+        if is_known or prediction.candidate.placed in self.unfit:
             return
         plans = plan_layout(self.predictor, prediction)
         self.plans_so_far.add((plan.time_s, plan.energy_j) for plan in plans)
@@ -87,11 +90,13 @@ class Followed:
         planned[id(prediction.candidate)] = plans
 
 
-def nearest_fitting(predictor: LayoutPredictor, short: Iterable[Candidate], trainer: ObeyingTrainer) -> list[Candidate]:
+def nearest_fitting(
+    predictor: LayoutPredictor, short: Iterable[Candidate], trainer: ObeyingTrainer, unfit: Collection[Layout]
+) -> list[Candidate]:
     """Return the layouts that lack the least memory with their usual blocks on stages, with others that fit."""
     nearest = sorted(short, key=lambda layout: layout.memory.total_gib)[:MOST_SPLIT]
     fitting = (fitting_split(predictor, layout, trainer) for layout in nearest)
-    return [layout for layout in fitting if layout is not None]
+    return [layout for layout in fitting if layout is not None and layout.placed not in unfit]
 
 
 def by_bound(candidates: Iterable[Candidate], costs: InstructionPrices) -> list[tuple[Bound, Candidate]]:
@@ -103,7 +108,10 @@ def by_bound(candidates: Iterable[Candidate], costs: InstructionPrices) -> list[
 
 
 def follow(
-    predictor: LayoutPredictor, bounded: Sequence[tuple[Bound, Candidate]], job: Layout | None = None
+    predictor: LayoutPredictor,
+    bounded: Sequence[tuple[Bound, Candidate]],
+    job: Layout | None = None,
+    unfit: Collection[Layout] = (),
 ) -> Followed:
     """Predict the layouts that known plans do not rule out.
 
@@ -111,8 +119,9 @@ def follow(
         predictor: of their training.
         bounded: layouts with the bounds of their computation, by rising time.
         job: layout that is predicted anyway.
+        unfit: layouts that ran out of memory, as of `kareus.adviser.feasible.sort_layouts`.
     """
-    followed = Followed(predictor=predictor, bounds=[], predictions=[], plans_so_far=KnownPlans())
+    followed = Followed(predictor=predictor, bounds=[], predictions=[], plans_so_far=KnownPlans(), unfit=unfit)
     sequential_s: list[float] = []  # rising
     for computing, candidate in bounded:
         is_job = candidate.layout == job

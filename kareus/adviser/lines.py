@@ -3,15 +3,18 @@
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from kareus.adviser.answers import (
     Advice,
     FormatAnswer,
+    LayoutAnswer,
     LayoutChoice,
     SizeAnswer,
     iterations_of,
 )
 from kareus.adviser.beside import (
+    asked_words,
     frugal_lines,
     full_line,
     iteration_words,
@@ -20,6 +23,7 @@ from kareus.adviser.beside import (
     order_lines,
     savings_words,
     sizes_line,
+    unfit_line,
 )
 from kareus.adviser.feasible import nearest_to_fit
 from kareus.adviser.layouts import counted
@@ -32,7 +36,7 @@ from kareus.artifacts.records import leaves, to_plain
 from kareus.errors import ConfigError
 from kareus.graph.number_formats import FORMATS
 from kareus.interchange.table import trainer_named
-from kareus.interchange.writing import layout_line
+from kareus.interchange.writing import ELSEWHERE, layout_apart, layout_line
 from kareus.model.config import model_words
 from kareus.pareto import AS_FAST
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
@@ -73,6 +77,7 @@ def answer_lines(advice: Advice, columns: int | None = None) -> Iterator[str]:
     if advice.measure_first:
         yield ""
         yield from measure_lines(advice)
+        yield from row_lines(advice)
     yield ""
     yield from turn_on_lines(advice)
     yield from commands(advice)
@@ -102,6 +107,8 @@ def _first_lines(advice: Advice) -> Iterator[str]:
     yield model_error_line(chips(advice), error_text(advice))
     if full := full_line(advice):
         yield full
+    if unfit := unfit_line(advice):
+        yield unfit
     if unset := unset_line(advice):
         yield unset
     if idle := idle_limit_line(advice.question):
@@ -181,8 +188,36 @@ def layout_settings(advice: Advice) -> str:
     workload, trainer = advice.chosen.layout.candidate.workload, advice.question.trainer
     if trainer.settings is None or unset_line(advice):
         return ""
-    plain = dict(leaves(to_plain(workload)))
-    return f"{trainer.title}: {layout_line(trainer_named(trainer.settings), plain, workload.gpu.gpus_per_node)}"
+    line = layout_line(trainer_named(trainer.settings), _plain(workload), workload.gpu.gpus_per_node)
+    return f"{trainer.title}: {line}"
+
+
+def _plain(workload: Workload) -> dict[str, Any]:
+    return dict(leaves(to_plain(workload)))
+
+
+def row_lines(advice: Advice) -> Iterator[str]:
+    """Yield the settings of each layout to measure first beside the chosen one, such as `row 2: as the chosen, but`."""
+    rows = enumerate(advice.measure_first, 1)
+    yield from (
+        f"row {row}: {_row_settings(advice, one)}" for row, one in rows if one.number != advice.chosen.layout.number
+    )
+
+
+def _row_settings(advice: Advice, layout: LayoutAnswer) -> str:
+    """Return in which settings a layout differs from the chosen one; all where that has none; or how to ask for it."""
+    asked = f"ask again with `{' '.join(asked_words(advice, layout))}`"
+    name, workload = advice.question.trainer.settings, layout.candidate.workload
+    if name is None:
+        return asked
+    table, plain, per_node = trainer_named(name), _plain(workload), workload.gpu.gpus_per_node
+    if not layout_settings(advice):
+        said = layout_line(table, plain, per_node)
+    else:
+        given, left_out = layout_apart(table, _plain(advice.chosen.layout.candidate.workload), plain, per_node)
+        without = f"without {left_out}" if left_out else ""
+        said = f"as the chosen layout, but {', '.join(part for part in (given, without) if part)}"
+    return f"{said} ({asked} for that file)" if ELSEWHERE in said else said
 
 
 def training_line(advice: Advice) -> str:

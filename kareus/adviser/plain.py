@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from kareus.adviser.answers import Advice, FormatAnswer, LackedOverlap, LayoutAnswer, LayoutChoice, SizeAnswer
-from kareus.adviser.beside import full_line
+from kareus.adviser.beside import full_line, unfit_line
 from kareus.adviser.lines import (
     chips,
     commands,
@@ -51,6 +51,7 @@ def plain(advice: Advice) -> dict[str, Any]:
         "chips": chips(advice),
         "ties": {**to_plain(advice.ties), "error": error_text(advice)},
         "memory": full_line(advice),
+        "unfit": unfit_line(advice),
         "by_itself": [_by_itself(answer) for answer in sorted_by_trainer(advice.size.layouts)],
         "unmeasured": to_plain(advice.unmeasured),
         "measure_first": [_named(answer) for answer in advice.measure_first],

@@ -58,6 +58,8 @@ class Question:
     """Those files, by which commands name the job."""
     given: tuple[str, ...] = ()
     """Overrides beside these."""
+    unfit: tuple[Layout, ...] = ()
+    """Layouts, with the blocks on their stages, that ran out of memory when they were measured."""
     precisions: tuple[Precision, ...] = ()
     """Number formats to compare, that of `base` first; empty where one was asked for."""
 

@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from kareus.errors import ArtifactError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.parallelism import MOST_GPUS, Sharding
 from kareus.pipeline.config import PipelineSchedule
-from kareus.prediction.lines import Line, check_filled, read_lines
+from kareus.prediction.lines import Line, LineValueError, check_filled, read_lines
 from kareus.prediction.rows import LEAST_S, MOST_S
 from kareus.software.record import driven, with_numbers
 from kareus.workload.config import Workload
@@ -30,8 +31,6 @@ from kareus.workload.config import Workload
 TIME = "iteration_time_s"
 PREDICTED = "predicted_s"
 """Column of predicted times, beside which those that are measured are written."""
-FAILED = "failed"
-"""What stands for the time of a run that failed."""
 DEGREES = ("dp", "pp", "tp", "microbatch_size", "num_microbatches")
 """Columns that every file of runs has; others have usual values."""
 USUAL: Mapping[str, str] = {
@@ -54,6 +53,13 @@ KEPT_PRICES = 32
 """Sets of numbers whose prices of passes are kept: those of one fit and its slopes."""
 
 
+class Failure(StrEnum):
+    """What stands for the time of a run that has none, in letters of any case."""
+
+    FAILED = "failed"
+    OUT_OF_MEMORY = "oom"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRun:
     """One layout as the user's trainer ran it, or has yet to."""
@@ -61,7 +67,7 @@ class LayoutRun:
     layout: Layout
     time_s: float | None = None
     """Of an iteration; None where it did not run, or failed."""
-    has_failed: bool = False
+    failure: Failure | None = None
     predicted_s: float | None = None
     """What it was predicted to take when it was listed to be measured; None where it was not."""
 
@@ -74,14 +80,14 @@ def read_runs(path: Path) -> list[LayoutRun]:
     """
     header, lines = read_lines(path)
     check_filled(lines, path)
-    for column in header:
+    for column in map(str.strip, header):
         if column not in (*DEGREES, *USUAL):  # one that is misspelt would count as not there
             raise ArtifactError(f"{path}: column {column!r}: not known; {suggest(column, (*DEGREES, *USUAL))}.")
     return [_run(line) for line in lines]
 
 
 def _run(line: Line) -> LayoutRun:
-    cells = {**USUAL, **{name: text.strip() for name, text in line.cells.items() if text and text.strip()}}
+    cells = {**USUAL, **{name.strip(): text.strip() for name, text in line.cells.items() if text and text.strip()}}
     cells["sequence_parallel"] = cells["sequence_parallel"] or str(cells.get("tp") != "1").lower()
     line = replace(line, cells=cells)
     numbers = {name: line.positive(name, int, 1, MOST_GPUS) for name in (*DEGREES, "cp", "ep", "chunks")}
@@ -96,9 +102,16 @@ def _run(line: Line) -> LayoutRun:
     )
     time = line.text(TIME)
     predicted_s = line.positive(PREDICTED, float, LEAST_S, MOST_S) if line.text(PREDICTED) else None
-    if time in ("", FAILED):
-        return LayoutRun(layout=layout, has_failed=time == FAILED, predicted_s=predicted_s)
-    return LayoutRun(layout=layout, time_s=line.positive(TIME, float, LEAST_S, MOST_S), predicted_s=predicted_s)
+    if not time:
+        return LayoutRun(layout=layout, predicted_s=predicted_s)
+    if time.lower() in set(Failure):
+        return LayoutRun(layout=layout, failure=Failure(time.lower()), predicted_s=predicted_s)
+    try:
+        time_s = line.positive(TIME, float, LEAST_S, MOST_S)
+    except LineValueError as error:
+        words = f"{Failure.OUT_OF_MEMORY} where the run was out of memory, {Failure.FAILED} where it failed otherwise"
+        raise LineValueError(f"{str(error).rstrip('.')}; or write {words}.") from None
+    return LayoutRun(layout=layout, time_s=time_s, predicted_s=predicted_s)
 
 
 def _blocks(line: Line) -> tuple[int, ...] | None:
@@ -124,7 +137,7 @@ def runs_text(runs: Sequence[LayoutRun]) -> str:
     writer.writerow([*names, *predicted, TIME])
     for run in runs:
         values = [*(getattr(run.layout, name) for name in names), *(run.predicted_s for _ in predicted)]
-        writer.writerow([*map(_cell, values), FAILED if run.has_failed else _cell(run.time_s)])
+        writer.writerow([*map(_cell, values), run.failure or _cell(run.time_s)])
     return text.getvalue()
 
 

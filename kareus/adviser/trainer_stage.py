@@ -11,7 +11,7 @@ import numpy as np
 from kareus.adviser.feasible import Candidate, sort_layouts
 from kareus.adviser.layouts import Constraints, Layout, layouts_of
 from kareus.adviser.question import MOST_BATCH, gpu_counts, split_overrides
-from kareus.adviser.runs import LayoutRun, LayoutTimes, read_runs, runnable, runs_text
+from kareus.adviser.runs import Failure, LayoutRun, LayoutTimes, read_runs, runnable, runs_text
 from kareus.artifacts.files import read_text, write_text
 from kareus.artifacts.names import check_product
 from kareus.artifacts.outputs import OutputKind, check_files
@@ -91,7 +91,7 @@ def _candidates(
     lengths = [text for text in arguments.overrides if text.startswith(LENGTH)]
     constraints, others = split_overrides([text for text in arguments.overrides if text not in lengths])
     base, option = _composed([*others, *lengths], arguments.config_dir)
-    done = [run.layout for run in runs if run.time_s is not None or run.has_failed]
+    done = [run.layout for run in runs if run.time_s is not None or run.failure]
     every = _enumerated(base, gpu_counts(arguments.gpus), arguments.global_batch, constraints)
     enumerated = _thinned([run for run in every if run.layout not in done])
     if not enumerated and not done:
@@ -138,10 +138,10 @@ class AskedRuns:
         layout = self.layouts[index]
         self._count += 1
         run = self.done.get(layout)
-        if run is None or (run.time_s is None and not run.has_failed):
+        if run is None or (run.time_s is None and run.failure is None):
             run = self.done[layout] = self._asked(layout)
             write_text(self.path, runs_text(list(self.done.values())))
-        taken = "failed" if run.time_s is None else f"{run.time_s:.4g} s"
+        taken = run.failure or f"{run.time_s:.4g} s"
         logger.info("run %d: %s: %s", self._count, layout.words, taken)
         return run.time_s
 
@@ -149,20 +149,20 @@ class AskedRuns:
         question = f"run {self._count}: {layout.words}; {layout.num_microbatches} microbatches"
         while True:
             try:
-                text = input(f"{question}\n  seconds of an iteration, or failed: ").strip()
+                text = input(f"{question}\n  seconds of an iteration, or {' or '.join(Failure)}: ").strip()
             except EOFError:
                 raise ConfigError(
                     f"{self.path}: no time for run {self._count}; run the layout and call the command again."
                 ) from None
-            if text == "failed":
-                return LayoutRun(layout=layout, has_failed=True)
+            if text.lower() in set(Failure):
+                return LayoutRun(layout=layout, failure=Failure(text.lower()))
             try:
                 time_s = float(text)
             except ValueError:
                 time_s = 0.0
             if 0 < time_s < float("inf"):
                 return LayoutRun(layout=layout, time_s=time_s)
-            logger.info("%r: not a number of seconds above 0, nor `failed`", text)
+            logger.info("%r: not a number of seconds above 0, nor %s", text, " or ".join(Failure))
 
 
 def answer_lines(calibration: TrainerCalibration, layouts: Sequence[Layout]) -> Iterator[str]:

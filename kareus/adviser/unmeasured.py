@@ -16,14 +16,12 @@ from kareus.adviser.feasible import sort_layouts
 from kareus.adviser.limits import unkept_words
 from kareus.adviser.order import COMPARED, recommended, settable
 from kareus.adviser.question import Question
-from kareus.adviser.runs import LayoutTimes, read_runs, roomy, runnable
-from kareus.calibrate.gpu_file import number
+from kareus.adviser.rows import is_nearly_full
+from kareus.adviser.runs import LayoutTimes, roomy
 from kareus.calibrate.software_fit import PRIORS, trainer_numbers
-from kareus.calibrate.software_output import calibrated_software
-from kareus.calibrate.trainer import LinearTimes, fit_runs, telling_runs
+from kareus.calibrate.trainer import LinearTimes, telling_runs
 from kareus.gpu_model.trust import known_uncertainty
 from kareus.prediction.errors import models_of, pair_errors, pair_of
-from kareus.software.record import Software, driven
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 
@@ -67,6 +65,7 @@ def to_measure(question: Question, base: Workload, size: SizeAnswer, chosen: Lay
 
     Of software that was measured they are the fastest that its error does not tell from the best and that keep the
     limits; of other software, of the first that it runs by itself, those that tell most. Runs that may rank are enough.
+    Of both kinds those that fill a GPU's memory come last: one that does not fit tells nothing.
     """
     runs, order = base.software.measured, sorted_by_trainer(size.layouts)
     if runs is not None and runs.may_rank:
@@ -77,20 +76,22 @@ def to_measure(question: Question, base: Workload, size: SizeAnswer, chosen: Lay
         tied = [one for one in order if one.number in best and not unkept_words(question, one)]
         listed = sorted(tied, key=lambda one: one.number)
     first = [one for one in order if one.number == chosen.number]  # none where the software has no setting for it
-    listed = [*first, *(one for one in listed if one.number != chosen.number)]
+    others = [one for one in listed if one.number != chosen.number]
+    listed = [*first, *sorted(others, key=is_nearly_full)]
     if len(listed) < 2:  # noqa: PLR2004 - as above
         return []
     return listed[:MEASURED_TIES] if is_measured(base) else _telling(base, listed)
 
 
 def _telling(base: Workload, listed: Sequence[LayoutAnswer]) -> list[LayoutAnswer]:
-    """Return the first of layouts, and those that tell most beside it of the numbers of a software."""
+    """Return the first of layouts, and those that tell most beside it of the numbers of a software: with room first."""
     priors = {name: PRIORS[name] for name in trainer_numbers(base.software)}
     values = {name: getattr(base.software, name) or prior.value for name, prior in priors.items()}
     times = LayoutTimes(base, [answer.candidate.workload for answer in listed])
     linear = LinearTimes.of(priors, times.of, values, range(len(listed)))
     covariance = np.diag([prior.spread**2 for prior in priors.values()])
-    return [listed[n] for n in telling_runs(linear.slopes, covariance, MEASURED_FIRST, first=[0])]
+    full = {n for n, answer in enumerate(listed) if is_nearly_full(answer)}
+    return [listed[n] for n in telling_runs(linear.slopes, covariance, MEASURED_FIRST, first=[0], last=full)]
 
 
 def _loss_percent(base: Workload, run: Sequence[LayoutAnswer]) -> float:
@@ -113,30 +114,3 @@ def sorted_by_trainer(layouts: Sequence[LayoutAnswer]) -> list[LayoutAnswer]:
     ]
     order = recommended([time_s for _, time_s in run], [answer.candidate.memory.total_gib for answer, _ in run])
     return [run[n][0] for n in order]
-
-
-def with_measured(question: Question, path: Path) -> Question:
-    """Return a question whose software has the numbers that measured layouts leave of it.
-
-    Args:
-        question: of a software.
-        path: file of runs; those without a time are left out.
-
-    Raises:
-        ArtifactError: the file cannot be used.
-        ConfigError: fewer than three runs were measured.
-    """
-    base = question.base
-    runs = [run for run in read_runs(path) if run.time_s is not None]
-    workloads = [run.workload for run in runnable(base, [run.layout for run in runs], path)]
-    priors = {name: PRIORS[name] for name in trainer_numbers(base.software)}
-    times = LayoutTimes(base, workloads)
-    measured_s = [run.time_s for run in runs if run.time_s is not None]
-    calibration = fit_runs(priors, times.of, range(len(runs)), measured_s)
-    software: Software = calibrated_software(base, base.software.name, calibration)
-    numbers = [f"software.{name}={number(value)}" for name, value in calibration.posterior.values.items()]
-    return replace(
-        question,
-        base=replace(base, software=software, gpu=driven(base.gpu, software, base.parallelism.gpus)),
-        overrides=(*question.overrides, *numbers),
-    )

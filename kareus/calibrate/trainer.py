@@ -198,15 +198,18 @@ def most_telling(slopes: Array, covariance: Array, left: Collection[int]) -> int
     return max(sorted(left), key=lambda run: gains[run])
 
 
-def telling_runs(slopes: Array, covariance: Array, count: int, first: Sequence[int] = ()) -> list[int]:
+def telling_runs(
+    slopes: Array, covariance: Array, count: int, first: Sequence[int] = (), last: Collection[int] = ()
+) -> list[int]:
     """Return as many runs, each chosen as if those before it had been measured, which begin with the `first`.
 
-    Other arguments are those of `most_telling`.
+    The `last` are chosen where no others are left. Other arguments are those of `most_telling`.
     """
     chosen: list[int] = []
     left = set(range(len(slopes)))
     while left and len(chosen) < count:
-        run = first[len(chosen)] if len(chosen) < len(first) else most_telling(slopes, covariance, left)
+        among = left.difference(last) or left
+        run = first[len(chosen)] if len(chosen) < len(first) else most_telling(slopes, covariance, among)
         left.remove(run)
         chosen.append(run)
         along = covariance @ slopes[run]

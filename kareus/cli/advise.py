@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "what runs the plan, and so what layouts are ranked by: kareus (Kareus' engine), megatron-core, torchtitan, "
     text += "nanotron, hugging-face (default: that of the software)"
     parser.add_argument("--trainer", metavar="NAME", help=text)
-    text = "CSV file of layouts with the times that you measured, such as of those that an answer asks for"
+    text = "CSV file of layouts with the times that you measured, such as of those that an answer asks for, or oom"
     parser.add_argument("--measured", type=Path, metavar="FILE", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     text = "folder for tables (Parquet), answer (JSON) and the page, which has all layouts (default: all is printed)"
@@ -67,9 +67,9 @@ def run(arguments: argparse.Namespace) -> None:
     from kareus.adviser.from_files import asked_of  # noqa: PLC0415 - as above
     from kareus.adviser.goals import goals_of  # noqa: PLC0415
     from kareus.adviser.lines import answer_lines, short_lines  # noqa: PLC0415
+    from kareus.adviser.measured import with_measured  # noqa: PLC0415
     from kareus.adviser.plain import plain  # noqa: PLC0415
     from kareus.adviser.question import ask  # noqa: PLC0415
-    from kareus.adviser.unmeasured import with_measured  # noqa: PLC0415
     from kareus.workload.overrides import check_given_once  # noqa: PLC0415 - Hydra, which is slow to import
 
     check_given_once(arguments.overrides)

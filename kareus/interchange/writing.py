@@ -6,7 +6,7 @@ else. A model that a trainer has by name alone is named where it is the one of t
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any
@@ -62,6 +62,8 @@ OF_TRAINER = tuple(
 
 MODULES = "stage_modules"
 """Term of the names of all modules of a stage, which are not for one line."""
+ELSEWHERE = "see the exported file"
+"""Where one line says that these names are."""
 POSITIONS = "model.max_positions"
 """Term of a model that follows from sequences, and so is the layout's."""
 NOT_OF_LAYOUT = (*LAUNCHED, "expert_layers", "latent_head_dim", MODULES)
@@ -118,6 +120,31 @@ def layout_line(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node:
         workload: plain values by dotted key, resolved.
         gpus_per_node: GPUs of a node.
     """
+    settings, modules = _layout_settings(table, workload, gpus_per_node)
+    elsewhere = [f"{key}: {ELSEWHERE}" for key in modules]
+    return _joined(table, [*_shown(table, settings), *elsewhere])
+
+
+def layout_apart(
+    table: TrainerTable, workload: Mapping[str, Any], other: Mapping[str, Any], gpus_per_node: int
+) -> tuple[str, str]:
+    """Return in what the line of another workload's layout differs: settings to give, and names of those to leave out.
+
+    Arguments are those of `layout_line`.
+    """
+    (ours, modules), (theirs, others) = (_layout_settings(table, each, gpus_per_node) for each in (workload, other))
+    given = {key: value for key, value in theirs.items() if ours.get(key) != value}
+    elsewhere = [f"{key}: {ELSEWHERE}" for key, value in others.items() if modules.get(key) != value]
+    missing = dict.fromkeys(key for key in (*ours, *modules) if key not in (*theirs, *others))
+    is_flags = table.syntaxes[0] == SHELL
+    names = [_argument(key, value=True, launches=False) if is_flags else key for key in missing]
+    return _joined(table, [*_shown(table, given), *elsewhere]), _joined(table, names)
+
+
+def _layout_settings(
+    table: TrainerTable, workload: Mapping[str, Any], gpus_per_node: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of one line, and those that name all modules of a stage, which the line leaves out."""
     is_flags = table.syntaxes[0] == SHELL
     all_terms = terms_of(workload, gpus_per_node)
     terms = {
@@ -128,10 +155,13 @@ def layout_line(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node:
     settings = _settings(table, terms, flags=is_flags)
     modules = {name: value for name, value in all_terms.items() if name == MODULES}
     named = _settings(table, modules, flags=is_flags)
-    elsewhere = [f"{key}: see the exported file" for key in named if key not in settings]
     shown = {key: value for key, value in settings.items() if key not in table.always}
     priced = {key: value for key, value in table.always.items() if (row := table.row(key)) and row.term is None}
-    return (" " if is_flags else ", ").join([*_shown(table, shown | priced), *elsewhere])
+    return shown | priced, {key: value for key, value in named.items() if key not in settings}
+
+
+def _joined(table: TrainerTable, settings: Sequence[str]) -> str:
+    return (" " if table.syntaxes[0] == SHELL else ", ").join(settings)
 
 
 def _is_of_layout(term: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kareus.adviser.answers import Advice, Depth, LayoutAnswer, SizeAnswer
-from kareus.adviser.beside import frugal_lines, full_line, job_lines, measure_lines, sizes_line
+from kareus.adviser.beside import frugal_lines, full_line, job_lines, measure_lines, sizes_line, unfit_line
 from kareus.adviser.choosing import plan_asked
 from kareus.adviser.limits import idle_limit_line, unkept_words
 from kareus.adviser.lines import (
@@ -18,6 +18,7 @@ from kareus.adviser.lines import (
     gain_words,
     layout_settings,
     layout_words,
+    row_lines,
     source_label,
     subject,
     training_line,
@@ -115,6 +116,8 @@ def _lead(advice: Advice) -> Iterator[str | list[str]]:
         yield [_sentence(line.strip()) for line in others]
     if full := full_line(advice):
         yield _sentences(full)
+    if unfit := unfit_line(advice):
+        yield _sentence(unfit)
     if idle := idle_limit_line(advice.question):
         yield f"{idle}."
     if whole := training_line(advice):
@@ -140,7 +143,8 @@ def _answer(advice: Advice) -> Iterator[Section]:
 
 def _to_measure(advice: Advice) -> Section:
     said, *runs = measure_lines(advice)
-    return Section(title="Layouts to measure first", text=said, commands=("\n".join(runs),))
+    shown = ("\n".join(lines) for lines in (runs, row_lines(advice)))
+    return Section(title="Layouts to measure first", text=said, commands=tuple(filter(None, shown)))
 
 
 def _drawn(size: SizeAnswer) -> Section:

@@ -1,6 +1,7 @@
 """Answers of the adviser: chosen plans, baselines, caps, prices, and what is printed and written."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,12 @@ from helpers.default_workload import NAME
 import kareus
 from kareus.adviser.advice import answer
 from kareus.adviser.answers import plan_by, plans_of
-from kareus.adviser.beside import order_lines
+from kareus.adviser.beside import measure_lines, order_lines
 from kareus.adviser.choosing import choose, plan_asked, telling_constraints
 from kareus.adviser.goals import goals_of
 from kareus.adviser.layouts import constraints_of
 from kareus.adviser.limits import unkept_words
-from kareus.adviser.lines import answer_lines, commands, error_text, short_lines
+from kareus.adviser.lines import answer_lines, commands, error_text, layout_settings, row_lines, short_lines
 from kareus.adviser.planning import DEADLINES, layout_problem
 from kareus.adviser.predictions import LayoutPredictor
 from kareus.adviser.prices import InstructionPrices
@@ -29,7 +30,7 @@ from kareus.adviser.ties import tie_margin
 from kareus.adviser.unmeasured import sorted_by_trainer, to_measure
 from kareus.artifacts.tables import problem_of, read_table
 from kareus.cli import main
-from kareus.errors import ArtifactError
+from kareus.errors import ArtifactError, RefusedWorkloadError
 from kareus.pipeline.solver.frontier import iteration_frontier
 from kareus.pipeline.tables import ITERATION
 from kareus.plans.answer import answer_of
@@ -37,6 +38,7 @@ from kareus.plans.file import read_plan
 from kareus.plans.units import scaled, significant
 from kareus.prediction.errors import DENSE, LEAST_ROWS, pair_errors
 from kareus.report.advice_page import advice_page, check_same_question, write_folder
+from kareus.software.trainers import trainer_by_name
 from kareus.workload.compose import compose
 
 FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=1,2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")
@@ -83,7 +85,22 @@ def test_a_layout_that_fits_with_other_blocks_on_its_stages_alone_is_an_answer()
     assert layout.candidate.layout.layers_per_stage is not None
     assert layout.candidate.memory.total_gib <= 1.05 * 22.0 < advice.size.refusals[0].memory.total_gib
     assert (effort.configurations, effort.bounded, effort.planned, effort.resplit) == (1, 0, 0, 1)
+    with pytest.raises(RefusedWorkloadError, match="none of 1 layouts can run on 4 GPUs"):
+        answer(replace(question, base=small, unfit=(layout.candidate.placed,)))
     assert any("0 planned in full, 1 more with other blocks on their stages" in line for line in answer_lines(advice))
+
+
+def test_blocks_on_stages_with_which_a_layout_ran_out_of_memory_are_not_tried_again(fastest):
+    """Other blocks are: with the usual ones the layout stays an answer."""
+    split = next(one.candidate for one in fastest.size.layouts if one.candidate.layout.layers_per_stage)
+    usual = replace(split.layout, layers_per_stage=None)
+    assert usual in [one.candidate.layout for one in fastest.size.layouts]
+    again = answer(replace(fastest.question, unfit=(split.placed,)))
+    layouts = [one.candidate for one in again.size.layouts]
+    assert split.placed not in [one.placed for one in layouts]
+    assert usual in [one.layout for one in layouts]
+    (said,) = (line for line in answer_lines(again) if line.startswith("left out, since it ran out of memory"))
+    assert said.endswith(f": {split.words}")
 
 
 def test_the_fastest_of_ties_are_to_be_measured_the_chosen_one_first(fastest):
@@ -109,10 +126,68 @@ def test_the_fastest_of_ties_are_to_be_measured_the_chosen_one_first(fastest):
     ]
     (page,) = (one.commands for one in advice_page(advice).sections if one.title == "Layouts to measure first")
     assert page[0] == "\n".join(printed)
+    others = lines[said + 5 : said + 7]
+    assert page[1] == "\n".join(others), "and the settings of each beside the chosen one's"
+    assert [line.split(": as the chosen layout, but --")[0] for line in others] == ["row 2", "row 3"]
+    assert lines[said + 7] == ""
     table = layouts_frame(advice).filter(pl.col("measure_first").is_not_null()).sort("measure_first")
     assert table["layout"].to_list() == [3, 1, 2]
     untied = replace(fastest.size, layouts=[replace(one, is_tied=False) for one in layouts], frontier=())
     assert to_measure(fastest.question, fastest.question.base, untied, layouts[0]) == [], "there is no choice"
+
+
+def with_share(one, share):
+    """The same layout on a GPU of which it needs a share of the memory."""
+    workload, memory_gib = one.candidate.workload, one.candidate.memory.total_gib / share
+    workload = replace(workload, gpu=replace(workload.gpu, memory_gib=memory_gib))
+    return replace(one, candidate=replace(one.candidate, workload=workload))
+
+
+def test_layouts_that_may_not_fit_are_measured_where_no_others_are_left_and_said_to(fastest):
+    shares = (0.5, 0.99, 0.96, 0.8)
+    ties = [replace(with_share(one, 0.5), is_tied=True) for one in fastest.size.layouts]
+    some = [with_share(one, share) for one, share in zip(ties[:4], shares, strict=True)]
+    room = replace(fastest.size, layouts=(*some, *ties[4:]), frontier=())
+    few = replace(room, layouts=some)
+    for size, numbers, said in (
+        (room, [1, 4, 5], ": write"),
+        (few, [1, 4, 2], " (row 3 needs 99 % of memory: try it first): write"),
+        (replace(few, layouts=some[:3]), [1, 2, 3], " (row 2 needs 99 % of memory and row 3 needs 96 % of memory: try"),
+    ):
+        listed = to_measure(fastest.question, fastest.question.base, size, some[0])
+        assert [one.number for one in listed] == numbers
+        advice = replace(fastest, sizes=(size,), chosen=plans_of([some[0]])[0], measure_first=listed)
+        first, *_ = measure_lines(advice)
+        assert f", the chosen one first{said}" in first
+
+
+def flags_of(line):
+    return {part.split()[0]: part for part in re.split(" (?=--)", line)}
+
+
+def test_settings_of_a_row_are_those_of_its_layout_once_those_of_the_choice_are_changed(fastest):
+    """By hand: flags that are given replace those of the same name, and those without which it runs go."""
+    listed = fastest.size.layouts[:8]
+    chosen_line = layout_settings(fastest).partition(": ")[2]
+    rows = list(row_lines(replace(fastest, measure_first=listed)))
+    assert len(rows) == 7
+    assert any("without --" in row for row in rows)
+    for one, row in zip(listed[1:], rows, strict=True):
+        given, _, left_out = row.partition(": as the chosen layout, but ")[2].partition("without ")
+        flags = {**flags_of(chosen_line), **(flags_of(given.rstrip(", ")) if given else {})}
+        kept = {name: part for name, part in flags.items() if name not in left_out.split()}
+        itself = replace(fastest, chosen=plans_of([one])[0] if one.plans else replace(fastest.chosen, layout=one))
+        assert kept == flags_of(layout_settings(itself).partition(": ")[2])
+
+
+def test_a_row_is_asked_for_where_what_trains_has_no_settings(fastest):
+    listed = fastest.size.layouts[:2]
+    asked = replace(
+        fastest, question=replace(fastest.question, trainer=trainer_by_name("kareus")), measure_first=listed
+    )
+    (row,) = row_lines(asked)
+    words = " ".join(telling_constraints(fastest.question, listed[1], fastest.size.layouts))
+    assert row == f"row 2: ask again with `{words}`"
 
 
 def test_ties_that_break_a_limit_are_not_to_be_measured(fastest):

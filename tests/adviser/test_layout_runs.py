@@ -8,7 +8,7 @@ from helpers.builders import CONFIG
 
 import kareus
 from kareus.adviser.layouts import Layout
-from kareus.adviser.runs import LayoutRun, LayoutTimes, read_runs, runnable, runs_text
+from kareus.adviser.runs import Failure, LayoutRun, LayoutTimes, read_runs, runnable, runs_text
 from kareus.errors import ArtifactError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.parallelism import Sharding
@@ -50,7 +50,8 @@ def written(tmp_path: Path, text: str) -> Path:
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     runs = [
         LayoutRun(layout=LAYOUTS[0], time_s=1.25),
-        LayoutRun(layout=LAYOUTS[1], has_failed=True),
+        LayoutRun(layout=LAYOUTS[1], failure=Failure.FAILED),
+        LayoutRun(layout=replace(LAYOUTS[1], chunks=2), failure=Failure.OUT_OF_MEMORY, predicted_s=0.25),
         LayoutRun(layout=LAYOUTS[2]),
         LayoutRun(layout=LAYOUTS[3], predicted_s=0.5),
         LayoutRun(layout=replace(LAYOUT, layers_per_stage=(3, 1))),
@@ -58,11 +59,25 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert read_runs(written(tmp_path, runs_text(runs))) == runs
 
 
+def test_what_a_message_prints_beside_a_margin_is_read_as_it_is(tmp_path: Path) -> None:
+    text = runs_text([LayoutRun(layout=layout) for layout in LAYOUTS])
+    (tmp_path / "margin").mkdir()
+    indented = written(tmp_path / "margin", "".join(f"  {line}\n" for line in text.splitlines()))
+    assert read_runs(indented) == read_runs(written(tmp_path, text))
+
+
 def test_a_file_may_have_degrees_and_microbatches_alone(tmp_path: Path) -> None:
     path = written(tmp_path, "dp,pp,tp,microbatch_size,num_microbatches\n4,2,2,1,4\n8,2,1,1,4\n")
     first, second = (run.layout for run in read_runs(path))
     assert first == replace(LAYOUT, sharding=Sharding.NONE)
     assert not second.sequence_parallel
+
+
+@pytest.mark.parametrize("text", ["oom", "OOM", " Oom "])
+def test_a_run_out_of_memory_may_be_written_in_letters_of_any_case(tmp_path: Path, text: str) -> None:
+    path = written(tmp_path, f"dp,pp,tp,microbatch_size,num_microbatches,iteration_time_s\n4,2,2,1,4,{text}\n")
+    (run,) = read_runs(path)
+    assert (run.time_s, run.failure) == (None, Failure.OUT_OF_MEMORY)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +88,10 @@ def test_a_file_may_have_degrees_and_microbatches_alone(tmp_path: Path) -> None:
         ("dp,pp,tp,microbatch_size,num_microbatches\n1,1,x,1,1\n", "line 2: tp='x'"),
         ("dp,pp,tp,microbatch_size,num_microbatches,sharding\n1,1,1,1,1,zero\n", "sharding='zero' is not known"),
         ("dp,pp,tp,microbatch_size,num_microbatches,iteration_time_s\n1,1,1,1,1,-2\n", "iteration_time_s='-2'"),
+        (
+            "dp,pp,tp,microbatch_size,num_microbatches,iteration_time_s\n1,1,1,1,1,crashed\n",
+            "iteration_time_s='crashed': must be a number above 0; or write oom where the run was out of memory",
+        ),
         ("dp,pp,tp,microbatch_size,num_microbatches,layers_per_stage\n1,2,1,1,1,8;8\n", "layers_per_stage='8;8'"),
     ],
 )

@@ -14,7 +14,7 @@ from helpers.builders import CONFIG
 
 import kareus
 from kareus.adviser.layouts import Constraints, Layout, layouts_of
-from kareus.adviser.runs import LayoutRun, LayoutTimes, read_runs, runnable, runs_text
+from kareus.adviser.runs import Failure, LayoutRun, LayoutTimes, read_runs, runnable, runs_text
 from kareus.cli import main
 from kareus.graph.recomputation import Recomputation
 from kareus.model.parallelism import Sharding
@@ -124,10 +124,10 @@ def test_errors_die_with_the_numbers_that_they_are_of(calibrated: Calibrated, ch
 def test_times_are_asked_for_and_kept(
     folder: Path, runs: list[LayoutRun], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Four are typed, of which one failed; then nobody answers, and a second call goes on where the first ended."""
+    """Four are typed, one of them out of memory; then nobody answers, and a second call goes on where that ended."""
     asked = [replace(run, time_s=None) for run in runs[:8]]
     Path("runs.csv").write_text(runs_text(asked))
-    answers = iter(["0.5", "fast", "-1", "0.4", "failed", "0.3"])
+    answers = iter(["0.5", "fast", "-1", "0.4", "OOM", "0.3"])
 
     def typed(_: str) -> str:
         try:
@@ -142,7 +142,7 @@ def test_times_are_asked_for_and_kept(
     kept = read_runs(Path("runs.csv"))
     assert len(kept) == 8
     assert sorted(run.time_s for run in kept if run.time_s) == [0.3, 0.4, 0.5]
-    assert sum(run.has_failed for run in kept) == 1
+    assert [run.failure for run in kept if run.failure] == [Failure.OUT_OF_MEMORY]
     answers = iter(["0.6", "0.7"])
     assert main(command) == 0
     assert "rank by it: no, fewer than 10 runs" in capsys.readouterr().out

@@ -9,8 +9,8 @@ from helpers.builders import CONFIG
 
 import kareus
 from kareus.adviser.answers import Advice, LayoutChoice
-from kareus.adviser.beside import full_line, order_lines
-from kareus.adviser.lines import answer_lines, unset_line
+from kareus.adviser.beside import full_line, order_lines, run_of
+from kareus.adviser.lines import answer_lines, row_lines, unset_line
 from kareus.adviser.order import TIED_SHARE
 from kareus.adviser.plain import plain
 from kareus.adviser.rows import full_note, memory_share, table_lines
@@ -172,6 +172,62 @@ def test_too_few_measured_layouts_are_refused(unmeasured: Advice, tmp_path: Path
         advised("nanotron", path)
 
 
+def measured_as(advice: Advice, path: Path, *texts: str) -> Path:
+    """A file with the first layouts to measure, and a text for the time of each."""
+    runs = [run_of(one) for one in advice.measure_first[: len(texts)]]
+    header, *rows = runs_text(runs).splitlines()
+    path.write_text("\n".join([header, *(row + text for row, text in zip(rows, texts, strict=True))]))
+    return path
+
+
+def test_a_layout_that_ran_out_of_memory_is_none_of_the_answer_which_says_so(
+    unmeasured: Advice, tmp_path: Path
+) -> None:
+    """The chosen one, whose place another takes; times of the others are those that were predicted."""
+    times = [f"{one.sequential.time_s}" for one in unmeasured.measure_first if one.sequential]
+    again = advised("nanotron", measured_as(unmeasured, tmp_path / "runs.csv", "OOM", *times[1:]))
+    chosen = unmeasured.chosen.layout.candidate
+    assert again.question.unfit == (chosen.placed,)
+    assert again.chosen.layout.candidate.placed != chosen.placed
+    assert chosen.placed not in [one.candidate.placed for one in again.size.layouts]
+    assert len(again.size.layouts) == len(unmeasured.size.layouts) - 1
+    assert again.size.effort.refused["out of memory when measured"] == 1
+    measured = again.question.base.software.measured
+    assert measured is not None
+    assert measured.runs == 4
+    said = f"left out, since it ran out of memory when measured: {chosen.words}"
+    assert list(answer_lines(again)).count(said) == 1
+    assert plain(again)["unfit"] == said
+    assert f"L{said[1:]}." in advice_page(again).extra["lead"]
+    assert plain(unmeasured)["unfit"] == ""
+
+
+def test_where_too_few_have_times_the_next_to_measure_are_rows_below_the_refusal(
+    unmeasured: Advice, tmp_path: Path
+) -> None:
+    """They need less memory than what ran out of it, and are none of those that the file has."""
+    path = measured_as(unmeasured, tmp_path / "runs.csv", "oom", "1.5")
+    with pytest.raises(ConfigError) as refusal:
+        advised("nanotron", path)
+    said = f"{path}: 1 measured run and 1 out of memory: a calibration needs 3 at least; measure 2 more of these rows, "
+    assert str(refusal.value).startswith(said)
+    below = tmp_path / "below.csv"
+    below.write_text("\n".join(refusal.value.__notes__))
+    unfit, timed, *more = read_runs(below)
+    assert [unfit, timed] == read_runs(path)
+    layouts = {one.candidate.layout: one for one in unmeasured.size.layouts}
+    placed = {one.candidate.placed: one for one in unmeasured.size.layouts}
+    assert len({run.layout for run in more} - {unfit.layout, timed.layout}) == 2
+    for run in more:
+        assert (run.time_s, run.failure) == (None, None)
+        one = layouts.get(run.layout) or placed[run.layout]
+        assert memory_share(one) < memory_share(unmeasured.chosen.layout)
+    below.write_text(below.read_text().replace("oom", "2.5"))
+    with pytest.raises(ConfigError, match=r"2 measured runs: .* measure 1 more of these rows") as refusal:
+        advised("nanotron", below)
+    assert len(refusal.value.__notes__) == 5, "those that wait are enough"
+
+
 @pytest.mark.parametrize(
     ("column", "meant"),
     [("time", "allowed: "), ("recompute", "recomputation"), ("iteration_times", "iteration_time_s")],
@@ -198,8 +254,9 @@ def test_layouts_of_the_trainer_by_itself_are_in_the_order_of_recommendation(unm
 def test_the_page_lists_what_to_measure_under_a_heading(unmeasured: Advice) -> None:
     (section,) = (part for part in advice_page(unmeasured).sections if part.title == "Layouts to measure first")
     assert unmeasured.unmeasured is not None
-    (runs,) = section.commands
+    runs, settings = section.commands
     lines = list(answer_lines(unmeasured))
+    assert settings.splitlines() == list(row_lines(unmeasured))
     assert runs.splitlines() == lines[lines.index(runs.splitlines()[0]) :][: len(unmeasured.measure_first) + 1]
     assert f"would be {unmeasured.unmeasured.wrong_order_percent:.0f} % slower than the best" in section.text
 

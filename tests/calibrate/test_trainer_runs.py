@@ -131,6 +131,7 @@ def test_runs_to_measure_first_do_not_tell_the_same_twice() -> None:
     assert set(telling_runs(slopes, np.eye(2), 2)) & {3}
     assert sorted(telling_runs(slopes, np.eye(2), 9)) == [0, 1, 2, 3]
     assert telling_runs(slopes, np.eye(2), 2, first=[2]) == [2, 3]
+    assert telling_runs(slopes, np.eye(2), 3, first=[2], last=[3, 0]) == [2, 1, 3], "which tells more of what is left"
 
 
 @pytest.mark.parametrize(("runs", "noise", "doubt"), [(10, 0.001, None), (9, 0.001, "fewer than 10"), (10, 1.0, "tau")])
