@@ -90,8 +90,8 @@ def test_sentences_of_the_lead_stay_short(written):
     lead = advice_page(replace(advice, sizes=(replace(advice.size, layouts=layouts),))).extra["lead"]
     words = next(one.candidate.words for one in layouts if one.number == 2)
     (listed,) = (each for each in lead if not isinstance(each, str))
-    assert listed[0].endswith(": this layout; plan it with `--select straggler=1.05x` in the command below.")
-    assert f": {words}, at " in listed[1]
+    (other,) = listed  # which beats the chosen layout's slower plan in time and energy
+    assert f": {words}, at " in other
     lead = [line for each in lead for line in ([each] if isinstance(each, str) else each)]
     sentences = [part for line in lead if not line.startswith("In ") for part in re.split(r"[.:] ", line)]
     assert max(len(sentence.split()) for sentence in sentences) <= 40
