@@ -85,7 +85,7 @@ TRAINERS = (
     ("megatron-core", "Megatron-Core", "any", "{megatron}"),
     ("megatron-core", "Megatron-Core, 1F1B", "1F1B", "{megatron}"),
     ("megatron-core", "Megatron-Core, interleaved", "interleaved", "{megatron}"),
-    ("torchtitan", "torchtitan, pipeline", "1F1B", "torchtitan"),
+    ("torchtitan", "torchtitan, 1F1B", "1F1B", "torchtitan"),
     ("torchtitan", "torchtitan, FSDP2", "FSDP", "torchtitan"),
     ("torchtitan", "torchtitan, HSDP", "HSDP", "torchtitan"),
     ("hugging-face", "Hugging Face Trainer, FSDP", "FSDP", "llm-foundry"),

@@ -85,13 +85,18 @@ class Layout:
             *([f"blocks {blocks_words(self.layers_per_stage)}"] if self.layers_per_stage else []),
             f"microbatches of {self.microbatch_size}",
             f"recomputation {self.recomputation}",
-            *([f"sharding {self.sharding}{self._shards}"] if self.sharding is not Sharding.NONE else []),
+            *([self._sharding_words] if self.sharding is not Sharding.NONE else []),
         ]
         return ", ".join(parts)
 
     @property
-    def _shards(self) -> str:
-        return f" over {self.shards}" if self.shards else ""
+    def short_words(self) -> str:
+        """The degrees, and whether weights are shared out, which a trainer does by other code (FSDP)."""
+        return ", ".join([self.degrees_words, *([self._sharding_words] if self.sharding is Sharding.FULL else [])])
+
+    @property
+    def _sharding_words(self) -> str:
+        return f"sharding {self.sharding}" + (f" over {self.shards}" if self.shards else "")
 
     @property
     def schedule_words(self) -> str:

@@ -137,10 +137,10 @@ def gain_words(advice: Advice) -> tuple[str, str]:
 
 
 def _to_do(advice: Advice) -> str:
-    degrees, trainer = advice.chosen.layout.candidate.layout.degrees_words, advice.question.trainer
+    words, trainer = advice.chosen.layout.candidate.layout.short_words, advice.question.trainer
     if unset_line(advice):
-        return f"{degrees}, which {trainer.title} does not run, and plan `{advice.selector}`"
-    return f"train with {trainer.title}, {degrees}, and plan `{advice.selector}`"
+        return f"{words}, which {trainer.title} does not run, and plan `{advice.selector}`"
+    return f"train with {trainer.title}, {words}, and plan `{advice.selector}`"
 
 
 def _costs_words(advice: Advice) -> str:

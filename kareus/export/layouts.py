@@ -27,7 +27,7 @@ def layout_text(plan: Plan, workload: Workload, trainer: str, syntax: str) -> st
     table = trainer_named(trainer)
     plain = dict(leaves(to_plain(workload)))
     layout = written(table, {**MODEL_FIELDS, **plain}, workload.gpu.gpus_per_node, syntax)
-    environment = workload.testbed.nccl_environment
+    environment = ", ".join(filter(None, [workload.testbed.nccl_environment, *layout.environment]))
     unsaid = [f"  {text}" for text in layout.unsaid] or ["  nothing"]
     lines = [
         FIRST.format(trainer),

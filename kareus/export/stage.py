@@ -102,8 +102,10 @@ def _layout(trainer: str, syntax: str, suffix: str) -> ExportFormat:
 def _source(path: Path, text: str) -> str:
     """Return what brings the arrays of a shell script into the script of a job."""
     names = " and ".join(f'"${{{name}[@]}}"' for name in re.findall(r"^(\w+)=\(", text, re.MULTILINE))
+    source = f"in the script of your job: source {shlex.quote(str(path))}"
     return (
-        f"in the script of your job: source {shlex.quote(str(path))}; then give {names} in place of its own arguments"
+        f"{source}; then give {names} in place of the same arguments, and keep all others, such as those of data and "
+        "optimizer"
     )
 
 

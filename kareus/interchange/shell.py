@@ -10,7 +10,7 @@ import fnmatch
 import operator
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kareus.errors import ConfigError
@@ -39,6 +39,14 @@ TESTS = ("[", "[[", "test")
 SLURM = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 SLURM_SHORT = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus"}
 """Long names of options of Slurm that say how large a job is."""
+SLURM_VARIABLES = {
+    "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "ntasks": ("SLURM_NTASKS",),
+    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+    "gpus": ("SLURM_GPUS",),
+    "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+}
+"""Variables that Slurm sets of its options (`man sbatch`, OUTPUT ENVIRONMENT VARIABLES)."""
 SLURM_GPUS = re.compile(r"--(gres|gpus|gpus-per-node)=(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d+)(?:\(.*)?")
 """GPUs as Slurm is told of them, with or without their type: `--gres=gpu:h100:8`."""
 ENDS = {"}": "{", "fi": "if", "esac": "case"}
@@ -131,9 +139,9 @@ def read_arguments(text: str) -> Arguments:
         {'tensor-model-parallel-size': ['8'], 'swiglu': []}
     """
     read = script_words(text)
-    script = Script(words=read.words, sums=read.sums)
-    _run(script)
     slurm = [options.partition(" #")[0].replace("--gres ", "--gres=").split() for options in SLURM.findall(text)]
+    script = Script(words=read.words, sums=read.sums, variables=_of_slurm(slurm))
+    _run(script)
     programs = [words for words in script.commands if any(PROGRAM.fullmatch(word) for word in words)]
     programs.sort(key=lambda words: -sum(word.startswith("--") for word in words))
     chosen = programs[:1]
@@ -151,6 +159,14 @@ def read_arguments(text: str) -> Arguments:
             given = tuple(after for option, after in options if option == name)
             repeated |= {name: given} if any(after != given[-1] for after in given) else {}
     return Arguments(values=values, unknown=tuple(script.unknown), repeated=repeated)
+
+
+def _of_slurm(lines: Iterable[Sequence[str]]) -> dict[str, list[str]]:
+    """Return the variables that a batch script's options set; a range of nodes sets none."""
+    said = {name: after[0] for words in lines for name, after in _options(words) if after and after[0].isdigit()}
+    return {
+        variable: [said[name]] for name, variables in SLURM_VARIABLES.items() if name in said for variable in variables
+    }
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

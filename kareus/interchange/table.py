@@ -4,7 +4,8 @@ A row of `means` gives a key its term (see `meaning`), with `words` where the tr
 and with `nearest` where a value of Kareus has none. A row of `lost` says what is lost of a key that matters and that
 Kareus has not; `unless` are values that lose nothing. Keys of `ignored`, which may have `*`, do not matter. A row that
 is `implied` gives what its trainer takes by itself; one that is an `alias` is read and never written. `usual` has the
-terms that hold where no key says anything. `needs` says what is lost where none of some keys is on. `files` are
+terms that hold where no key says anything. `needs` says what is lost where none of some keys is on, and
+`environment` what a key needs of variables. `files` are
 keys whose values name further files of the training. In `words`, a value with `*` stands for all texts of its form.
 """
 
@@ -139,6 +140,8 @@ class TrainerTable:
     usual: Mapping[str, Any]
     always: Mapping[str, Any]
     """Settings that are written whatever the workload is."""
+    environment: Mapping[str, str]
+    """What a key needs of the environment, in words."""
     needs: tuple[NeededKeys, ...]
     files: tuple[str, ...]
     """Keys that name further files."""
@@ -222,6 +225,7 @@ def _trainer(name: str) -> TrainerTable:
         ignored=(*content.get("ignored", ()), *(base.ignored if base else ())),
         usual={**(base.usual if base else {}), **content.get("usual", {})},
         always=content.get("always", {}),
+        environment={**(base.environment if base else {}), **content.get("environment", {})},
         needs=tuple(_needs(content)),
         files=tuple(content.get("files", ())),
     )

@@ -6,7 +6,7 @@ else. A model that a trainer has by name alone is named where it is the one of t
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any
@@ -84,6 +84,8 @@ class Written:
     text: str
     unsaid: tuple[str, ...]
     """Keys of layout and model that reading the text does not give back, with what it gives."""
+    environment: tuple[str, ...]
+    """What the settings need of variables."""
 
 
 def written(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node: int, syntax: str) -> Written:
@@ -98,7 +100,8 @@ def written(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node: int
     terms = terms_of(workload, gpus_per_node) | _named(table, workload)
     text, said = _read_again(table, terms, workload, syntax)
     unsaid = (*_unnamed(table, terms), *_unsaid(said, workload), *_unsaid_of_model(said.get("model"), workload))
-    return Written(text=text, unsaid=unsaid)
+    settings = _settings(table, terms, flags=syntax == SHELL)
+    return Written(text=text, unsaid=unsaid, environment=_environment(table, settings))
 
 
 def _read_again(
@@ -122,7 +125,8 @@ def layout_line(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node:
     """
     settings, modules = _layout_settings(table, workload, gpus_per_node)
     elsewhere = [f"{key}: {ELSEWHERE}" for key in modules]
-    return _joined(table, [*_shown(table, settings), *elsewhere])
+    line = _joined(table, [*_shown(table, settings), *elsewhere])
+    return "; ".join([line, *_environment(table, settings)])
 
 
 def layout_apart(
@@ -158,6 +162,10 @@ def _layout_settings(
     shown = {key: value for key, value in settings.items() if key not in table.always}
     priced = {key: value for key, value in table.always.items() if (row := table.row(key)) and row.term is None}
     return shown | priced, {key: value for key, value in named.items() if key not in settings}
+
+
+def _environment(table: TrainerTable, settings: Iterable[str]) -> tuple[str, ...]:
+    return tuple(table.environment[key] for key in settings if key in table.environment)
 
 
 def _joined(table: TrainerTable, settings: Sequence[str]) -> str:

@@ -52,6 +52,7 @@ def test_a_layout_for_a_shell_says_how_a_script_takes_it(folder, tmp_path, caplo
     assert main(["export", str(folder), "--format", "megatron-args", "--output", str(path)]) == 0
     source, _, arrays = caplog.messages[-1].removeprefix("in the script of your job: ").partition("; then give ")
     launch, train = re.findall(r'"\S+"', arrays)
+    assert arrays.endswith(" in place of the same arguments, and keep all others, such as those of data and optimizer")
     script = f"{source}; printf '%s\\n' {launch} pretrain_gpt.py {train}"
     words = subprocess.run(["bash", "-euc", script], check=True, capture_output=True, text=True).stdout.split("\n")
     assert words.index("--nproc_per_node") < words.index("pretrain_gpt.py")

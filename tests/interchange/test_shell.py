@@ -123,6 +123,15 @@ def test_a_batch_script_says_its_nodes():
     }
 
 
+def test_variables_that_slurm_sets_of_options_are_followed():
+    """A range of nodes may become any of them."""
+    text = "#SBATCH -N 4 --gpus-per-node=h100:8\nsrun python t.py --nnodes {} --gpus ${{SLURM_GPUS_ON_NODE:-1}}"
+    for name in ("$SLURM_NNODES", "$SLURM_JOB_NUM_NODES"):
+        read = read_arguments(text.format(name))
+        assert (read.values["nnodes"], read.values["gpus"], read.unknown) == (["4"], ["8"], ())
+    assert "$SLURM_NNODES" in read_arguments("#SBATCH --nodes=2-4\nsrun python t.py --nnodes $SLURM_NNODES").unknown
+
+
 @pytest.mark.parametrize("option", ["--gres=gpu:8", "--gres gpu:h100:8", "--gpus-per-node=8", "--gpus-per-node=a100:8"])
 def test_a_batch_script_says_its_gpus(option):
     assert values(f"#SBATCH {option}  # all\nsrun -N2 python t.py") == {"gpus-per-node": ["8"], "nodes": ["2"]}

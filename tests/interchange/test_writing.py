@@ -356,6 +356,15 @@ def test_megatron_starts_with_the_settings_of_its_fsdp():
             assert flag in said
 
 
+def test_what_the_fsdp_of_megatron_needs_of_variables_is_said():
+    """`validate_args` refuses it where `CUDA_DEVICE_MAX_CONNECTIONS` is 1, as scripts of tensor parallelism set it."""
+    layout = ("parallelism.tp=1", "parallelism.pp=1", "parallelism.dp=8")
+    for sharding, said in (("full", ("CUDA_DEVICE_MAX_CONNECTIONS: unset",)), ("optimizer", ())):
+        workload = usual(*layout, f"parallelism.sharding={sharding}")
+        assert settings_of("megatron-lm", workload)[0].environment == said
+        assert layout_line(trainer_named("megatron-lm"), workload, 8).partition("; ")[2] == "; ".join(said)
+
+
 @pytest.mark.parametrize(
     ("software", "layout", "unset"),
     [
