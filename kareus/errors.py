@@ -27,6 +27,19 @@ def one_line(text: str) -> str:
     return f"{text[: MOST_CHARACTERS - END]} ... ({left_out:,} characters left out) ... {text[-END:]}"
 
 
+def with_notes(error: Exception) -> str:
+    """Return an error and its notes in one line, for where it is no more than a text.
+
+    Example:
+        >>> error = KareusError("out of memory.")
+        >>> error.add_note("give tp=8")
+        >>> with_notes(error)
+        'out of memory; give tp=8'
+    """
+    parts = (" ".join(part.split()).rstrip(".") for part in (str(error), *getattr(error, "__notes__", ())))
+    return "; ".join(parts).replace(":;", ":")
+
+
 def described_in(name: str) -> str:
     """Return where a page of the documentation is, for messages: a wheel has none of them, and no site has them yet.
 

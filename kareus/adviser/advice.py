@@ -27,7 +27,7 @@ from kareus.adviser.prices import InstructionPrices
 from kareus.adviser.question import Question
 from kareus.adviser.ties import tie_margin
 from kareus.adviser.unmeasured import to_measure, unmeasured_of
-from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.errors import ConfigError, RefusedWorkloadError, with_notes
 from kareus.graph.number_formats import Precision
 from kareus.pareto import as_fast_s
 from kareus.prediction.remedies import misfit_lines, why_not
@@ -59,7 +59,7 @@ def answer(question: Question) -> Advice:
             except ConfigError as error:
                 if len(question.gpus) == 1:
                     raise
-                left_out[gpus] = str(error)
+                left_out[gpus] = with_notes(error)
     if not sizes:
         gpus, reason = next(iter(left_out.items()))
         raise RefusedWorkloadError(f"--gpus: none of {', '.join(map(str, left_out))} will do; {gpus} GPUs: {reason}")
@@ -92,7 +92,7 @@ def _in_format(question: Question, chosen: LayoutChoice, precision: Precision) -
             check_format(precision, base.gpu)
             chosen = answer(replace(question, base=other, gpus=gpus, precisions=())).chosen
         except ConfigError as error:
-            refusal = str(error)
+            refusal = with_notes(error)
     return FormatAnswer(precision=precision, choice=None if refusal else chosen, refusal=refusal)
 
 

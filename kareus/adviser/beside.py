@@ -182,10 +182,11 @@ def asked_words(advice: Advice, layout: LayoutAnswer) -> tuple[str, ...]:
 
 def unfit_line(advice: Advice) -> str:
     """Return which layouts are left out since they ran out of memory when they were measured, or nothing."""
-    if not advice.question.unfit:
+    unfit = [one for one in advice.question.unfit if one.gpus == advice.chosen_gpus]
+    if not unfit:
         return ""
-    uneven = [len(set(one.layers_per_stage or ())) > 1 for one in advice.question.unfit]
-    layouts = zip(advice.question.unfit, uneven, strict=True)
+    uneven = [len(set(one.layers_per_stage or ())) > 1 for one in unfit]
+    layouts = zip(unfit, uneven, strict=True)
     words = [(one if is_uneven else replace(one, layers_per_stage=None)).words for one, is_uneven in layouts]
     return f"left out, since {'it' if len(words) == 1 else 'they'} ran out of memory when measured: {'; '.join(words)}"
 
@@ -249,8 +250,9 @@ def measure_lines(advice: Advice) -> Iterator[str]:
     why = "" if unmeasured is None else wrong_order_words(unmeasured)
     first = ", the chosen one first" if listed[0].number == advice.chosen.layout.number else ""
     first += "" if unmeasured is None else ", the others unlike it, so that they tell most"
+    file = "these rows added to the file of --measured" if advice.question.timed else "--measured FILE"
     again = (
-        f", {Failure.OUT_OF_MEMORY} where it runs out of memory, and ask again with --measured FILE"
+        f", {Failure.OUT_OF_MEMORY} where it runs out of memory, and ask again with {file}"
         if len(listed) >= LEAST_RUNS
         else ""
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from kareus.adviser.advice import answer
 from kareus.adviser.answers import LayoutAnswer
 from kareus.adviser.beside import full_rows_words, run_of
-from kareus.adviser.feasible import Candidate
+from kareus.adviser.feasible import Candidate, placed_layout
 from kareus.adviser.limits import limited
 from kareus.adviser.question import Question
 from kareus.adviser.rows import is_nearly_full
@@ -20,6 +20,7 @@ from kareus.calibrate.software_output import calibrated_software
 from kareus.calibrate.trainer import LEAST_RUNS, fit_runs
 from kareus.errors import ConfigError
 from kareus.software.record import Software, driven
+from kareus.workload.resolve import with_split
 
 
 def with_measured(question: Question, path: Path) -> Question:
@@ -35,9 +36,12 @@ def with_measured(question: Question, path: Path) -> Question:
     """
     base, every = question.base, read_runs(path)
     unfit = runnable(base, [run.layout for run in every if run.failure is Failure.OUT_OF_MEMORY], path)
-    question = replace(question, unfit=tuple(one.placed for one in unfit))
     runs = [run for run in every if run.time_s is not None]
-    workloads = [run.workload for run in runnable(base, [run.layout for run in runs], path)]
+    timed = runnable(base, [run.layout for run in runs], path)
+    question = replace(question, unfit=tuple(one.placed for one in unfit), timed=tuple(one.placed for one in timed))
+    if _ran_out(question):
+        question = replace(question, job=None)
+    workloads = [run.workload for run in timed]
     if len(runs) < LEAST_RUNS:
         raise _too_few(question, every, unfit, path)
     priors = {name: PRIORS[name] for name in trainer_numbers(base.software)}
@@ -51,6 +55,12 @@ def with_measured(question: Question, path: Path) -> Question:
         base=replace(base, software=software, gpu=driven(base.gpu, software, base.parallelism.gpus)),
         overrides=(*question.overrides, *numbers),
     )
+
+
+def _ran_out(question: Question) -> bool:
+    """Whether the layout of a job ran out of memory: there is nothing then that an answer could compare with it."""
+    job = question.job
+    return job is not None and placed_layout(job, with_split(job.workload(question.base))) in question.unfit
 
 
 def _too_few(question: Question, runs: Sequence[LayoutRun], unfit: Sequence[Candidate], path: Path) -> ConfigError:

@@ -60,6 +60,8 @@ class Question:
     """Overrides beside these."""
     unfit: tuple[Layout, ...] = ()
     """Layouts, with the blocks on their stages, that ran out of memory when they were measured."""
+    timed: tuple[Layout, ...] = ()
+    """The same of those whose time was measured."""
     precisions: tuple[Precision, ...] = ()
     """Number formats to compare, that of `base` first; empty where one was asked for."""
 

@@ -63,11 +63,14 @@ def unmeasured_of(base: Workload, layouts: Sequence[LayoutAnswer], config_dir: P
 def to_measure(question: Question, base: Workload, size: SizeAnswer, chosen: LayoutAnswer) -> list[LayoutAnswer]:
     """Return the layouts to measure before a long training, the first choice first; none where there is no choice.
 
+    Those whose time was measured are no more among them.
+
     Of software that was measured they are the fastest that its error does not tell from the best and that keep the
     limits; of other software, of the first that it runs by itself, those that tell most. Runs that may rank are enough.
     Of both kinds those that fill a GPU's memory come last: one that does not fit tells nothing.
     """
-    runs, order = base.software.measured, sorted_by_trainer(size.layouts)
+    runs = base.software.measured
+    order = [one for one in sorted_by_trainer(size.layouts) if one.candidate.placed not in question.timed]
     if runs is not None and runs.may_rank:
         return []
     listed = order[:COMPARED]

@@ -285,15 +285,10 @@ def _write(folder: WorkloadFolder, planned: "WorkloadPlans", usual: "Plan | None
     """Write the folder of a workload: tables, plans, what its page's head compares with (`usual`), and the page."""
     from kareus.plans.file import write_plan  # noqa: PLC0415 - only where something is written
     from kareus.plans.frontiers import Frontiers  # noqa: PLC0415 - as above
-    from kareus.plans.planned_folder import forget_tables, list_tables, write_frontiers, write_planned  # noqa: PLC0415
+    from kareus.plans.planned_folder import write_tables  # noqa: PLC0415 - as above
 
     tables, plans = planned.planned, planned.plans
-    forget_tables(folder)
-    if isinstance(tables, Frontiers):
-        write_frontiers(folder, planned.workload, tables)
-    else:
-        write_planned(folder, planned.workload, tables)
-    list_tables(folder)
+    write_tables(folder, planned.workload, tables)
     paths = [folder.plan(plan.selector, plan.method) for plan in plans]
     for path, plan in zip(paths, plans, strict=True):
         write_plan(path, plan)

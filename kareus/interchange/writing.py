@@ -142,7 +142,8 @@ def layout_apart(
     missing = dict.fromkeys(key for key in (*ours, *modules) if key not in (*theirs, *others))
     is_flags = table.syntaxes[0] == SHELL
     names = [_argument(key, value=True, launches=False) if is_flags else key for key in missing]
-    return _joined(table, [*_shown(table, given), *elsewhere]), _joined(table, names)
+    needed = [words for words in _environment(table, theirs) if words not in _environment(table, ours)]
+    return "; ".join([_joined(table, [*_shown(table, given), *elsewhere]), *needed]), _joined(table, names)
 
 
 def _layout_settings(

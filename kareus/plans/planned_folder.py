@@ -28,7 +28,7 @@ from kareus.workload.config import Workload
 from kareus.workload.slices import cut, slice_text
 
 LISTED = ("config", "partition", "schedule", "search", "frontier", "pipeline")
-"""Folders of a workload whose files `list_tables` lists."""
+"""Folders of a workload whose files the manifest lists."""
 
 
 def write_microbatch(
@@ -54,13 +54,23 @@ def write_frontiers(folder: WorkloadFolder, workload: Workload, frontiers: Front
     write_table(folder.path / "pipeline/iteration.parquet", frontiers.iteration, ITERATION, origin)
 
 
-def list_tables(folder: WorkloadFolder) -> None:
+def write_tables(folder: WorkloadFolder, workload: Workload, planned: PlannedTables | Frontiers) -> None:
+    """Write the tables of what was planned, or of what was measured, below `folder`, and their manifest."""
+    _forget_tables(folder)
+    if isinstance(planned, Frontiers):
+        write_frontiers(folder, workload, planned)
+    else:
+        write_planned(folder, workload, planned)
+    _list_tables(folder)
+
+
+def _list_tables(folder: WorkloadFolder) -> None:
     """Write the manifest of what was planned in a folder but its plans, to which `select` adds: by it one is missed."""
     places = (folder.path / name for name in LISTED)
     write_manifest(folder.path / SUFFIX, [place for place in places if place.is_dir()])
 
 
-def forget_tables(folder: WorkloadFolder) -> None:
+def _forget_tables(folder: WorkloadFolder) -> None:
     """Remove that manifest, before other tables are written: it would call them damaged if they were its last."""
     (folder.path / SUFFIX).unlink(missing_ok=True)
 

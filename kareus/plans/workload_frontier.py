@@ -116,13 +116,9 @@ class WorkloadFrontier(Shown):
             >>> folder = frontier.save("looked")
             >>> frontier.plan().save(folder / "plan/fastest.json")
         """
-        from kareus.plans.frontiers import Frontiers  # noqa: PLC0415 - as above
-        from kareus.plans.planned_folder import write_frontiers, write_planned  # noqa: PLC0415 - as above
+        from kareus.plans.planned_folder import write_tables  # noqa: PLC0415 - as above
 
         check_not_results(Path(folder))
         place = WorkloadFolder(Path(folder) / self.name)
-        if isinstance(self.planned, Frontiers):
-            write_frontiers(place, self.workload, self.planned)
-        else:
-            write_planned(place, self.workload, self.planned)
+        write_tables(place, self.workload, self.planned)
         return place.path

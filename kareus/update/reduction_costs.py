@@ -64,6 +64,8 @@ def reduction_cost(
     for scope, experts in trained_expert_parameters(config.model, config.parallelism, config.training).items():
         if scope in placed:
             placed[scope] += expert_reduction_collectives(config.parallelism, gpu, software, stage, experts)
+    if not any(placed.values()):  # a stage of dense blocks, of one replica of experts that others reduce
+        return norm_sums(config, stage, clocks_mhz)
     times_s = {
         scope: collectives_s(config, collectives, clocks_mhz) + messages_s(config, collectives)
         for scope, collectives in placed.items()

@@ -162,7 +162,8 @@ def test_layouts_that_may_not_fit_are_measured_where_no_others_are_left_and_said
 
 
 def flags_of(line):
-    return {part.split()[0]: part for part in re.split(" (?=--)", line)}
+    flags, _, _environment = line.partition("; ")
+    return {part.split()[0]: part for part in re.split(" (?=--)", flags)}
 
 
 def test_settings_of_a_row_are_those_of_its_layout_once_those_of_the_choice_are_changed(fastest):
@@ -178,6 +179,7 @@ def test_settings_of_a_row_are_those_of_its_layout_once_those_of_the_choice_are_
         kept = {name: part for name, part in flags.items() if name not in left_out.split()}
         itself = replace(fastest, chosen=plans_of([one])[0] if one.plans else replace(fastest.chosen, layout=one))
         assert kept == flags_of(layout_settings(itself).partition(": ")[2])
+        assert ("CUDA_DEVICE_MAX_CONNECTIONS: unset" in row) is ("--use-megatron-fsdp" in row)
 
 
 def test_a_row_is_asked_for_where_what_trains_has_no_settings(fastest):

@@ -9,8 +9,9 @@ from helpers.builders import CONFIG
 
 import kareus
 from kareus.adviser.answers import Advice, LayoutChoice
-from kareus.adviser.beside import full_line, order_lines, run_of
+from kareus.adviser.beside import full_line, measure_lines, order_lines, run_of
 from kareus.adviser.lines import answer_lines, row_lines, unset_line
+from kareus.adviser.measured import with_measured
 from kareus.adviser.order import TIED_SHARE
 from kareus.adviser.plain import plain
 from kareus.adviser.rows import full_note, memory_share, table_lines
@@ -200,6 +201,20 @@ def test_a_layout_that_ran_out_of_memory_is_none_of_the_answer_which_says_so(
     assert plain(again)["unfit"] == said
     assert f"L{said[1:]}." in advice_page(again).extra["lead"]
     assert plain(unmeasured)["unfit"] == ""
+    timed = {one.candidate.placed for one in unmeasured.measure_first[1:]}
+    assert timed == set(again.question.timed)
+    assert again.measure_first, "of four runs no order may be had"
+    assert not timed & {one.candidate.placed for one in again.measure_first}
+    assert "ask again with these rows added to the file of --measured:" in next(measure_lines(again))
+
+
+def test_a_job_that_ran_out_of_memory_is_not_compared_with(unmeasured: Advice, tmp_path: Path) -> None:
+    first, *others = (one for one in unmeasured.measure_first if one.sequential)
+    times = [f"{one.sequential.time_s}" for one in others if one.sequential]
+    for oom, is_compared in (("oom", False), ("9.5", True)):
+        path = measured_as(unmeasured, tmp_path / "runs.csv", oom, *times)
+        question = replace(unmeasured.question, job=first.candidate.layout)
+        assert (with_measured(question, path).job is not None) is is_compared
 
 
 def test_where_too_few_have_times_the_next_to_measure_are_rows_below_the_refusal(

@@ -361,6 +361,16 @@ def test_when_one_replica_sums_gradients_matters_where_its_gpus_hold_the_same_ex
     assert (len(times_s) == 1) is is_idle
 
 
+def test_a_stage_of_dense_blocks_has_no_gradients_of_experts_to_sum() -> None:
+    """Of one replica whose GPUs hold the same experts, on other stages."""
+    degrees = {"dp": 1, "pp": 4, "tp": 8, "ep": 4, "sequence_parallel": "true", "layers_per_stage": "[3,2,2,2]"}
+    words = [f"parallelism.{name}={degree}" for name, degree in degrees.items()]
+    few = ["model=deepseek-v3", "model.num_layers=9", *words, "microbatch_size=1", "num_microbatches=8"]
+    (workload,) = resolve_accepted(["gpu=h200", "software=megatron-core", *few], CONFIG).values()
+    first, *others = predict(workload).stages
+    assert first.update_s < min(stage.update_s for stage in others), "its step alone"
+
+
 @pytest.mark.parametrize("model", [["model=qwen3-1.7b"], ["model=qwen3-30b-a3b", "parallelism.ep=2"]])
 @pytest.mark.parametrize(("tp", "cp"), [(1, 1), (2, 1), (1, 2)])
 def test_overlap_of_groups_of_one_gpu_changes_no_time_and_makes_no_error_another(model, tp, cp) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import subprocess
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -12,6 +13,7 @@ from helpers.builders import CONFIG
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import kareus
 from kareus.artifacts.files import temporary_of, write_json
 from kareus.artifacts.manifest import write_manifest
 from kareus.artifacts.provenance import Provenance
@@ -223,6 +225,15 @@ def test_what_plan_made_is_missed_and_made_again_by_plan(tmp_path, verify):
     (folder / "pipeline/iteration.parquet").unlink()
     assert main(command) == 0
     assert verify(folder)[0] == 0
+
+
+def test_what_python_saves_anew_is_listed_anew(tmp_path, verify):
+    (workload,) = kareus.resolve(SMALL, CONFIG)
+    for seed in (0, 7):
+        folder = kareus.frontier(replace(workload, seed=seed)).save(tmp_path)
+        assert verify(folder)[:2] == (0, [f"{folder}: all is sound"])
+    (folder / "pipeline/iteration.parquet").unlink()
+    assert verify(folder)[1][0].endswith(": missing: listed in manifest.json")
 
 
 @pytest.mark.timeout(10)
