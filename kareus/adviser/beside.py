@@ -19,7 +19,7 @@ from kareus.adviser.limits import broken_words, keeps
 from kareus.adviser.order import FULL_SHARE, TIED_SHARE
 from kareus.adviser.predictions import LayoutCost
 from kareus.adviser.rows import YOURS, full_words, is_nearly_full, memory_share
-from kareus.adviser.runs import Failure, LayoutRun, runs_text
+from kareus.adviser.runs import LayoutRun, RunFailure, runs_text
 from kareus.adviser.unmeasured import sorted_by_trainer
 from kareus.calibrate.trainer import LEAST_RUNS
 from kareus.plans.actuated import SLOWER
@@ -252,7 +252,7 @@ def measure_lines(advice: Advice) -> Iterator[str]:
     first += "" if unmeasured is None else ", the others unlike it, so that they tell most"
     file = "these rows added to the file of --measured" if advice.question.timed else "--measured FILE"
     again = (
-        f", {Failure.OUT_OF_MEMORY} where it runs out of memory, and ask again with {file}"
+        f", {RunFailure.OUT_OF_MEMORY} where it runs out of memory, and ask again with {file}"
         if len(listed) >= LEAST_RUNS
         else ""
     )

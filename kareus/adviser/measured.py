@@ -12,7 +12,7 @@ from kareus.adviser.feasible import Candidate, placed_layout
 from kareus.adviser.limits import limited
 from kareus.adviser.question import Question
 from kareus.adviser.rows import is_nearly_full
-from kareus.adviser.runs import Failure, LayoutRun, LayoutTimes, read_runs, runnable, runs_text
+from kareus.adviser.runs import LayoutRun, LayoutTimes, RunFailure, read_runs, runnable, runs_text
 from kareus.adviser.unmeasured import sorted_by_trainer, to_measure
 from kareus.calibrate.gpu_file import number
 from kareus.calibrate.software_fit import PRIORS, trainer_numbers
@@ -35,7 +35,7 @@ def with_measured(question: Question, path: Path) -> Question:
         ConfigError: fewer than three runs were measured; with the file that has the next to measure, as notes.
     """
     base, every = question.base, read_runs(path)
-    unfit = runnable(base, [run.layout for run in every if run.failure is Failure.OUT_OF_MEMORY], path)
+    unfit = runnable(base, [run.layout for run in every if run.failure is RunFailure.OUT_OF_MEMORY], path)
     runs = [run for run in every if run.time_s is not None]
     timed = runnable(base, [run.layout for run in runs], path)
     question = replace(question, unfit=tuple(one.placed for one in unfit), timed=tuple(one.placed for one in timed))

@@ -53,7 +53,7 @@ KEPT_PRICES = 32
 """Sets of numbers whose prices of passes are kept: those of one fit and its slopes."""
 
 
-class Failure(StrEnum):
+class RunFailure(StrEnum):
     """What stands for the time of a run that has none, in letters of any case."""
 
     FAILED = "failed"
@@ -67,7 +67,7 @@ class LayoutRun:
     layout: Layout
     time_s: float | None = None
     """Of an iteration; None where it did not run, or failed."""
-    failure: Failure | None = None
+    failure: RunFailure | None = None
     predicted_s: float | None = None
     """What it was predicted to take when it was listed to be measured; None where it was not."""
 
@@ -104,12 +104,14 @@ def _run(line: Line) -> LayoutRun:
     predicted_s = line.positive(PREDICTED, float, LEAST_S, MOST_S) if line.text(PREDICTED) else None
     if not time:
         return LayoutRun(layout=layout, predicted_s=predicted_s)
-    if time.lower() in set(Failure):
-        return LayoutRun(layout=layout, failure=Failure(time.lower()), predicted_s=predicted_s)
+    if time.lower() in set(RunFailure):
+        return LayoutRun(layout=layout, failure=RunFailure(time.lower()), predicted_s=predicted_s)
     try:
         time_s = line.positive(TIME, float, LEAST_S, MOST_S)
     except LineValueError as error:
-        words = f"{Failure.OUT_OF_MEMORY} where the run was out of memory, {Failure.FAILED} where it failed otherwise"
+        words = (
+            f"{RunFailure.OUT_OF_MEMORY} where the run was out of memory, {RunFailure.FAILED} where it failed otherwise"
+        )
         raise LineValueError(f"{str(error).rstrip('.')}; or write {words}.") from None
     return LayoutRun(layout=layout, time_s=time_s, predicted_s=predicted_s)
 

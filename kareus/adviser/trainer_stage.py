@@ -11,7 +11,7 @@ import numpy as np
 from kareus.adviser.feasible import Candidate, sort_layouts
 from kareus.adviser.layouts import Constraints, Layout, layouts_of
 from kareus.adviser.question import MOST_BATCH, gpu_counts, split_overrides
-from kareus.adviser.runs import Failure, LayoutRun, LayoutTimes, read_runs, runnable, runs_text
+from kareus.adviser.runs import LayoutRun, LayoutTimes, RunFailure, read_runs, runnable, runs_text
 from kareus.artifacts.files import read_text, write_text
 from kareus.artifacts.names import check_product
 from kareus.artifacts.outputs import OutputKind, check_files
@@ -149,20 +149,20 @@ class AskedRuns:
         question = f"run {self._count}: {layout.words}; {layout.num_microbatches} microbatches"
         while True:
             try:
-                text = input(f"{question}\n  seconds of an iteration, or {' or '.join(Failure)}: ").strip()
+                text = input(f"{question}\n  seconds of an iteration, or {' or '.join(RunFailure)}: ").strip()
             except EOFError:
                 raise ConfigError(
                     f"{self.path}: no time for run {self._count}; run the layout and call the command again."
                 ) from None
-            if text.lower() in set(Failure):
-                return LayoutRun(layout=layout, failure=Failure(text.lower()))
+            if text.lower() in set(RunFailure):
+                return LayoutRun(layout=layout, failure=RunFailure(text.lower()))
             try:
                 time_s = float(text)
             except ValueError:
                 time_s = 0.0
             if 0 < time_s < float("inf"):
                 return LayoutRun(layout=layout, time_s=time_s)
-            logger.info("%r: not a number of seconds above 0, nor %s", text, " or ".join(Failure))
+            logger.info("%r: not a number of seconds above 0, nor %s", text, " or ".join(RunFailure))
 
 
 def answer_lines(calibration: TrainerCalibration, layouts: Sequence[Layout]) -> Iterator[str]:

@@ -108,6 +108,7 @@ def lines(files: Sequence[Path], training: Training, overrides: Sequence[str], g
         ("given more than once, and the last counts", training.repeated),
         ("could not be followed", training.unknown),
         ("not known to Kareus", training.unread),
+        ("matters, and is assumed so, or said by another", training.assumed),
         ("does not matter", training.ignored),
     ):
         if names:

@@ -84,6 +84,8 @@ class Training:
     understood: tuple[ReadSetting, ...] = ()
     lost: tuple[ReadSetting, ...] = ()
     """Keys that matter and that cannot be said; those without a key are of the files as a whole."""
+    assumed: tuple[str, ...] = ()
+    """Keys that matter, whose values are those that are assumed anyway, or that another key says."""
     ignored: tuple[str, ...] = ()
     """Keys that do not matter."""
     unread: tuple[str, ...] = ()
@@ -206,6 +208,7 @@ class _Sorted:
     gives: dict[str, ReadSetting] = field(default_factory=dict)
     """The last setting that gives a term, by term."""
     lost: list[ReadSetting] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     implied: dict[str, tuple[str, Any, Any]] = field(default_factory=dict)
@@ -224,16 +227,18 @@ class _Sorted:
             elif key in inner and row is not None and row.key != key:  # of another part of the file, by the same word
                 by_kind.unread.append(key)
             elif row is None:
-                (by_kind.ignored if table.ignores(key) else by_kind.unread).append(key)
+                is_usual = table.always.get(key.rpartition(".")[2] if table.by_leaf else key) == value
+                kind = by_kind.assumed if is_usual else by_kind.ignored if table.ignores(key) else by_kind.unread
+                kind.append(key)
             elif row.term is not None:
                 by_kind.take(row, key, value)
             elif row.lost and not is_off(value, row.unless):
                 by_kind.lost.append(ReadSetting(key=key, value=value, words=row.lost))
             else:
-                by_kind.ignored.append(key)
+                (by_kind.assumed if row.lost else by_kind.ignored).append(key)
         for term, (key, value, meant) in by_kind.implied.items():
             if term in by_kind.terms:
-                by_kind.ignored.append(key)
+                by_kind.assumed.append(key)
             else:
                 by_kind.add(term, key, value, meant)
         return by_kind
@@ -261,7 +266,7 @@ class _Sorted:
     def _replaced(self, key: str, value: Any, said: Any, term: str, meant: Any) -> None:
         """Note a setting in whose place another one counts: that is lost where they differ."""
         if said == meant:
-            self.ignored.append(key)
+            self.assumed.append(key)
         else:
             words = f"another key gives {OVERRIDES.get(term, term)}, and {_hydra(meant)} is taken"
             self.lost.append(ReadSetting(key=key, value=value, words=words))
@@ -286,7 +291,7 @@ class _Sorted:
                     return
             meant = None if switched_off else row.instead
         if meant is None or meant == AUTO:
-            self.ignored.append(key)
+            self.assumed.append(key)
             return
         before = self.terms.get(term)
         if row.implied:
@@ -345,6 +350,7 @@ def _understood(table: TrainerTable, read: Sequence[tuple[Path, SettingsFile]], 
         overrides=tuple(override(key, value) for key, value in keys.items()),
         understood=tuple(replace(each, words=words) for each, words in zip(by_kind.understood, typed, strict=True)),
         lost=(*by_kind.lost, *absent, *(ReadSetting(key="", value=None, words=words) for words in said)),
+        assumed=tuple(by_kind.assumed),
         ignored=tuple(by_kind.ignored),
         unread=tuple(by_kind.unread),
         unknown=tuple(dict.fromkeys(text for settings in parts for text in settings.unknown)),

@@ -8,7 +8,7 @@ from helpers.builders import CONFIG
 
 import kareus
 from kareus.adviser.layouts import Layout
-from kareus.adviser.runs import Failure, LayoutRun, LayoutTimes, read_runs, runnable, runs_text
+from kareus.adviser.runs import LayoutRun, LayoutTimes, RunFailure, read_runs, runnable, runs_text
 from kareus.errors import ArtifactError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.parallelism import Sharding
@@ -50,8 +50,8 @@ def written(tmp_path: Path, text: str) -> Path:
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     runs = [
         LayoutRun(layout=LAYOUTS[0], time_s=1.25),
-        LayoutRun(layout=LAYOUTS[1], failure=Failure.FAILED),
-        LayoutRun(layout=replace(LAYOUTS[1], chunks=2), failure=Failure.OUT_OF_MEMORY, predicted_s=0.25),
+        LayoutRun(layout=LAYOUTS[1], failure=RunFailure.FAILED),
+        LayoutRun(layout=replace(LAYOUTS[1], chunks=2), failure=RunFailure.OUT_OF_MEMORY, predicted_s=0.25),
         LayoutRun(layout=LAYOUTS[2]),
         LayoutRun(layout=LAYOUTS[3], predicted_s=0.5),
         LayoutRun(layout=replace(LAYOUT, layers_per_stage=(3, 1))),
@@ -77,7 +77,7 @@ def test_a_file_may_have_degrees_and_microbatches_alone(tmp_path: Path) -> None:
 def test_a_run_out_of_memory_may_be_written_in_letters_of_any_case(tmp_path: Path, text: str) -> None:
     path = written(tmp_path, f"dp,pp,tp,microbatch_size,num_microbatches,iteration_time_s\n4,2,2,1,4,{text}\n")
     (run,) = read_runs(path)
-    assert (run.time_s, run.failure) == (None, Failure.OUT_OF_MEMORY)
+    assert (run.time_s, run.failure) == (None, RunFailure.OUT_OF_MEMORY)
 
 
 @pytest.mark.parametrize(

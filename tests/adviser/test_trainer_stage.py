@@ -14,7 +14,7 @@ from helpers.builders import CONFIG
 
 import kareus
 from kareus.adviser.layouts import Constraints, Layout, layouts_of
-from kareus.adviser.runs import Failure, LayoutRun, LayoutTimes, read_runs, runnable, runs_text
+from kareus.adviser.runs import LayoutRun, LayoutTimes, RunFailure, read_runs, runnable, runs_text
 from kareus.cli import main
 from kareus.graph.recomputation import Recomputation
 from kareus.model.parallelism import Sharding
@@ -142,7 +142,7 @@ def test_times_are_asked_for_and_kept(
     kept = read_runs(Path("runs.csv"))
     assert len(kept) == 8
     assert sorted(run.time_s for run in kept if run.time_s) == [0.3, 0.4, 0.5]
-    assert [run.failure for run in kept if run.failure] == [Failure.OUT_OF_MEMORY]
+    assert [run.failure for run in kept if run.failure] == [RunFailure.OUT_OF_MEMORY]
     answers = iter(["0.6", "0.7"])
     assert main(command) == 0
     assert "rank by it: no, fewer than 10 runs" in capsys.readouterr().out

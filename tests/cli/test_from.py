@@ -25,7 +25,14 @@ def test_what_a_file_says_is_told_by_kind(said):
     assert main(["from", SCRIPT, *WORDS]) == 0
     lines = said()
     headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
-    assert headings == ["understood:", "matters, and cannot be said:", "could not be followed:", "does not matter:"]
+    assert headings == [
+        "understood:",
+        "matters, and cannot be said:",
+        "could not be followed:",
+        "matters, and is assumed so, or said by another:",
+        "does not matter:",
+    ]
+    assert "  ntasks_per_node, nodes, attention_dropout, bf16" in lines
     assert "  tensor_model_parallel_size             2 -> parallelism.tp=2" in lines
     assert lines[-1].startswith("workload: train-llama-8b-")
     assert "overrides: 'model={name:train_llama_8b" in lines[-2]

@@ -399,7 +399,8 @@ function pace({ rows }) {
   return `Stage ${first} is the bottleneck: at the baseline it waits least. The plan runs its ${seen.length} forwards and backwards at ${range}.`;
 }
 
-// What a whole run saves.
+// What a whole run saves. Less of time than the answer's percent has digits for is none.
+const ROUNDED = 0.0005;
 const form = document.getElementById("run");
 let current = data.chosen?.[0];
 function work() {
@@ -410,10 +411,12 @@ function work() {
   const saved = (key) => iterations * (data.baseline[key] - current[key]);
   const whole = duration(iterations * data.baseline.time_s), hours = saved("time_s") / 3600, kwh = saved("energy_j") / 3.6e6;
   const number = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 3 });
-  const money = number(kwh * price + hours * data.gpus * hour), carbon_t = number((kwh * carbon) / 1e6);
-  const isAsLong = Math.abs(saved("time_s")) < data.as_fast * iterations * data.baseline.time_s;
+  const money = kwh * price + hours * data.gpus * hour, carbon_t = number((kwh * carbon) / 1e6);
+  const isAsLong = Math.abs(saved("time_s")) < ROUNDED * iterations * data.baseline.time_s;
   const time = isAsLong ? `takes as long (${whole}) and saves` : saved("time_s") < 0 ? `takes ${duration(-saved("time_s"))} more than ${whole} and saves` : `saves ${duration(saved("time_s"))} of ${whole},`;
-  form.elements.saved.textContent = `${time} ${scaled(1e3 * kwh, "Wh", 3)}, ${money} ${currency} and ${carbon_t} t of CO₂`;
+  const energy = scaled(1e3 * kwh, "Wh", 3), carbon_words = `${carbon_t} t of CO₂`;
+  const what = money < 0 ? `${energy} and ${carbon_words}, and costs ${number(-money)} ${currency} more` : `${energy}, ${number(money)} ${currency} and ${carbon_words}`;
+  form.elements.saved.textContent = `${time} ${what}`;
 }
 form?.addEventListener("input", work);
 
