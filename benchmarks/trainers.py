@@ -217,7 +217,6 @@ def main() -> None:
     parser.add_argument("--layouts", action="store_true", help="what to type, by trainer")
     parser.add_argument("--write", action="store_true", help="put that, or the short table, into its page")
     arguments = parser.parse_args()
-    logging.disable(logging.WARNING)  # searches of one measurement end early, as is meant here
     part = arguments.part
     if arguments.layouts:
         print("\n".join((*LAYOUT_HEADS, *layout_rows())))
@@ -280,4 +279,5 @@ def line(cells: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)  # searches of one measurement end early, as is meant here
     main()

@@ -1,5 +1,6 @@
 """Tables that docs/ has from runs: their rows are what the commands beside them give."""
 
+import logging
 import re
 import sys
 
@@ -60,6 +61,7 @@ def test_a_part_of_a_trainer_that_the_readme_lacks_is_refused_before_all_else(mo
         "",
         "--part 8B: README.md has no other columns of a newcomer; run without --part.\n",
     )
+    assert not logging.root.manager.disable, "it would hide what other tests wait for"
 
 
 def trainers_rows(readme):
