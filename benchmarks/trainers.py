@@ -36,6 +36,7 @@ from kareus.plans.planning import plan_tables, quietly
 from kareus.software.trainers import ClockPace, ObeyingTrainer, trainers
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import divisors
+from kareus.workload.memory import estimate_memory
 from kareus.workload.slices import cut
 
 PAGE = ROOT / "docs/howto/trainers.md"
@@ -155,7 +156,7 @@ def layout_words(workload: Workload, baseline: dict[str, float]) -> str:
     degrees = layout.degrees_words.replace(" ", "").replace(",", "-")
     chunks = f"-chunks{layout.chunks}" if layout.chunks > 1 else ""
     shards = f"-shards{layout.shards}" if layout.shards else ""
-    is_full = kareus.predict(workload).memory.total_gib > FULL_SHARE * workload.gpu.memory_gib
+    is_full = estimate_memory(workload).total_gib > FULL_SHARE * workload.gpu.memory_gib
     return f"{degrees}{shards}{chunks}{'*' if is_full else ''}, {baseline['time_s']:#.3g} s"
 
 

@@ -327,8 +327,8 @@ def turn_on_lines(advice: Advice) -> Iterator[str]:
         return
     once = "" if trainer.clocks is ClockPace.STEP else ", once the plan is made"
     yield (
-        f"turned on in {trainer.title}, which obeys {trainer.obeys}, by these lines, {trainer.where}{once}, first with "
-        f"{trainer.dry.strip(', ')}, which only logs, then without ({MEASURED_ANEW}; {trainer.page}):"
+        f"turned on in {trainer.title}, which obeys {trainer.obeys}, by these lines, {trainer.where}{once}, "
+        f"{trainer.rehearsed_words} ({MEASURED_ANEW}; {trainer.page}):"
     )
     yield from (f"  {line}" for line in trainer.rehearse(str(plan_of(advice)), clock_goal(advice.selector)))
     if not trainer.overlaps:

@@ -98,17 +98,17 @@ def written(table: TrainerTable, workload: Mapping[str, Any], gpus_per_node: int
         syntax: `shell`, `toml` or `yaml`.
     """
     terms = terms_of(workload, gpus_per_node) | _named(table, workload)
-    text, said = _read_again(table, terms, workload, syntax)
-    unsaid = (*_unnamed(table, terms), *_unsaid(said, workload), *_unsaid_of_model(said.get("model"), workload))
     settings = _settings(table, terms, flags=syntax == SHELL)
+    text, said = _read_again(table, settings, workload, syntax)
+    unsaid = (*_unnamed(table, terms), *_unsaid(said, workload), *_unsaid_of_model(said.get("model"), workload))
     return Written(text=text, unsaid=unsaid, environment=_environment(table, settings))
 
 
 def _read_again(
-    table: TrainerTable, terms: Mapping[str, Any], workload: Mapping[str, Any], syntax: str
+    table: TrainerTable, settings: Mapping[str, Any], workload: Mapping[str, Any], syntax: str
 ) -> tuple[str, dict[str, Any]]:
-    """Return terms as settings, and the keys of a workload that these say."""
-    text = WRITERS[syntax](table, _settings(table, terms, flags=syntax == SHELL))
+    """Return settings as a text, and the keys of a workload that these say."""
+    text = WRITERS[syntax](table, settings)
     return text, layout_said(table, text, syntax, workload["model.num_layers"])
 
 
@@ -231,7 +231,9 @@ def no_setting(
     table = table_of(software)
     if table is None:
         return ()
-    _, said = _read_again(table, terms_of(workload, gpus_per_node), workload, table.syntaxes[0])
+    syntax = table.syntaxes[0]
+    settings = _settings(table, terms_of(workload, gpus_per_node), flags=syntax == SHELL)
+    _, said = _read_again(table, settings, workload, syntax)
     unsaid = _unsaid(said, workload)
     return tuple(text.partition(" ")[0] for text in unsaid if text.partition("=")[0] in keys)
 

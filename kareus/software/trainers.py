@@ -102,6 +102,11 @@ class ObeyingTrainer:
         """Return the lines of `turn_on` with what makes them log clocks and set none."""
         return self._lines(plan, goal, self.dry)
 
+    @property
+    def rehearsed_words(self) -> str:
+        """What is said above the lines of `rehearse`, which have what it names."""
+        return f"first with {self.dry.strip(', ')}, which only logs, then without"
+
     def _lines(self, plan: str, goal: str, dry: str) -> tuple[str, ...]:
         typed, quoted = json.dumps(plan, ensure_ascii=False), shlex.quote(plan)
         filled = (line.replace("{goal}", goal).replace("{dry}", dry) for line in self.lines)

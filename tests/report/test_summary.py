@@ -76,11 +76,11 @@ def test_summary_and_page_say_why_nothing_overlaps(inputs):
     in_place = replace(whole, searches=())
     odd = replace(in_place, configured=replace(inputs.configured, microbatch_size=3))
     planned = ((inputs, None), (whole, NO_HALVES), (alone, NO_COLLECTIVES), (clocks, NOT_SEARCHED))
-    for own, reason in (*planned, (in_place, MEASURED_WHOLE), (odd, NO_HALVES)):
-        lines = summary_text(own).splitlines()
+    for shown, reason in (*planned, (in_place, MEASURED_WHOLE), (odd, NO_HALVES)):
+        lines = summary_text(shown).splitlines()
         assert [line for line in lines if line.startswith("Nothing overlaps")] == ([reason] if reason else [])
         assert max(map(len, lines)) <= 100
-        assert workload_page(own).extra["overlap"] == (reason or "")
+        assert workload_page(shown).extra["overlap"] == (reason or "")
 
 
 def test_every_saving_says_how_far_noise_may_be_off(inputs):

@@ -203,10 +203,9 @@ def in_trainer(inputs: ReportInputs, name: str) -> dict[str, Any]:
     there = alternative(plan, configured, frontiers, method) if is_other else ""
     saved = f" ({answer_of(there, inputs.iteration).saved})" if isinstance(there, Plan) else ""
     made = (f"kareus select {asked(plan.selector, method, place)}",) if is_other and file not in inputs.plans else ()
-    dry = f"first with {trainer.dry.strip(', ')}, which only logs, then without"
     return {
         "words": " ".join(f"{line[0].upper()}{line[1:]}{'' if line.endswith(('.', '`')) else '.'}" for line in lines),
-        "turning": f"Turned on in {trainer.title}{saved}, {trainer.where}, {dry}, by",
+        "turning": f"Turned on in {trainer.title}{saved}, {trainer.where}, {trainer.rehearsed_words}, by",
         "lines": made + trainer.rehearse(f"{inputs.folder}/plan/{file}.json", clock_goal(plan.selector)),
         "is_obeyable": is_obeyable(plan, configured, frontiers, trainer),
     }
